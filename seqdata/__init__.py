@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from seqdata.planning.jitter import Jitter
     from seqdata.policies.bucketed import Bucketed
     from seqdata.policies.fixed import Fixed
+    from seqdata.policies.mix import Mix, Part
     from seqdata.policies.packed import Packed
     from seqdata.policies.sorted import Sorted
     from seqdata.policies.tbptt import TBPTT
@@ -101,7 +102,9 @@ __all__ = [
     "Loader",
     "MeanStd",
     "MissingShardError",
+    "Mix",
     "Packed",
+    "Part",
     "PeerFailedError",
     "Plan",
     "PlanError",
@@ -162,7 +165,9 @@ _DEFINED_IN = {
     "Labels": "fitting.labels",
     "Loader": "loading.loader",
     "MeanStd": "fitting.mean_std",
+    "Mix": "policies.mix",
     "Packed": "policies.packed",
+    "Part": "policies.mix",
     "Plan": "plan",
     "PluginHost": "host",
     "PredictionWriter": "lightning.predictions.writer",

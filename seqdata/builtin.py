@@ -18,6 +18,7 @@ BACKENDS = {
 POLICIES = {
     "bucketed": "seqdata.policies.bucketed:Bucketed",
     "fixed": "seqdata.policies.fixed:Fixed",
+    "mix": "seqdata.policies.mix:Mix",
     "packed": "seqdata.policies.packed:Packed",
     "sorted": "seqdata.policies.sorted:Sorted",
     "tbptt": "seqdata.policies.tbptt:TBPTT",

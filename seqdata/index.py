@@ -7,21 +7,52 @@ An index holds one length array per axis, usually memory-mapped, and reads it in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, PlanError, did_you_mean
-from seqdata.protocols import Store
+from seqdata.protocols import Store, SupportsParts
 
 SCAN_CHUNK = 1 << 16  # sequences looked at together in a pass over all lengths
 DEFAULT_AXIS = "time"
 Value = TypeVar("Value")
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 NumberMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+class _HasLengths(Protocol):
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]: ...
+
+
+class ConcatLengths(Mapping[str, NDArray[Any]]):
+    """Axis -> lengths of several stores or indexes, concatenated at first use."""
+
+    __slots__ = ("_lengths", "_sources")
+
+    def __init__(self, sources: Sequence[_HasLengths]) -> None:
+        self._sources = tuple(sources)
+        self._lengths: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, axis: str) -> NDArray[Any]:
+        if axis not in self._lengths:
+            self._lengths[axis] = np.concatenate(
+                [source.lengths_of[axis] for source in self._sources]
+            )
+        return self._lengths[axis]
+
+    def __contains__(self, axis: object) -> bool:
+        return all(axis in source.lengths_of for source in self._sources)
+
+    def __iter__(self) -> Iterator[str]:
+        return filter(self.__contains__, self._sources[0].lengths_of)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +66,7 @@ class SequenceIndex:
         maps: Axis -> how lengths change between what is stored and what is planned.
         shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
         bases: Numbers -> those in the data that a view selects from; None without a view.
+        parts: Name -> index of each part of the data, in order, for a mixture; empty for one store.
 
     Raises:
         ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
@@ -47,9 +79,12 @@ class SequenceIndex:
     maps: Mapping[str, tuple[tuple[str, LengthMap], ...]] = field(default_factory=dict)
     shifts: Mapping[str, int] = field(default_factory=dict)
     bases: NumberMap | None = None
+    parts: Mapping[str, SequenceIndex] = field(default_factory=dict)
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if self.parts:
+            return  # each has been checked, and their lengths are concatenated only when needed
         if not self.lengths_of:
             raise ConfigError("index: must have at least one axis, but has none. Pass lengths.")
         sizes = {axis: len(lengths) for axis, lengths in self.lengths_of.items()}
@@ -80,8 +115,31 @@ class SequenceIndex:
         return cls({axis: array}, keys=lambda numbers: [keys[number] for number in numbers])
 
     @classmethod
+    def from_parts(cls, parts: Mapping[str, SequenceIndex]) -> Self:
+        """Return the index of several data sets, one after the other, which a mixture draws from.
+
+        Args:
+            parts: Name -> index, at least one.
+
+        Examples:
+            >>> books, code = map(SequenceIndex.from_lengths, ([3, 1], [2]))
+            >>> SequenceIndex.from_parts({"books": books, "code": code}).lengths.tolist()
+            [3, 1, 2]
+        """
+
+        def digest() -> str:
+            lines = [f"{name}={part.fingerprint}" for name, part in parts.items()]
+            return hashlib.sha256("\n".join(["parts", *lines]).encode()).hexdigest()[:32]
+
+        return cls(ConcatLengths(list(parts.values())), digest=digest, parts=dict(parts))
+
+    @classmethod
     def of_store(cls, store: Store) -> Self:
         """Return the index of a store, its sequences named by their ids."""
+        if isinstance(store, SupportsParts):
+            parts = {name: SequenceIndex.of_store(part) for name, part in store.parts.items()}
+        else:
+            parts = {}
 
         def names(numbers: Sequence[int]) -> Sequence[str]:
             return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
@@ -91,9 +149,12 @@ class SequenceIndex:
             keys=names,
             digest=lambda: store.fingerprint,
             bases=store.base_numbers,
+            parts=parts,
         )
 
     def __len__(self) -> int:
+        if self.parts:
+            return sum(map(len, self.parts.values()))
         return len(next(iter(self.lengths_of.values())))
 
     @property
@@ -133,15 +194,14 @@ class SequenceIndex:
             change: int64 (n,) -> int64 (n,), each length by itself.
         """
         chain = (*self.maps.get(axis, ()), (name, change))
-        maps = {**self.maps, axis: chain}
-        return SequenceIndex(
-            self.lengths_of, self.keys, self.digest, maps, self._shifts_without(axis), self.bases
-        )
+        parts = {part: index.mapped(axis, name, change) for part, index in self.parts.items()}
+        return self._changed(axis, chain, parts)
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
         """Return the index of targets: every length reduced by ``by``, to at least 0."""
         result = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
-        return replace(result, shifts={**result.shifts, axis: by})
+        parts = {name: part.shifted(axis, by) for name, part in self.parts.items()}
+        return replace(result, shifts={**result.shifts, axis: by}, parts=parts)
 
     def unshifted(self, axis: str) -> tuple[SequenceIndex, int]:
         """Return the unshifted index, and the shift that was applied.
@@ -154,13 +214,18 @@ class SequenceIndex:
         return self.remember(("whole", axis), lambda: self._make_unshifted(axis)), by
 
     def _make_unshifted(self, axis: str) -> SequenceIndex:
-        maps = {**self.maps, axis: self.maps[axis][:-1]}
-        return SequenceIndex(
-            self.lengths_of, self.keys, self.digest, maps, self._shifts_without(axis), self.bases
-        )
+        parts = {name: part.unshifted(axis)[0] for name, part in self.parts.items()}
+        return self._changed(axis, self.maps[axis][:-1], parts)
 
-    def _shifts_without(self, axis: str) -> dict[str, int]:
-        return {name: by for name, by in self.shifts.items() if name != axis}
+    def _changed(
+        self, axis: str, chain: tuple[tuple[str, LengthMap], ...], parts: dict[str, SequenceIndex]
+    ) -> SequenceIndex:
+        """Return an index with these changes of lengths along an axis, and without its shift."""
+        shifts = {name: by for name, by in self.shifts.items() if name != axis}
+        maps = {**self.maps, axis: chain}
+        return SequenceIndex(
+            self.lengths_of, self.keys, self.digest, maps, shifts, self.bases, parts
+        )
 
     @property
     def renumbers(self) -> bool:

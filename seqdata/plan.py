@@ -7,8 +7,9 @@ when a batch is asked for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,8 @@ from seqdata.errors import PlanError
 from seqdata.plan_table import (
     ArrayTable,
     BatchTable,
+    PartLabel,
+    PartTable,
     PlanBatch,
     StreamTable,
     concat_tables,
@@ -171,6 +174,11 @@ class Plan:
         None if nothing is read past rows, or every span is widened by itself.
         """
         return None if self._stream is None else self._stream.widen(first, stop)
+
+    def label_parts(self, numbers: Sequence[int]) -> list[PartLabel] | None:
+        """Return which part of a mixture each of these batches is from; None without a mixture."""
+        label = getattr(self._table, "label", None)  # `isinstance` of a protocol takes 10 us
+        return None if label is None else cast(PartTable, self._table).label(numbers)
 
     def lr_scale(self, number: int) -> float:
         """Return the length of a batch's chunks over the usual one; 1 where they do not vary."""

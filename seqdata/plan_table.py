@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -71,6 +71,26 @@ class StreamTable(BatchTable, Protocol):
 
     def scale(self, number: int) -> float:
         """Return the length of a batch's chunks over the usual one."""
+        ...
+
+
+class PartLabel(NamedTuple):
+    """Where a batch of a mixture is from.
+
+    Attributes:
+        part: Name of its part; None without a mixture.
+        epoch: The part's own epoch, from 0; likewise.
+    """
+
+    part: str | None
+    epoch: int | None
+
+
+class PartTable(Protocol):
+    """A table whose batches are those of a mixture's parts."""
+
+    def label(self, numbers: Sequence[int]) -> list[PartLabel]:
+        """Return where each of these batches is from."""
         ...
 
 

@@ -169,6 +169,30 @@ class SupportsPrefetch(Protocol):
 
 
 @runtime_checkable
+class SupportsParts(Protocol):
+    """A store of several named stores, one after the other: what a mixture draws from."""
+
+    @property
+    def parts(self) -> Mapping[str, Store]:
+        """Name -> store, in the order of their sequences."""
+        ...
+
+    def own_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers that sequences have in the base stores of their parts, int64 (n,)."""
+        ...
+
+
+@runtime_checkable
+class SupportsMixing(Protocol):
+    """A policy that draws from the parts of a ``SupportsParts`` store."""
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """Name -> the policy that makes the batches of a part."""
+        ...
+
+
+@runtime_checkable
 class SupportsObserver(Protocol):
     """A store that runs a user's code for each sequence: used by worker processes."""
 
@@ -229,6 +253,15 @@ class SupportsVaryingEpochs(Protocol):
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
         """Return the number of batches of an epoch, whatever the seed."""
+        ...
+
+
+@runtime_checkable
+class SupportsPlannedCounts(Protocol):
+    """A policy that can count what an epoch holds without planning it."""
+
+    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
+        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
         ...
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from seqdata.arguments import select_options
 from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
-from seqdata.errors import ConfigError, PluginError, did_you_mean, must_be
+from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
-from seqdata.protocols import Collator, Opener, Policy, Store
+from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing
 from seqdata.readers.tables import iter_groups
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
@@ -27,6 +27,7 @@ from seqdata.storage.indexed.backend import as_opener
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.parts import PartsStore, join_parts
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.views import SequenceStore, as_sequence_store
 
@@ -99,6 +100,37 @@ def resolve_store(
         if part_names is None
         else store.rename(dict(zip(store.fields, part_names, strict=True)))
     )
+
+
+def resolve_parts(
+    data: Mapping[str, Any], policy: Policy, lengths: Any = None, names: Sequence[str] | None = None
+) -> PartsStore:
+    """Return named data as the parts of one store, for a policy that draws from them.
+
+    Args:
+        data: Name -> whatever ``resolve_store`` takes.
+        policy: That is to draw from them.
+        lengths: Of the items of Datasets: name -> lengths, or a function of an item.
+        names: As in ``resolve_store``.
+
+    Raises:
+        ConfigError: If the policy does not draw from parts, a part is invalid or empty, or parts
+            have other fields than the first.
+    """
+    if not isinstance(policy, SupportsMixing):
+        raise ConfigError(
+            f"data: {len(data)} named stores need a policy that draws from them, but `batching` is "
+            f"a {type(policy).__name__}. Pass Mix({{name: weight, ...}}, policy), or one store."
+        )
+    parts: dict[str, Store] = {}
+    for name, part in data.items():
+        own_lengths = lengths.get(name) if isinstance(lengths, Mapping) else lengths
+        own_lengths = None if callable(own_lengths) and not is_map_style(part) else own_lengths
+        try:
+            parts[name] = resolve_store(part, lengths=own_lengths, names=names)
+        except SeqDataError as error:
+            raise type(error).at(f"data: part {name!r}: {error}", **error.facts) from error
+    return join_parts(parts)
 
 
 def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:

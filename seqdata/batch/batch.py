@@ -63,22 +63,21 @@ class SequenceBatch:
         reset: bool (r,), where a lane begins a sequence; None without lanes.
         burn_in: int64 (r,), timesteps at the head of each row that are context; None without any.
         carry: Whether a lane's state is carried over the ends of sequences.
-        overlap: Timesteps that the next chunk of a lane reads again: its state is the one at this
-            many timesteps before the row's end.
-        lr_scale: Factor of the learning rate if chunk lengths vary: this step's length over the
-            usual one.
+        overlap: Timesteps before a row's end that the lane's next chunk reads again from its state.
+        lr_scale: Factor of the learning rate: the length of this step's chunks over the usual one.
         loader: Name of the loader that made it: ``train``, ``val``, …; empty without a name.
+        part: Name of the part of a mixture that it is from, in whose store ``ids`` are; else None.
+        part_epoch: Which of that part's own epochs it belongs to; else None.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
-        positions: int64 (r,), numbers in the store that was passed, where ``ids`` are those of its
-            base; of a row's first span, -1 without one; on the CPU. None in a batch made by hand.
+        positions: int64 (r,), numbers of first spans in the store that was passed (``ids`` are its
+            base's); -1 without a span; on the CPU. None in a batch made by hand.
         segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: each row is one.
         padded_length: T; 0 for the longest length.
         horizon: Timesteps of a window's future, which ``data`` holds after ``lengths``.
-        layout: Layout of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
-            nested tensor; ``varlen``, flat (N, *shape), row after row.
+        layout: Of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a nested
+            tensor; ``varlen``, flat (N, *shape), row after row.
         axes: The axis of each field.
-        bounds: int64 (n+1,), where each span that was read begins in flat padded rows, for the
-            collator; None if the collator computes it.
+        bounds: int64 (n+1,), where each span begins in flat padded rows; None: to be computed.
     """
 
     data: dict[str, Any]
@@ -100,6 +99,8 @@ class SequenceBatch:
     overlap: int = 0
     lr_scale: float = 1.0
     loader: str = ""
+    part: str | None = None
+    part_epoch: int | None = None
     lengths_of: dict[str, Tensor] = field(default_factory=AxisMap)
     positions: Tensor | None = field(default_factory=_make_none)
     segments: Tensor | None = field(default_factory=_make_none)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from seqdata.loading.shifted_stream import compute_padded_offsets, find_whole_ro
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, offsets_from_sizes
+from seqdata.plan_table import ArrayTable, PartLabel, offsets_from_sizes
+from seqdata.protocols import SupportsParts
 from seqdata.sharing import RankPlan, Step, Steps
 
+_NO_LABEL = PartLabel(None, None)
 _MAX_ROWS = 1 << 13  # of the steps that are described at once
 
 
@@ -85,8 +87,9 @@ class StepPreparer:
         if wide is not None and not all(has_whole_rows):
             wide_spans = self._locate_spans(wide)
         bounds = self._pad_offsets(steps, has_whole_rows)
+        own_ids = self._find_own_ids(step_spans, steps)
         batches = describe_steps(
-            steps, step_spans.ids, has_whole_rows, self.plan, self.reader.axes, bounds
+            steps, own_ids, has_whole_rows, self.plan, self.reader.axes, bounds
         )
         horizon = self.plan.lookahead - self.reader.shift
         for i, (is_whole_row, metadata) in enumerate(zip(has_whole_rows, batches, strict=True)):
@@ -94,10 +97,11 @@ class StepPreparer:
             part = slice(chosen.offsets[i], chosen.offsets[i + 1])
             spans = chosen.spans[part]
             occurrences = None
+            epoch = self.epoch if metadata.part_epoch is None else metadata.part_epoch
             if self.occurrences is not None:
-                occurrences = self.occurrences.number_spans(spans, self.epoch)
+                occurrences = self.occurrences.number_spans(spans, epoch)
             request = StepRequest(
-                spans=spans, ids=chosen.ids[part], epoch=self.epoch, horizon=horizon,
+                spans=spans, ids=chosen.ids[part], epoch=epoch, horizon=horizon,
                 joint_targets=self.joint_targets and is_whole_row, occurrences=occurrences,
                 is_shifted_stream=wide is not None and not is_whole_row,
             )  # fmt: skip
@@ -107,6 +111,13 @@ class StepPreparer:
         offsets = table.offsets if table.rows is None else table.rows[table.offsets]
         ids = self.reader.store.base_numbers(table.spans[:, 0])
         return _StepSpans(table.spans, ids, offsets.tolist())
+
+    def _find_own_ids(self, step_spans: _StepSpans, steps: Steps) -> NDArray[np.int64]:
+        """Return the numbers by which batches name sequences: in their part, of a mixture."""
+        if self.plan.label_parts(steps.numbers[:1]) is None:
+            return step_spans.ids
+        store = cast(SupportsParts, self.reader.store)
+        return store.own_numbers(step_spans.spans[:, 0])
 
     def _pad_offsets(
         self, steps: Steps, has_whole_rows: list[bool]
@@ -167,18 +178,21 @@ def describe_steps(
         rows["reset"] = _find_resets(steps, start, plan)
         rows["lanes"] = np.tile(steps.lanes, len(steps.numbers))
     offsets = steps.table.offsets
+    labels = plan.label_parts(steps.numbers) or repeat(_NO_LABEL)
     values = zip(
         steps.numbers, zip(*(_split_rows(array, offsets) for array in rows.values()), strict=True),
         _split_segments(steps.table, ids, has_whole_rows), _count_timesteps(steps, context),
         _compute_widths(steps).tolist(), [plan.lr_scale(number) for number in steps.numbers],
         strict=True,
     )  # fmt: skip
-    for (number, of_rows, segments, tokens, width, scale), starts in zip(values, bounds):  # noqa: B905 - bounds may have no end
+    endless = zip(values, bounds, labels)  # noqa: B905 - bounds and labels may have no end
+    for (number, of_rows, segments, tokens, width, scale), starts, label in endless:
         described = dict(zip(rows, of_rows, strict=True))
         described["segments"] = segments
         known = {
             "carry": plan.carry, "overlap": plan.overlap, "axes": axes, "number": number,
             "num_tokens": tokens, "padded_length": width, "lr_scale": scale, "bounds": starts,
+            "part": label.part, "part_epoch": label.epoch,
         }  # fmt: skip
         yield SequenceBatch.described(described, known)
 

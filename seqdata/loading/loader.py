@@ -6,6 +6,7 @@ of its plan that were delivered.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,13 @@ from seqdata.loading.options import (
 from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
-from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy, resolve_store
+from seqdata.resolve import (
+    CollatorLike,
+    resolve_collator,
+    resolve_parts,
+    resolve_policy,
+    resolve_store,
+)
 from seqdata.resume_state import ResumeState, RunPosition
 from seqdata.sharing import Tail
 from seqdata.world import World
@@ -41,7 +48,8 @@ class Loader:
 
     Args:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
-            dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``.
+            dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``. Several
+            by name, with a policy that draws from them (``Mix``).
         batching: How epochs are batched: a policy, or its registered name.
         world: Who we are; None: the default process group's rank, else ``World(0, 1)``. A loader
             of one process that was made before the process group of several refuses to play.
@@ -148,10 +156,10 @@ class Loader:
             name=name,
         )
         self._update_schedule = UpdateSchedule(accumulate)
-        opened_store = resolve_store(store, lengths=lengths, names=fields)
-        self._engine = EpochEngine(
-            opened_store, resolve_policy(_resolve_batching(batching, policy)), options
-        )
+        rule = resolve_policy(_resolve_batching(batching, policy))
+        is_mapping = isinstance(store, Mapping)
+        resolve = functools.partial(resolve_parts, policy=rule) if is_mapping else resolve_store
+        self._engine = EpochEngine(resolve(store, lengths=lengths, names=fields), rule, options)
         self._next_position = RunPosition(epoch, 0)  # what the next iteration plays
         self._active: EpochProgress | None = None  # of the newest iteration, which moves it
 

@@ -16,7 +16,7 @@ from seqdata.errors import ConfigError
 BATCH_PARTS = (
     "lengths", "ids", "weight", "start", "mask", "score", "num_tokens", "global_num_tokens",
     "update_num_tokens", "loss_scale", "sequence_scale", "lanes", "reset", "burn_in", "overlap",
-    "lr_scale", "epoch", "number", "segments", "lengths_of",
+    "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
 )  # fmt: skip
 """What can be named beside the fields."""
 _MARKS_FILLER = frozenset({"weight", "score"})

@@ -12,7 +12,7 @@ from seqdata.loading.options import OnError
 from seqdata.loading.output import Output
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
-from seqdata.protocols import Policy, SupportsCrops
+from seqdata.protocols import Policy, SupportsCrops, SupportsMixing
 from seqdata.sharing import Tail
 from seqdata.world import World
 
@@ -53,6 +53,10 @@ def check_plan(
 def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError) -> None:
     """Raise ConfigError if lengths that are known by a bound do not go with what else is asked."""
     if not reader.has_bounded_lengths:
+        return
+    if isinstance(policy, SupportsMixing):
+        for part_policy in policy.policies.values():
+            check_bounded_lengths(reader, part_policy, on_error)
         return
     given = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
     for name, value in (("on_error", "replace"), ("keep", "last")):

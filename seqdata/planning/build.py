@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -82,9 +82,19 @@ def describe_policy(policy: object) -> str:
         value = getattr(policy, field.name)
         if field.name in _ADDED_OPTIONS and value == field.default:
             continue
-        text = value.__qualname__ if isinstance(value, Callable) else repr(value)  # type: ignore[arg-type]
-        parts.append(f"{field.name}={text}")
+        parts.append(f"{field.name}={_describe_value(value)}")
     return f"{type(policy).__name__}({', '.join(parts)})"
+
+
+def _describe_value(value: Any) -> str:
+    """Return an option as text: what it holds, too, is equal in every process."""
+    if isinstance(value, Mapping):
+        items = [f"{name!r}: {_describe_value(item)}" for name, item in value.items()]
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return str(value.__qualname__)
+    is_object = is_dataclass(value) and not isinstance(value, type)
+    return describe_policy(value) if is_object else repr(value)
 
 
 def make_full_report(items: Items, table: BatchTable) -> PlanReport:

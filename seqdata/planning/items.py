@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -266,6 +267,25 @@ def _count_per_chunk(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
     if not len(chunk_starts):
         index.run(axis, 0, 0)  # an unknown axis is an error on empty data too
     return Items(index, axis, rule, np.cumsum(counts), peaks)
+
+
+def count_planned(items: Items) -> tuple[int, int]:
+    """Return the number of items and their timesteps, in one pass that the index remembers."""
+    key = ("planned", items.axis, items.rule)
+    return items.index.remember(key, lambda: (len(items), _sum_timesteps(items)))
+
+
+def _sum_timesteps(items: Items) -> int:
+    total = 0
+    for chunk, (first, stop) in enumerate(pairwise(items.offsets.tolist())):
+        base = chunk * SCAN_CHUNK
+        lengths = items.index.run(items.axis, base, base + SCAN_CHUNK)
+        if _is_unchanged(items.rule, lengths):
+            total += int(lengths.sum(dtype=np.int64))
+        else:
+            spans = items.spans(first, stop)
+            total += int((spans[:, 2] - spans[:, 1]).sum())
+    return total
 
 
 def _is_unchanged(rule: ItemRule, lengths: NDArray[Any]) -> bool:

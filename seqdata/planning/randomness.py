@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     SHARED = 16  # a model's numbers that are equal on all ranks
     PER_RANK = 17  # those of each rank
     PER_LANE = 18  # those of each lane
+    PARTS = 19  # where the parts of a mixture begin; the seed of each, by a digest of its name
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import build_plan, count_batches
 from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_longest_first
-from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select_items
+from seqdata.planning.items import (
+    Empty,
+    Items,
+    Keep,
+    TooLong,
+    WholeSequences,
+    count_planned,
+    select_items,
+)
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.stable_sort import stable_argsort
 
@@ -65,6 +73,10 @@ class Bucketed:
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
+
+    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
+        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
+        return count_planned(self._select_items(index))
 
     def _make_cutter(self) -> FixedSizeCutter:
         return FixedSizeCutter(self.batch_size, _order_by_noisy_length, is_arranged=True)

@@ -21,7 +21,15 @@ from seqdata.planning.bin_packing import PackedRowsLayout, pack_lengths
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
 from seqdata.planning.build import build_plan, count_batches
 from seqdata.planning.fixed_size import check_count, order_longest_first
-from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select_items
+from seqdata.planning.items import (
+    Empty,
+    Items,
+    Keep,
+    TooLong,
+    WholeSequences,
+    count_planned,
+    select_items,
+)
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -71,6 +79,10 @@ class Packed:
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
+
+    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
+        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
+        return count_planned(self._select_items(index))
 
     def _make_cutter(self) -> PackedRowsCutter:
         return PackedRowsCutter(self.rows, self.row_length)

@@ -17,7 +17,7 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import build_plan, count_batches
 from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_randomly
-from seqdata.planning.items import ItemPieces, Items, number_items
+from seqdata.planning.items import ItemPieces, Items, count_planned, number_items
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -92,6 +92,10 @@ class Windows:
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
+
+    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
+        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
+        return count_planned(self._select_items(index))
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
+from seqdata.index import ConcatLengths
 from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import default_axis, make_unknown_name_error
@@ -44,7 +45,7 @@ class ConcatStore(SequenceStore):
     def __init__(self, stores: Sequence[Store]) -> None:
         self._stores = tuple(stores)
         self._store_offsets = np.cumsum([0, *map(len, stores)], dtype=np.int64)
-        self._lengths_of = _ConcatLengths(self._stores)
+        self._lengths_of = ConcatLengths(self._stores)
         self._fingerprint: str | None = None
         self._ids_present: list[bool] | None = None
 
@@ -196,7 +197,11 @@ class ConcatStore(SequenceStore):
                 else store
             )
 
-        return ConcatStore(list(map(watch, self._stores, self._store_offsets[:-1].tolist())))
+        return self._with_stores(list(map(watch, self._stores, self._store_offsets[:-1].tolist())))
+
+    def _with_stores(self, stores: Sequence[Store]) -> ConcatStore:
+        """Return a store like this one, of other stores."""
+        return ConcatStore(stores)
 
     def _find_stores_with_ids(self) -> list[bool]:
         if self._ids_present is None:
@@ -220,28 +225,6 @@ class ConcatStore(SequenceStore):
         for number in np.unique(owner).tolist():
             rows = np.flatnonzero(owner == number)
             yield number, rows, numbers[rows] - self._store_offsets[number]
-
-
-class _ConcatLengths(Mapping[str, NDArray[Any]]):
-    """Axis -> lengths of several stores, put together at first use."""
-
-    __slots__ = ("_lengths", "_stores")
-
-    def __init__(self, stores: tuple[Store, ...]) -> None:
-        self._stores = stores
-        self._lengths: dict[str, NDArray[Any]] = {}
-
-    def __getitem__(self, axis: str) -> NDArray[Any]:
-        if axis not in self._lengths:
-            self._lengths[axis] = np.concatenate([part.lengths_of[axis] for part in self._stores])
-        return self._lengths[axis]
-
-    def __iter__(self) -> Iterator[str]:
-        first, *others = (part.lengths_of for part in self._stores)
-        return (axis for axis in first if all(axis in one for one in others))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
 
 def concat_stores(stores: Sequence[Store]) -> SequenceStore:

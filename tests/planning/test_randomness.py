@@ -107,6 +107,7 @@ def test_purposes_keep_their_numbers():
         "SHARED": 16,
         "PER_RANK": 17,
         "PER_LANE": 18,
+        "PARTS": 19,
     }
 
 

@@ -1,0 +1,234 @@
+"""The batches of a mixture: those of its parts' own plans, in the order of the parts.
+
+Nothing is made before it is asked for: a part's plan when its first batch comes, and the order of
+parts for some events at a time. Place in the flow: part order + the plans of parts -> Plan. Reads:
+plans. Makes: batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import PlanError
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.plan_table import ArrayTable, PartLabel, PlanBatch, offsets_from_sizes
+from seqdata.planning.part_order import PartOrder
+from seqdata.protocols import Policy
+
+_RUN_BATCHES = 64  # that are described at once
+_ORDER_EVENTS = 1 << 10  # of the order, found at once
+_CACHED_ORDERS = 4
+_CACHED_EPOCHS = 2  # plans of a part: a reader may be in the next epoch already
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartRun:
+    """The endless run of a part: its own epochs, each a plan of its own policy and seed.
+
+    Attributes:
+        name: Of the part.
+        first: Number of its first sequence in the mixture.
+        index: Its lengths.
+        policy: That batches it.
+        seed: Of its plans.
+        num_batches: Of each of its epochs.
+        lookahead: Timesteps that its plans read past their spans.
+    """
+
+    name: str
+    first: int
+    index: SequenceIndex
+    policy: Policy
+    seed: int
+    num_batches: int
+    lookahead: int
+    _plans: dict[int, Plan] = field(default_factory=dict)
+
+    def plan(self, epoch: int) -> Plan:
+        """Return the plan of one of the part's own epochs; the last ones are kept.
+
+        Raises:
+            PlanError: If its batches are not as many as its policy said, or have lanes.
+        """
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self.policy.plan(self.index, seed=self.seed, epoch=epoch)
+            self._check(plan, epoch)
+            for old in list(self._plans)[: 1 - _CACHED_EPOCHS]:  # a reader thread may do the same
+                self._plans.pop(old, None)
+            self._plans[epoch] = plan
+        return plan
+
+    def _check(self, plan: Plan, epoch: int) -> None:
+        """Raise if a plan of the part cannot be mixed with others."""
+        if plan.lanes:
+            raise PlanError(
+                f"policy 'mix': the batches of part {self.name!r} must be independent, but have "
+                f"{plan.lanes} lanes. Train on such a policy alone."
+            )
+        promised = (self.num_batches, self.lookahead)
+        if (len(plan), plan.lookahead) != promised:
+            raise PlanError(
+                f"policy 'mix': epoch {epoch} of part {self.name!r} must have (batches, lookahead) "
+                f"{promised}, as `num_batches` and `horizon` of its policy say, but has "
+                f"{(len(plan), plan.lookahead)}. Use a policy whose epochs are alike."
+            )
+
+
+class _Piece(NamedTuple):
+    """Some consecutive batches of the mixture that are consecutive in a part's epoch, too.
+
+    Attributes:
+        part: Number of the part.
+        epoch: Its own epoch.
+        first: Number of the first batch there.
+        stop: One past the last.
+    """
+
+    part: int
+    epoch: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixTable:
+    """The batches of one epoch of a mixture.
+
+    Attributes:
+        parts: The run of each part.
+        order: The order of the parts; an event is ``group`` batches of a part.
+        group: Batches of one part that come one after another.
+        first: Batches of the mixture before this epoch: parts continue where they were.
+        count: Batches of this epoch.
+    """
+
+    parts: Sequence[PartRun]
+    order: PartOrder
+    group: int
+    first: int
+    count: int
+    _orders: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, number: int) -> PlanBatch:
+        """Return one batch, as its part's plan has it, with the mixture's sequence numbers."""
+        part, epoch, own_number = self._locate(number)
+        run = self.parts[part]
+        spans, rows = run.plan(epoch).batch(own_number)
+        return PlanBatch(_renumber([spans], [run.first]), rows)
+
+    def slice(self, first: int, stop: int) -> ArrayTable:
+        """Return batches ``first:stop`` as a table of their own."""
+        spans: list[NDArray[np.int64]] = []
+        firsts: list[int] = []
+        row_counts: list[NDArray[np.int64]] = []
+        rows: list[NDArray[np.int64] | None] = []
+        for piece in self._pieces(first, stop):
+            run = self.parts[piece.part]
+            plan = run.plan(piece.epoch)
+            table = plan.slice(piece.first, piece.stop)
+            spans.append(table.spans)
+            firsts.append(run.first)
+            rows.append(table.rows)
+            row_counts.append(table.offsets[1:] - table.offsets[:-1])
+        offsets = offsets_from_sizes(np.concatenate(row_counts))
+        return ArrayTable(_renumber(spans, firsts), _join_rows(rows, spans), offsets)
+
+    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
+        """Return scored timesteps and rows of batches ``first:stop``."""
+        del overlap  # no part has any
+        timesteps = rows = 0
+        for part, epoch, own_first, own_stop in self._pieces(first, stop):
+            more = self.parts[part].plan(epoch).totals(own_first, own_stop)
+            timesteps, rows = timesteps + more[0], rows + more[1]
+        return timesteps, rows
+
+    def tables(self) -> Iterator[ArrayTable]:
+        """Yield all batches in order, some at a time; with rows where any part has them."""
+        has_rows = any(run.plan(0).batch(0).rows is not None for run in self._drawn_runs())
+        for first in range(0, self.count, _RUN_BATCHES):
+            table = self.slice(first, min(first + _RUN_BATCHES, self.count))
+            if has_rows and table.rows is None:
+                rows = np.arange(len(table.spans) + 1)
+                table = ArrayTable(table.spans, rows, table.offsets)
+            yield table
+
+    def prepare(self, number: int) -> int:
+        """Return the first batch after those that are described together with this one."""
+        return min(number - number % _RUN_BATCHES + _RUN_BATCHES, self.count)
+
+    def label(self, numbers: Sequence[int]) -> list[PartLabel]:
+        """Return the part and its own epoch that each of these batches is from."""
+        located = map(self._locate, numbers)
+        return [PartLabel(self.parts[part].name, epoch) for part, epoch, _ in located]
+
+    def _drawn_runs(self) -> Iterator[PartRun]:
+        """Yield the parts that may be drawn from."""
+        drawn = {side for pair in self.order.pairs for side in (pair.left, pair.right)}
+        for side in drawn | {self.order.root}:
+            if side < 0:
+                yield self.parts[~side]
+
+    def _locate(self, number: int) -> tuple[int, int, int]:
+        """Return the part of a batch, the part's own epoch, and the batch's number there."""
+        event, within = divmod(self.first + number, self.group)
+        block, position = divmod(event, _ORDER_EVENTS)
+        parts, numbers = self._find_order(block)
+        part = parts[position]
+        own = numbers[position] * self.group + within
+        return part, *divmod(own, self.parts[part].num_batches)
+
+    def _pieces(self, first: int, stop: int) -> Iterator[_Piece]:
+        """Yield the batches ``first:stop`` of this epoch, as they lie in the parts' plans."""
+        while first < stop:
+            part, epoch, number = self._locate(first)
+            run = self.parts[part]
+            count = min(
+                stop - first,
+                self.group - (self.first + first) % self.group,
+                run.num_batches - number,
+            )
+            if count > 1:
+                count = min(count, run.plan(epoch).prepare(number) - number)
+            yield _Piece(part, epoch, number, number + count)
+            first += count
+
+    def _find_order(self, block: int) -> tuple[list[int], list[int]]:
+        """Return the parts of a block of events, and the number of each among its part's."""
+        found = self._orders.get(block)
+        if found is None:
+            parts, numbers = self.order.locate_run(block * _ORDER_EVENTS, _ORDER_EVENTS)
+            found = parts.tolist(), numbers.tolist()
+            for old in list(self._orders)[: 1 - _CACHED_ORDERS]:  # a reader thread may do the same
+                self._orders.pop(old, None)
+            self._orders[block] = found
+        return found
+
+
+def _renumber(spans: list[NDArray[np.int64]], firsts: list[int]) -> NDArray[np.int64]:
+    """Concatenate spans of parts, with the numbers that their sequences have in the mixture."""
+    joined = np.concatenate(spans)
+    joined[:, 0] += np.repeat(firsts, [len(part) for part in spans])
+    return joined
+
+
+def _join_rows(
+    rows: list[NDArray[np.int64] | None], spans: list[NDArray[np.int64]]
+) -> NDArray[np.int64] | None:
+    """Concatenate the rows of parts; None if each span is a row in all of them."""
+    if all(part is None for part in rows):
+        return None
+    sizes = [
+        np.ones(len(own), dtype=np.int64) if part is None else part[1:] - part[:-1]
+        for part, own in zip(rows, spans, strict=True)
+    ]
+    return offsets_from_sizes(np.concatenate(sizes))

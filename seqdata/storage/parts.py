@@ -1,0 +1,106 @@
+"""Named stores as one, the parts of a mixture: numbered through, each still known by its name.
+
+Place in the flow: between the stores that a user names and a policy that draws from them. Reads:
+stores. Makes: a store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.protocols import Store
+from seqdata.storage.concat import ConcatStore
+from seqdata.storage.store_repr import format_shape
+from seqdata.storage.views import format_title, get_measured_transform
+
+
+class PartsStore(ConcatStore):
+    """The sequences of several named stores, one store after the other. Made by ``join_parts``.
+
+    Args:
+        parts: Name -> store, all with the same fields.
+    """
+
+    def __init__(self, parts: Mapping[str, Store]) -> None:
+        super().__init__(list(parts.values()))
+        self._names = tuple(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PartsStore, (dict(self.parts),)
+
+    @property
+    def title(self) -> str:
+        """One line that names the parts."""
+        names = ", ".join(f"{name!r}: {format_title(part)}" for name, part in self.parts.items())
+        return f"parts({len(self)} sequences of {names})"
+
+    @property
+    def parts(self) -> Mapping[str, Store]:
+        """Name -> store, in the order of their sequences."""
+        return dict(zip(self._names, self.stores, strict=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the parts and their names, in their order (32 hex digits)."""
+        if self._fingerprint is None:
+            digest = hashlib.sha256(b"parts\n")
+            for name, part in self.parts.items():
+                digest.update(f"{name!r}={part.fingerprint}\n".encode())
+            self._fingerprint = digest.hexdigest()[:32]
+        return self._fingerprint
+
+    def own_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers that sequences have in the base stores of their parts, int64 (n,)."""
+        own = np.empty(len(numbers), dtype=np.int64)
+        for part, rows, local in self._split_by_store(numbers):
+            own[rows] = self.stores[part].base_numbers(local)
+        return own
+
+    def _with_stores(self, stores: Sequence[Store]) -> PartsStore:
+        return PartsStore(dict(zip(self._names, stores, strict=True)))
+
+
+def join_parts(parts: Mapping[str, Store]) -> PartsStore:
+    """Return named stores as the parts of one.
+
+    Raises:
+        ConfigError: If there is none, a part is empty or carries a transform, or fields differ.
+    """
+    if not parts:
+        raise ConfigError("parts: at least one store must be named, but the mapping is empty.")
+    for name, part in parts.items():
+        if not len(part):
+            raise ConfigError(
+                f"parts: {name!r} must have at least one sequence, but has none. Leave it out."
+            )
+        if get_measured_transform(part) is not None:
+            raise ConfigError(
+                f"parts: {name!r} must not carry a transform of its own, but does. Pass `transform`"
+                " for all parts, and name the stores that were measured."
+            )
+    _check_fields(parts)
+    return PartsStore(parts)
+
+
+def _check_fields(parts: Mapping[str, Store]) -> None:
+    first_name, first = next(iter(parts.items()))
+    for name, part in parts.items():
+        for field in (*first.fields, *part.fields):
+            described = [_describe(store, field) for store in (first, part)]
+            if described[0] != described[1]:
+                raise ConfigError(
+                    f"parts: all must have the same fields, but field {field!r} is {described[1]} "
+                    f"in {name!r} and {described[0]} in {first_name!r}. Use `select` and `rename` "
+                    "to make them equal, or write one of them again."
+                )
+
+
+def _describe(store: Store, field: str) -> str:
+    found = store.fields.get(field)
+    return "missing" if found is None else f"{found.dtype} {format_shape(found)}"
