@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Store
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.store_repr import format_shape
@@ -70,11 +70,14 @@ def join_parts(parts: Mapping[str, Store]) -> PartsStore:
     """Return named stores as the parts of one.
 
     Raises:
-        ConfigError: If there is none, a part is empty or carries a transform, or fields differ.
+        ConfigError: If there is none, a part is empty or carries a transform, or fields
+            differ.
     """
     if not parts:
         raise ConfigError("parts: at least one store must be named, but the mapping is empty.")
     for name, part in parts.items():
+        if not isinstance(name, str):
+            raise ConfigError(must_be("parts: a name", "a text", f"{name!r}"))
         if not len(part):
             raise ConfigError(
                 f"parts: {name!r} must have at least one sequence, but has none. Leave it out."
