@@ -86,6 +86,19 @@ class ByteLM(L.LightningModule):
         """Return the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere."""
         return token_nll(self(batch[self.x]), batch["targets"], batch.score)
 
+    def parallel_stages(self) -> list[nn.Module]:
+        """Return the parts in their order, for `seqdata_models.parallel`."""
+        return [self.embedding, self.dropout, self.lstm, self.dropout, self.head]
+
+    def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
+        """Return what the first part takes, (r, T) int64."""
+        tokens: Tensor = batch[self.x]
+        return tokens.long()
+
+    def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
+        """Return the negative log-likelihood of each scored timestep, (r, T)."""
+        return token_nll(outputs, batch["targets"], batch.score)
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), self.learning_rate)

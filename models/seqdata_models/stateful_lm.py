@@ -117,6 +117,19 @@ class StatefulLM(L.LightningModule):
             "nll": nll,
         }
 
+    def parallel_stages(self) -> list[nn.Module]:
+        """Return the parts in their order, for `seqdata_models.parallel`."""
+        return [self.embedding, self.dropout, self.rnn, self.dropout, self.head]
+
+    def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
+        """Return what the first part takes, (r, T) int64."""
+        tokens: Tensor = batch[self.x]
+        return tokens.long()
+
+    def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
+        """Return the negative log-likelihood of each scored timestep, (r, T)."""
+        return token_nll(outputs, batch["targets"], batch.score)
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return Adam, with the chosen schedule."""
         return adam(self, self.learning_rate, cosine=self.cosine)

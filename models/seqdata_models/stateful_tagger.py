@@ -102,6 +102,20 @@ class StatefulTagger(L.LightningModule):
             "logits": logits,
         }
 
+    def parallel_stages(self) -> list[nn.Module]:
+        """Return the parts in their order, for `seqdata_models.parallel`."""
+        return [self.rnn, self.dropout, self.head]
+
+    def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
+        """Return what the first part takes, (r, T, features)."""
+        inputs: Tensor = batch[self.x]  # (r, T, features), or (r, T) of one feature
+        inputs = inputs if inputs.ndim == 3 else inputs.unsqueeze(-1)
+        return inputs.to(self.head.weight.dtype)
+
+    def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
+        """Return the negative log-likelihood of each scored timestep, (r, T)."""
+        return token_nll(outputs, batch[self.y], batch.score)
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return Adam, with the chosen schedule."""
         return adam(self, self.learning_rate, cosine=self.cosine)

@@ -7,6 +7,7 @@ with rank 0's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,6 +55,11 @@ class LaneStates:
         self._tables: dict[str, LaneTable] = {}
         self._previous: dict[str, LaneTable | None] = {}  # as they were before their latest batch
         self._lost_batches: dict[str, tuple[int, int]] = {}  # batches whose states are lost
+
+    @property
+    def has_initial(self) -> bool:
+        """Whether sequences begin with a state that was given, and not with zeros."""
+        return self._initial is not None
 
     def take(self, batch: SequenceBatch, table: str | None = None) -> Tree | None:
         """Return the state of each row: where its lane stopped, or anew where a sequence begins.
@@ -182,6 +188,23 @@ class LaneStates:
             for name, saved_table in saved.items()
         }
         self._tables, self._previous = tables, {}
+
+    def replace_states(self, table: str, change: Callable[[Tree], Tree]) -> None:
+        """Replace the states of a table; which batch each is of stays as it is.
+
+        For layers that other processes run: each has put back those of its own layers only.
+
+        Args:
+            table: Its name; nothing is done if there is none.
+            change: Takes the states of all lanes, and returns some of the same shapes.
+
+        Raises:
+            ConfigError: If the states have other lanes.
+        """
+        current = self._tables.get(table)
+        if current is not None:
+            state = detach_state(change(current.state), len(current.progress.lanes), self._dim)
+            self._tables[table] = replace(current, state=state)
 
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
         """Return a table of this rank as it was before a batch; empty: none is in use; None: lost.

@@ -1,0 +1,10 @@
+"""One recurrent stack over several processes: layers as a wavefront, time as a ring, and data."""
+
+from seqdata_models.parallel.engine import Engine
+from seqdata_models.parallel.link import LinkTimeouts
+from seqdata_models.parallel.mesh import Mesh
+from seqdata_models.parallel.ring import Ring
+from seqdata_models.parallel.stack import SupportsStages
+from seqdata_models.parallel.wavefront import Wavefront
+
+__all__ = ["Engine", "LinkTimeouts", "Mesh", "Ring", "SupportsStages", "Wavefront"]

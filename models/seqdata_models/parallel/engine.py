@@ -1,0 +1,239 @@
+"""What both engines share: the order of work in a pipeline, gradients, norms, and whole models.
+
+Place in the flow: a training loop, or a Lightning strategy, calls ``update`` with the batches of
+one optimizer update, then ``clip_gradients``, then steps its optimizer. Reads: batches.
+Makes: gradients, as one process has them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seqdata import ConfigError, ResumeError, SequenceBatch
+from seqdata_models.parallel.mesh import Mesh
+from seqdata_models.parallel.stack import Stack
+
+Item = TypeVar("Item")
+
+
+def run_pipeline(
+    items: Iterable[Item],
+    position: int,
+    size: int,
+    forward: Callable[[Item], None],
+    backward: Callable[[], None],
+) -> None:
+    """Run items forward and backward in the order 1F1B.
+
+    A stage runs ``size - position`` items forward before its first backward, then one of each in
+    turn, so that it never holds more graphs than that. (Narayanan et al. 2019, "PipeDream", without
+    its stale weights: all belong to one update.) Of N items S stages take N + S - 1 slots.
+
+    Args:
+        items: In order, the same on all stages.
+        position: Of this stage, from 0.
+        size: Number of stages.
+        forward: Runs an item.
+        backward: Runs the oldest item that was not run backward.
+    """
+    waiting = 0
+    for item in items:
+        forward(item)
+        waiting += 1
+        if waiting >= size - position:
+            backward()
+            waiting -= 1
+    for _ in range(waiting):
+        backward()
+
+
+class Engine(ABC):
+    """A module that is trained by the processes of a mesh as by one.
+
+    Args:
+        module: Names its parts (``SupportsStages``); the same weights on every process.
+        mesh: Of processes.
+        lane_groups: Groups of rows that follow each other through the pipeline.
+        seed: Of dropout masks.
+
+    Attributes:
+        mesh: Of processes.
+        stack: The module's parts.
+        splits_weights: Whether a process steps the weights of its own stage only.
+
+    Raises:
+        ConfigError: If the module cannot be cut, or ``lane_groups`` is not a number from 1.
+    """
+
+    splits_weights = False
+
+    def __init__(self, module: nn.Module, mesh: Mesh, lane_groups: int, seed: int) -> None:
+        if type(lane_groups) is not int or lane_groups < 1:
+            raise ConfigError(
+                f"parallel: `lane_groups` must be a number from 1, but is {lane_groups!r}."
+            )
+        self.module, self.mesh, self.lane_groups = module, mesh, lane_groups
+        self.stack = Stack(module, seed)
+        self._is_stale = False
+        self._hook = module.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+            self._refuse_stale
+        )
+
+    def update(self, batches: Sequence[SequenceBatch], scale: float = 1.0) -> Tensor:
+        """Set the gradients of one optimizer update, as one process has them.
+
+        Args:
+            batches: Consecutive; the weights are the same for all.
+            scale: Factor of the loss, in addition to each batch's ``loss_scale``.
+
+        Returns:
+            float64 (2,): the sum of losses over the timesteps of this replica's batches, and how
+            many they are; the same on all stages.
+
+        Raises:
+            PeerFailedError: If another process is gone.
+            BaseException: What another process raised.
+        """
+        with self.mesh.guard():
+            for parameter in self.module.parameters():
+                parameter.grad = None
+            total = self._run(batches, scale).double().reshape(1)
+            self.mesh.flush()
+            self.mesh.all_reduce(total, "model")
+            self._reduce_gradients()
+            self.mesh.at("after an update")
+        self._is_stale = self.splits_weights and self.mesh.size > 1
+        return torch.cat(
+            [total.cpu(), total.new_tensor([sum(b.num_tokens for b in batches)]).cpu()]
+        )
+
+    @abstractmethod
+    def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:
+        """Set this process's gradients; return the sum of its losses, without ``scale``."""
+
+    @abstractmethod
+    def _reduce_gradients(self) -> None:
+        """Make gradients those of all processes."""
+
+    @abstractmethod
+    def owner_of(self, parameter: nn.Parameter) -> int:
+        """Return the stage that has a parameter's gradient and steps it."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Make weights and lane states whole on every process; all processes call it."""
+
+    def is_own(self, parameter: nn.Parameter) -> bool:
+        """Return whether this process counts a parameter where each must be counted once."""
+        return self.owner_of(parameter) == self.mesh.position
+
+    def gradient_norm(self) -> Tensor:
+        """Return the 2-norm of all gradients of the model, float64; all processes call it."""
+        norms = [
+            parameter.grad.detach().norm(dtype=torch.float64)
+            for parameter in self.module.parameters()
+            if parameter.grad is not None and self.is_own(parameter)
+        ]
+        device = self.stack.weight.device
+        total = torch.zeros(1, dtype=torch.float64, device=device)
+        if norms:
+            total += torch.stack(norms).square().sum()
+        with self.mesh.guard():
+            return self._sum_over_stages(total).sqrt()[0]
+
+    def clip_gradients(self, max_norm: float) -> Tensor:
+        """Scale all gradients so that their norm over the whole model is at most ``max_norm``.
+
+        As ``torch.nn.utils.clip_grad_norm_`` does in one process; all processes call it.
+
+        Returns:
+            The norm before.
+        """
+        norm = self.gradient_norm()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.dtype))
+        return norm
+
+    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return an optimizer's state with the parts of all stages, as one process saves it.
+
+        All processes call it; ``optimizer.load_state_dict`` takes it on any number of them.
+
+        Raises:
+            ResumeError: If a stage has no part in it although its parameters were stepped.
+        """
+        saved = optimizer.state_dict()
+        numbered = [p for group in optimizer.param_groups for p in group["params"]]
+        own = {
+            number: state
+            for number, state in saved["state"].items()
+            if self.owner_of(numbered[number]) == self.mesh.position
+        }
+        with self.mesh.guard():
+            gathered = self.mesh.gather((self.mesh.position, _to_cpu(own)))
+            if {position for position, _ in gathered} != set(range(self.mesh.size)):
+                raise ResumeError(
+                    "parallel: the checkpoint must hold all stages, but has those of "
+                    f"{[position for position, _ in gathered]}. Save on all processes."
+                )
+        merged = {number: state for _, states in gathered for number, state in states.items()}
+        return {**saved, "state": dict(sorted(merged.items()))}
+
+    def close(self) -> None:
+        """End the engine: one process can save and train the module again."""
+        self._hook.remove()
+        self.mesh.close()
+
+    def _sum_over_stages(self, value: Tensor) -> Tensor:
+        return self.mesh.all_reduce(value, "model")
+
+    def _refuse_stale(self, *_: Any) -> None:
+        """Raise an error where a checkpoint would hold weights that other stages have stepped."""
+        if self._is_stale:
+            raise ResumeError(
+                "parallel: a checkpoint must hold all stages, but this process has stepped only "
+                f"stage {self.mesh.position} of {self.mesh.size} since they were last brought "
+                "together. Call `synchronize()` on all processes first."
+            )
+
+
+def sum_gradients(parameters: Sequence[nn.Parameter], mesh: Mesh, axes: Sequence[str]) -> None:
+    """Sum the gradients of parameters over axes of the mesh; ``data`` gives the mean.
+
+    A parameter without a gradient on any process stays without.
+
+    Args:
+        parameters: The same on all processes of the axes.
+        mesh: Of processes.
+        axes: ``data``, ``model``.
+    """
+    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        by_dtype.setdefault(parameter.dtype, []).append(parameter)
+    for members in by_dtype.values():
+        has = [members[0].new_tensor([float(p.grad is not None) for p in members])]
+        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in members]
+        flat = torch.cat([*(gradient.detach().reshape(-1) for gradient in own), *has])
+        for axis in axes:
+            mesh.all_reduce(flat, axis)
+        if "data" in axes:
+            flat /= mesh.data
+        sizes = [*(p.numel() for p in members), len(members)]
+        *sums, presence = torch.split(flat, sizes)
+        for parameter, value, present in zip(members, sums, presence.tolist(), strict=True):
+            parameter.grad = value.view_as(parameter).clone() if present else None
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {name: _to_cpu(part) for name, part in value.items()}
+    return value

@@ -1,0 +1,200 @@
+"""The link between processes: notices, signs of life, and one error for all.
+
+Before a process waits for a value, it waits for the notice that the value was sent: a key of a
+``TCPStore``. So it sees in time that another process has raised, was killed or stands still, where
+a receive of gloo would block until its timeout and then name a socket. Place in the flow: below
+``mesh``. Reads: the store that rank 0 keeps. Makes: the same error on every process.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NoReturn
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from seqdata import PeerFailedError, SeqDataError
+
+_SLICE = timedelta(seconds=0.5)
+_ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTimeouts:
+    """How long processes wait for each other, in seconds.
+
+    Attributes:
+        heartbeat: Between two signs of life; they come from a thread.
+        unresponsive: Without a sign: the process was killed or stopped.
+        stall: Without the value that is waited for, though its process gives signs.
+        exit_grace: For a process to end by itself once one has failed.
+    """
+
+    heartbeat: float = 1.0
+    unresponsive: float = 6.0
+    stall: float = 600.0
+    exit_grace: float = 5.0
+
+
+class Link:
+    """Notices and errors between processes, through a store that rank 0 keeps.
+
+    A thread gives a sign of life every second, looks at those of the others, and ends a process
+    whose main thread does not come back after another process has failed.
+    """
+
+    def __init__(self, rank: int, world: int, timeouts: LinkTimeouts) -> None:
+        self._rank, self._world, self._timeouts = rank, world, timeouts
+        wait = timedelta(seconds=timeouts.unresponsive)
+        host = os.environ.get("MASTER_ADDR", "localhost")
+        port = [0]
+        if rank == 0:
+            self._server = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+            port = [self._server.port]
+        dist.broadcast_object_list(port)
+        stores = [
+            TCPStore(host, port[0], is_master=False, wait_for_workers=False, timeout=wait)
+            for _ in range(2)
+        ]
+        self._store, self._thread_store = stores
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="parallel-link", daemon=True)
+        self._thread.start()
+
+    def notify(self, key: str) -> None:
+        """Set a key."""
+        try:
+            self._store.set(key, "1")
+        except RuntimeError as cause:
+            self._raise_lost_store(cause)
+
+    def wait(self, key: str, what: str) -> None:
+        """Return once a key is set.
+
+        Raises:
+            PeerFailedError: If it is not set in time, or a process has failed.
+        """
+        deadline = time.monotonic() + self._timeouts.stall
+        while True:
+            try:
+                self._store.wait([key], _SLICE)
+                return
+            except dist.DistNetworkError as cause:
+                self._raise_lost_store(cause)
+            except RuntimeError:  # not yet
+                self.raise_failure()
+            if time.monotonic() > deadline:
+                raise PeerFailedError.at(
+                    f"parallel: waited {self._timeouts.stall:g} seconds for {what}; it stands still"
+                )
+
+    def fail(self, error: BaseException, place: str) -> None:
+        """Make an error that of all processes, unless another one was before.
+
+        Raises:
+            BaseException: The error that was before.
+        """
+        saved = _pickle_error(error, place, self._rank)
+        try:
+            first = self._store.compare_set(_ERROR, "", saved)
+        except RuntimeError as cause:
+            if isinstance(error, PeerFailedError):
+                return
+            self._raise_lost_store(cause)
+        finally:
+            self.close()
+        if bytes(first).decode() != saved:
+            _raise_saved(bytes(first).decode(), error)
+        error.add_note(f"at {place}")
+
+    def raise_failure(self) -> None:
+        """Return if no process has failed.
+
+        Raises:
+            BaseException: The error of the process that has.
+        """
+        try:
+            if not self._store.check([_ERROR]):
+                return
+            saved = self._store.get(_ERROR)
+        except RuntimeError as cause:
+            self._raise_lost_store(cause)
+        _raise_saved(bytes(saved).decode(), None)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _raise_lost_store(self, cause: BaseException) -> NoReturn:
+        raise PeerFailedError.at(_lost(0)) from cause
+
+    def _watch(self) -> None:
+        seen: dict[int, tuple[bytes, float]] = {}
+        failed_at = None
+        try:
+            while not self._closed.wait(self._timeouts.heartbeat):
+                now = time.monotonic()
+                if failed_at is None:
+                    self._beat(now, seen)
+                    failed_at = now if self._thread_store.check([_ERROR]) else None
+                elif now - failed_at > self._timeouts.exit_grace:
+                    self._exit(bytes(self._thread_store.get(_ERROR)).decode())
+        except RuntimeError:
+            if not self._closed.wait(self._timeouts.exit_grace):
+                self._exit(_pickle_error(PeerFailedError.at(_lost(0)), "rank 0", 0))
+
+    def _beat(self, now: float, seen: dict[int, tuple[bytes, float]]) -> None:
+        self._thread_store.set(f"beat/{self._rank}", str(now))
+        for rank in range(self._world):
+            key = f"beat/{rank}"
+            if rank == self._rank or not self._thread_store.check([key]):
+                continue
+            beat = bytes(self._thread_store.get(key))
+            if rank not in seen or seen[rank][0] != beat:
+                seen[rank] = beat, now
+            elif beat != b"closed" and now - seen[rank][1] > self._timeouts.unresponsive:
+                error = PeerFailedError.at(_lost(rank), rank=rank)
+                self._thread_store.compare_set(
+                    _ERROR, "", _pickle_error(error, f"rank {rank}", rank)
+                )
+
+    def _exit(self, saved: str) -> None:
+        """End the process: its main thread waits for one that is gone."""
+        _, text, place, _ = pickle.loads(base64.b64decode(saved))
+        print(f"parallel: this process is ended, for another failed: {text}\n  at {place}",  # noqa: T201
+              file=sys.stderr, flush=True)  # fmt: skip
+        os._exit(1)
+
+
+def _lost(rank: int) -> str:
+    return f"parallel: rank {rank} gives no sign of life; it was killed or stopped"
+
+
+def _pickle_error(error: BaseException, place: str, rank: int) -> str:
+    """Return an error as ASCII: itself if it pickles, its text, its place, its traceback."""
+    lines = "".join(traceback.format_exception(error))
+    text = f"{type(error).__name__}: {error}"
+    try:
+        saved = pickle.dumps(error)
+        pickle.loads(saved)
+    except (pickle.PickleError, TypeError, AttributeError, ValueError, ImportError):
+        saved = pickle.dumps(PeerFailedError.at(f"rank {rank}: {text}", rank=rank))
+    return base64.b64encode(pickle.dumps((saved, text, place, lines))).decode()
+
+
+def _raise_saved(saved: str, cause: BaseException | None) -> NoReturn:
+    content, _, place, lines = pickle.loads(base64.b64decode(saved))
+    error = pickle.loads(content)
+    error.add_note(f"at {place}")
+    if not isinstance(error, SeqDataError):
+        error.add_note(f"there:\n{lines}")
+    raise error from cause

@@ -1,0 +1,217 @@
+"""The mesh of processes, data x model: where values travel between them.
+
+Values travel over ``torch.distributed``; each is announced through the link first. Place in the
+flow: below the engines. Reads: the default process group. Makes: groups, sends and receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from seqdata import ConfigError
+from seqdata_models.parallel.link import Link, LinkTimeouts
+
+
+class Mesh:
+    """The processes of the default group as ``data`` replicas of ``size`` stages or parts.
+
+    Processes of one replica have adjacent ranks. Without a process group this is one process alone.
+
+    Args:
+        size: Stages or parts of a replica.
+        data: Replicas; None: as many as the processes allow.
+        timeouts: How long processes wait for each other.
+
+    Attributes:
+        data: Number of replicas.
+        replica: Number of the replica of this process: its data-parallel coordinate.
+        size: Number of stages or parts of a replica.
+        position: Stage or part of this process.
+
+    Raises:
+        ConfigError: If the number of processes is not ``data * size``.
+    """
+
+    def __init__(
+        self, size: int, data: int | None = None, *, timeouts: LinkTimeouts | None = None
+    ) -> None:
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        check_mesh(size, data, world)
+        self.data, self.size = world // size, size
+        self.replica, self.position = divmod(rank, size)
+        self.rank, self.world = rank, world
+        self._works: list[tuple[Any, Tensor]] = []
+        self._counts: dict[str, int] = {}
+        self._place = "start"
+        if world == 1:
+            return
+        kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        mesh = init_device_mesh(kind, (self.data, size), mesh_dim_names=("data", "model"))
+        self._groups = {"data": mesh.get_group("data"), "model": mesh.get_group("model")}
+        self._link = Link(rank, world, timeouts or LinkTimeouts())
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Make an exception in the block that of every process.
+
+        Raises:
+            BaseException: What was raised here, with a note that names the place; or, where another
+                process failed first, its error.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self.world > 1:
+                self._link.fail(error, f"{self.describe()}, {self._place}")
+            raise
+
+    def describe(self, rank: int | None = None) -> str:
+        """Return the name of a process: its rank, replica and stage."""
+        replica, position = divmod(self.rank if rank is None else rank, self.size)
+        number = self.rank if rank is None else rank
+        return f"rank {number} (replica {replica}, stage {position})"
+
+    def at(self, place: str) -> None:
+        """Note what this process does, for errors.
+
+        Args:
+            place: A few words: ``forward of chunk 3``.
+        """
+        self._place = place
+        if self.world > 1:
+            self._link.raise_failure()
+
+    def send(self, value: Tensor, position: int, kind: str) -> None:
+        """Send a tensor to a stage of this replica, without waiting.
+
+        Args:
+            value: Its shape is known to the receiver.
+            position: Of the receiver.
+            kind: Values of a kind arrive in the order in which they were sent.
+        """
+        target = self.replica * self.size + position
+        value = value.detach().contiguous()
+        self._works = [(work, kept) for work, kept in self._works if not work.is_completed()]
+        work = dist.isend(value, target, group=self._groups["model"], tag=_tag(kind))
+        self._works.append((work, value))
+        self._link.notify(self._key(self.rank, target, kind))
+
+    def receive(self, value: Tensor, position: int, kind: str) -> Tensor:
+        """Fill a tensor with what a stage of this replica has sent, and return it.
+
+        Args:
+            value: Contiguous, of the shape and dtype that are sent.
+            position: Of the sender.
+            kind: As with ``send``.
+
+        Raises:
+            PeerFailedError: If the sender, or another process, has failed.
+        """
+        source = self.replica * self.size + position
+        key = self._key(source, self.rank, kind)
+        self._link.wait(key, f"{self.describe(source)} to send {kind}; at {self._place}")
+        dist.recv(value, source, group=self._groups["model"], tag=_tag(kind))
+        return value
+
+    def flush(self) -> None:
+        """Return once all that was sent has arrived."""
+        for work, _ in self._works:
+            work.wait()  # ends: within the group's timeout
+        self._works.clear()
+
+    def barrier(self, name: str) -> None:
+        """Return once all processes are here; errors of any are raised.
+
+        Args:
+            name: What comes next, for errors.
+        """
+        if self.world == 1:
+            return
+        number = self._count(name)
+        self._link.notify(f"{name}/{number}/{self.rank}")
+        for rank in range(self.world):
+            self._link.wait(f"{name}/{number}/{rank}", f"{self.describe(rank)} to come to: {name}")
+
+    def all_reduce(self, value: Tensor, axis: str) -> Tensor:
+        """Sum a tensor in place over an axis of the mesh, and return it; all processes call it.
+
+        Args:
+            value: Of one shape everywhere.
+            axis: ``data`` or ``model``.
+        """
+        if self.world > 1 and (self.data if axis == "data" else self.size) > 1:
+            self.barrier(f"sum over {axis}")
+            dist.all_reduce(value, group=self._groups[axis])
+        return value
+
+    def broadcast(self, value: Tensor, position: int) -> Tensor:
+        """Fill a tensor with that of a stage of this replica, and return it; all processes call it.
+
+        Args:
+            value: Contiguous, of one shape everywhere.
+            position: Of the stage that has it.
+        """
+        if self.size > 1:
+            self.barrier("broadcast")
+            source = self.replica * self.size + position
+            dist.broadcast(value, source, group=self._groups["model"])
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what all stages of this replica pass, in their order; all processes call it.
+
+        Args:
+            value: Anything that pickles.
+        """
+        if self.size == 1:
+            return [value]
+        self.barrier("gather")
+        values = [value] * self.size
+        dist.all_gather_object(values, value, group=self._groups["model"])
+        return values
+
+    def close(self) -> None:
+        """End the thread of this process; other processes are not told."""
+        if self.world > 1:
+            self._link.close()
+
+    def _key(self, source: int, target: int, kind: str) -> str:
+        name = f"{source}>{target}/{kind}"
+        return f"{name}/{self._count(name)}"
+
+    def _count(self, name: str) -> int:
+        self._counts[name] = self._counts.get(name, 0) + 1
+        return self._counts[name]
+
+
+def check_mesh(size: int, data: int | None, world: int) -> None:
+    """Return if processes make a mesh of this form.
+
+    Raises:
+        ConfigError: If ``size`` or ``data`` is not a positive number, or their product is not the
+            number of processes.
+    """
+    for name, value in (("stages or parts", size), ("data", 1 if data is None else data)):
+        if type(value) is not int or value < 1:
+            raise ConfigError(f"parallel: `{name}` must be a number from 1, but is {value!r}.")
+    needed = size * (data or max(1, world // size))
+    if needed != world:
+        replicas = "" if data is None else f"{data} x "
+        raise ConfigError(
+            f"parallel: the number of processes must be a multiple of {replicas}{size}, but is "
+            f"{world}. Start {needed} processes."
+            if data is None
+            else f"parallel: the number of processes must be {replicas}{size} (data x stages or "
+            f"parts), but is {world}. Start {needed} processes."
+        )
+
+
+def _tag(kind: str) -> int:
+    return sum(kind.encode())

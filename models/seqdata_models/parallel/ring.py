@@ -1,0 +1,148 @@
+"""Time over processes, a ring: full backpropagation through rows that no process holds whole.
+
+Part d of D runs timesteps [d n / D, (d + 1) n / D) of each row of n. States go right, their
+gradients left, parameters are on every process and their gradients are summed. M groups of rows
+follow each other, so the speedup is M D / (M + D - 1); each process holds 1 / D of the activations.
+(LASP: Sun et al. 2024, arXiv 2404.02882, does so for linear attention, whose states need no order;
+here any cell of torch goes, and the bubble is the price.)
+Place in the flow: above ``stack``. Reads: batches. Makes: gradients of all parameters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from seqdata import SequenceBatch
+from seqdata_models.parallel.engine import Engine, run_pipeline, sum_gradients
+from seqdata_models.parallel.mesh import Mesh
+from seqdata_models.parallel.slices import BatchPart, split_rows, split_time
+from seqdata_models.parallel.stack import State, map_state
+
+
+class Ring(Engine):
+    """A recurrent stack that runs the timesteps of each row on several processes.
+
+    The weights are whole on every process. Gradients reach from the last timestep of a batch's row
+    to its first; with lanes, its first timestep begins with the state that the batch before left.
+
+    Args:
+        module: Names its parts (``SupportsStages``).
+        mesh: Of processes; ``mesh.size`` parts.
+        lane_groups: Groups of rows that follow each other.
+        seed: Of dropout masks.
+
+    Examples:
+        ring = Ring(model, Mesh(2), lane_groups=4)
+        loss = ring.update([batch])
+        optimizer.step()
+    """
+
+    def __init__(
+        self, module: nn.Module, mesh: Mesh, lane_groups: int = 4, *, seed: int = 0
+    ) -> None:
+        super().__init__(module, mesh, lane_groups, seed)
+        self._graphs: deque[tuple[int, Tensor | None, Tensor, Tensor]] = deque()
+
+    def owner_of(self, parameter: nn.Parameter) -> int:
+        """Return part 0: every process has and steps all parameters."""
+        del parameter
+        return 0
+
+    def synchronize(self) -> None:
+        """Note that all processes have the same weights and lane states: nothing travels."""
+        self._is_stale = False
+
+    def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:
+        self._total = torch.zeros((), device=self.stack.weight.device, dtype=torch.float64)
+        for number, batch in enumerate(batches):
+            self._run_batch(batch, scale, number)
+        return self._total
+
+    def _run_batch(self, batch: SequenceBatch, scale: float, number: int) -> None:
+        size, position = self.mesh.size, self.mesh.position
+        self._initial: State = self.stack.take(batch)
+        self._ends: list[State] = []
+        self._scale, self._number = scale * batch.loss_scale, number
+        self._graphs.clear()
+        groups = split_rows(batch, self.lane_groups)
+        run_pipeline(groups, position, size, self._forward, self._backward)
+        if self.stack.lanes is not None and batch.lanes is not None:
+            whole = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
+            flat = self.mesh.broadcast(flatten_state(whole).detach(), size - 1)
+            self.stack.put(batch, self._unflatten(flat, len(batch)))
+
+    def _forward(self, group: BatchPart) -> None:
+        first, stop = group.rows
+        self.mesh.at(f"forward of batch {self._number}, rows {first} to {stop - 1}")
+        part = split_time(group, self.mesh.position, self.mesh.size)
+        received = None
+        if self.mesh.position == 0:
+            state = map_state(lambda leaf: leaf[:, first:stop].contiguous(), self._initial)
+        else:
+            flat = flatten_state(self.stack.make_zeros(stop - first))
+            received = self.mesh.receive(flat, self.mesh.position - 1, "states").requires_grad_()
+            state = self._restart(self._unflatten(received, stop - first), part)
+        out, layers = self.stack.run(
+            self.stack.steps, part, self.stack.inputs(part.batch),
+            lambda layer: map_state(lambda leaf: leaf[layer : layer + 1], state),
+        )  # fmt: skip
+        nll = self.stack.loss(out, part.batch)
+        ends = map_state(lambda *leaves: torch.cat(leaves), *(layers[n] for n in sorted(layers)))
+        sent = flatten_state(ends)
+        if self.mesh.position < self.mesh.size - 1:
+            self.mesh.send(sent, self.mesh.position + 1, "states")
+        self._total += nll.detach()
+        self._graphs.append((first, received, nll * self._scale, sent))
+        self._ends.append(map_state(Tensor.detach, ends))
+
+    def _backward(self) -> None:
+        first, received, loss, sent = self._graphs.popleft()
+        self.mesh.at(f"backward of batch {self._number}, rows from {first}")
+        roots: list[tuple[Tensor, Tensor | None]] = [(loss, None)]
+        if self.mesh.position < self.mesh.size - 1:
+            gradient = torch.empty_like(sent)
+            roots.append((sent, self.mesh.receive(gradient, self.mesh.position + 1, "gradients")))
+        live = [root for root in roots if root[0].requires_grad]  # states of idle rows do not
+        torch.autograd.backward([value for value, _ in live], [seed for _, seed in live])
+        if received is not None:
+            left = torch.zeros_like(received) if received.grad is None else received.grad
+            self.mesh.send(left, self.mesh.position - 1, "gradients")
+
+    def _unflatten(self, flat: Tensor, rows: int) -> State:
+        """Return the states of all layers that ``flatten_state`` has made flat."""
+        form = self.stack.make_zeros(rows)
+        leaves = form if isinstance(form, tuple) else (form,)
+        parts = torch.split(flat, [leaf.numel() for leaf in leaves])
+        views = tuple(p.view_as(leaf) for p, leaf in zip(parts, leaves, strict=True))
+        return views if isinstance(form, tuple) else views[0]
+
+    def _restart(self, state: State, part: BatchPart) -> State:
+        """Return states with zeros where a sequence begins exactly at a part's first timestep."""
+        if not bool(part.restarts.any()):
+            return state
+        return map_state(
+            lambda leaf: torch.where(part.restarts.to(leaf.device)[None, :, None], 0.0, leaf), state
+        )
+
+    def _reduce_gradients(self) -> None:
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        if self.mesh.world > 1:
+            sum_gradients(parameters, self.mesh, ["model", "data"])
+
+    def _sum_over_stages(self, value: Tensor) -> Tensor:
+        return value  # each process has all gradients
+
+    def is_own(self, parameter: nn.Parameter) -> bool:
+        """Return True: each process has the gradients of all parameters."""
+        del parameter
+        return True
+
+
+def flatten_state(state: State) -> Tensor:
+    """Return the tensors of a state in one flat tensor."""
+    leaves = state if isinstance(state, tuple) else (state,)
+    return torch.cat([leaf.reshape(-1) for leaf in leaves])

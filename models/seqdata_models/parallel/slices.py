@@ -1,0 +1,149 @@
+"""Parts of a batch: some of its rows, or a part of each row's timesteps.
+
+Place in the flow: the engines cut a batch into what one process runs at a time. Reads: padded
+batches. Makes: batches with the same metadata, so that masks and states of a part are right.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqdata import ConfigError, SequenceBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchPart:
+    """Some timesteps of some rows of a batch.
+
+    Attributes:
+        batch: The part, padded; its ``loss_scale`` is that of the whole batch.
+        rows: Numbers of its rows in the whole batch: [first, stop).
+        offsets: int64 (r,), the first timestep of each row in that of the whole batch.
+        restarts: bool (r,), rows that begin within a row of the whole batch, with a sequence.
+    """
+
+    batch: SequenceBatch
+    rows: tuple[int, int]
+    offsets: Tensor
+    restarts: Tensor
+
+
+def split_rows(batch: SequenceBatch, groups: int) -> list[BatchPart]:
+    """Return the rows of a batch in contiguous groups, as equal as can be; empty ones are left out.
+
+    Args:
+        batch: Of r rows.
+        groups: How many.
+    """
+    batch = batch.as_layout("padded")
+    bounds = [len(batch) * number // groups for number in range(groups + 1)]
+    pairs = [(first, stop) for first, stop in itertools.pairwise(bounds) if stop > first]
+    return [_select_rows(batch, first, stop) for first, stop in pairs]
+
+
+def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
+    """Return the ``number``-th of ``parts`` of each row's own timesteps.
+
+    Part d of a row of n timesteps is [d n / D, (d + 1) n / D): rows shorter than ``parts`` have
+    empty parts.
+
+    Args:
+        part: Of whole rows.
+        number: From 0.
+        parts: How many.
+
+    Raises:
+        ConfigError: If a row of the batch is read again by the next one, or has a horizon.
+    """
+    batch = part.batch
+    if batch.overlap or batch.horizon:
+        raise ConfigError(
+            "ring: `overlap` and `horizon` of a batch must be 0, but are "
+            f"{batch.overlap} and {batch.horizon}. Use chunks or whole sequences, or another "
+            "strategy for overlapping windows."
+        )
+    starts = batch.lengths * number // parts  # (r,)
+    stops = batch.lengths * (number + 1) // parts
+    width = max(1, int((stops - starts).max()))
+    data = {name: _slice_time(batch, name, starts, width) for name in batch.data}
+    segments, restarts = _cut_segments(batch, starts, stops)
+    fields = {
+        "data": data,
+        "lengths": stops - starts,
+        "start": batch.start + starts,
+        "burn_in": None
+        if batch.burn_in is None
+        else (batch.burn_in - starts.to(batch.burn_in.device)).clamp(min=0),
+        "reset": batch.reset if number == 0 or batch.reset is None else batch.reset & False,
+        "segments": segments,
+        "padded_length": width,
+    }
+    return BatchPart(_replace(batch, fields), part.rows, starts, restarts)
+
+
+def _select_rows(batch: SequenceBatch, first: int, stop: int) -> BatchPart:
+    def rows_of(value: Any) -> Any:
+        return None if value is None else value[first:stop]
+
+    segments = batch.segments
+    if segments is not None:
+        segments = segments[(segments[:, 0] >= first) & (segments[:, 0] < stop)].clone()
+        segments[:, 0] -= first
+    fields = {
+        "data": {name: rows_of(value) for name, value in batch.data.items()},
+        "segments": segments,
+        "padded_length": padded_length(batch),
+    }
+    for name in ("lengths", "ids", "start", "weight", "lanes", "reset", "burn_in", "positions"):
+        fields[name] = rows_of(getattr(batch, name))
+    none = torch.zeros(stop - first, dtype=torch.int64)
+    return BatchPart(_replace(batch, fields), (first, stop), none, none.bool())
+
+
+def padded_length(batch: SequenceBatch) -> int:
+    """Return the timesteps of a padded batch, those of padding included."""
+    return batch.padded_length or max(1, int(batch.lengths.max()) if len(batch) else 1)
+
+
+def _replace(batch: SequenceBatch, fields: dict[str, Any]) -> SequenceBatch:
+    """Return a padded batch with other fields; what counts its tokens is that of the whole."""
+    names = (
+        "weight", "lanes", "reset", "burn_in", "lengths", "ids", "start", "positions", "epoch",
+        "number", "num_tokens", "global_num_tokens", "update_num_tokens", "loss_scale",
+        "sequence_scale", "carry", "overlap", "lr_scale", "loader", "horizon", "axes", "data",
+    )  # fmt: skip
+    return SequenceBatch(**{**{name: getattr(batch, name) for name in names}, **fields})
+
+
+def _slice_time(batch: SequenceBatch, name: str, starts: Tensor, width: int) -> Any:
+    """Return a field's timesteps from ``starts``, (r, width, ...); others as they are."""
+    value = batch.data[name]
+    if not isinstance(value, Tensor) or batch.axes.along(name) != batch.axes.axis:
+        return value
+    steps = starts[:, None] + torch.arange(width)  # (r, width)
+    steps = steps.clamp(max=value.shape[1] - 1).to(value.device)
+    return value[torch.arange(len(value), device=value.device)[:, None], steps]
+
+
+def _cut_segments(
+    batch: SequenceBatch, starts: Tensor, stops: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """Return the spans of parts of rows, and which rows begin with a span that is not cut."""
+    restarts = torch.zeros(len(batch), dtype=torch.bool)
+    if batch.segments is None:
+        return None, restarts
+    found, offsets = [], [0] * len(batch)
+    for row, sequence, first, stop in batch.segments.tolist():
+        begin = offsets[row]
+        offsets[row] = end = begin + stop - first
+        low, high = max(begin, int(starts[row])), min(end, int(stops[row]))
+        if high > low:
+            found.append((row, sequence, first + low - begin, first + high - begin))
+            if low == begin == int(starts[row]) > 0 and not batch.carry:
+                restarts[row] = True
+    return torch.tensor(found, dtype=torch.int64).view(-1, 4), restarts

@@ -1,0 +1,296 @@
+"""A recurrent stack that is cut: layers of an ``nn.LSTM`` run one by one, under their own weights.
+
+Place in the flow: an engine cuts a module's parts, and runs its stage of them on parts of batches.
+Reads: what ``parallel_stages`` names. Makes: outputs and states, as the whole module does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seqdata import ConfigError, LaneStates, SequenceBatch
+from seqdata_models.parallel.slices import BatchPart
+
+State = Any
+"""Of an LSTM (h, c), of a GRU h; each (layers, rows, size)."""
+
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+_KINDS: dict[str, Callable[..., nn.RNNBase]] = {
+    "LSTM": nn.LSTM, "GRU": nn.GRU, "RNN_TANH": nn.RNN, "RNN_RELU": nn.RNN,
+}  # fmt: skip
+
+
+@runtime_checkable
+class SupportsStages(Protocol):
+    """A module that can be trained over several processes."""
+
+    def parallel_stages(self) -> Sequence[nn.Module]:
+        """Return the parts in the order in which they run, one of them recurrent.
+
+        The recurrent part is an LSTM, GRU or RNN of torch; an ``nn.Dropout`` gets seeded masks;
+        any other part treats each timestep by itself.
+        """
+        ...
+
+    def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
+        """Return what the first part takes, (r, T, ...)."""
+        ...
+
+    def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
+        """Return the loss of each timestep, (r, T), 0 where it is not scored.
+
+        Args:
+            outputs: Of the last part, (r, T, ...).
+            batch: The same rows.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One part of a stack, or one layer of its recurrent part.
+
+    Attributes:
+        module: What runs; a layer shares its weights with the recurrent part that it is cut from.
+            Of a dropout, the module whose mode decides.
+        number: In the stack.
+        layer: Of the recurrent part; None: another part.
+        drop: Share of activations that are dropped; 0: this is not a dropout.
+    """
+
+    module: nn.Module
+    number: int
+    layer: int | None = None
+    drop: float = 0.0
+
+
+class Stack:
+    """The parts of a module as steps, and how to run them.
+
+    Args:
+        module: Names its parts.
+        seed: Of the dropout masks. Each is drawn for (seed, epoch, batch, step, lane), so that it
+            is the same however the stack, rows and timesteps are split.
+
+    Attributes:
+        steps: In order.
+        rnn: The recurrent part.
+        lanes: The module's lane states; None: each batch begins with zeros.
+
+    Raises:
+        ConfigError: If the module does not name its parts, or its recurrent part cannot be cut.
+    """
+
+    def __init__(self, module: nn.Module, seed: int = 0) -> None:
+        if not isinstance(module, SupportsStages):
+            raise ConfigError(
+                f"parallel: {type(module).__name__} must have `parallel_stages`, `parallel_inputs` "
+                "and `parallel_nll`, but lacks one. Name its parts as `StatefulLM` does."
+            )
+        self.module, self.seed = module, seed
+        parts = list(module.parallel_stages())
+        recurrent = [part for part in parts if isinstance(part, nn.RNNBase)]
+        name = type(module).__name__
+        if len(recurrent) != 1:
+            raise ConfigError(
+                f"parallel: `parallel_stages` of {name} must have one recurrent part, but has "
+                f"{len(recurrent)}. Use one LSTM or GRU with `num_layers`."
+            )
+        (self.rnn,) = recurrent
+        _check_forward_only(self.rnn, name)
+        self.steps = _make_steps(parts)
+        found = [value for value in vars(module).values() if isinstance(value, LaneStates)]
+        self.lanes = found[0] if found else None
+        self._runner = LaneStates()
+
+    @property
+    def is_lstm(self) -> bool:
+        """Whether a state is a pair."""
+        return self.rnn.mode == "LSTM"
+
+    @property
+    def weight(self) -> Tensor:
+        """A weight of the recurrent part, for dtype and device."""
+        weight: Tensor = self.rnn.weight_ih_l0  # type: ignore[assignment]
+        return weight
+
+    def make_zeros(self, rows: int, layers: int | None = None) -> State:
+        """Return states of zeros: (layers, rows, size) of the output, of an LSTM's cell, too."""
+        layers = self.rnn.num_layers if layers is None else layers
+        weight = self.weight
+        output = self.rnn.proj_size or self.rnn.hidden_size
+        h = torch.zeros(layers, rows, output, dtype=weight.dtype, device=weight.device)
+        return (h, h.new_zeros(layers, rows, self.rnn.hidden_size)) if self.is_lstm else h
+
+    def cut(self, stages: int) -> list[tuple[Step, ...]]:
+        """Return contiguous stages of about equal cost; each begins with a recurrent layer.
+
+        The first has what comes before the first layer, too. The cost of a step is the number of
+        its weights that each timestep is multiplied by.
+
+        Raises:
+            ConfigError: If there are fewer layers than stages.
+        """
+        places = [n for n, step in enumerate(self.steps) if step.layer is not None][1:]
+        if stages - 1 > len(places):
+            raise ConfigError(
+                f"parallel: `stages` must be at most the {len(places) + 1} recurrent layers, but "
+                f"is {stages}. Use fewer stages, or split time with `RingStrategy`."
+            )
+        costs = [0, *itertools.accumulate(_cost(step) for step in self.steps)]
+
+        def dearest(cuts: tuple[int, ...]) -> int:
+            bounds = [0, *cuts, len(self.steps)]
+            return max(costs[b] - costs[a] for a, b in itertools.pairwise(bounds))
+
+        cuts = min(itertools.combinations(places, stages - 1), key=dearest)
+        bounds = [0, *cuts, len(self.steps)]
+        return [tuple(self.steps[a:b]) for a, b in itertools.pairwise(bounds)]
+
+    def run(
+        self, steps: Sequence[Step], part: BatchPart, x: Tensor, states: Callable[[int], State]
+    ) -> tuple[Tensor, dict[int, State]]:
+        """Run steps on a part of a batch.
+
+        Args:
+            steps: Consecutive.
+            part: Its rows and timesteps.
+            x: (r, T, ...).
+            states: Layer -> its state (1, r, size) at the part's first timestep; None: zeros.
+
+        Returns:
+            Outputs (r, T, ...), and layer -> its state at the end of each row.
+        """
+        ends = {}
+        for step in steps:
+            if step.layer is not None:
+                state = states(step.layer)
+                x, ends[step.layer] = self._runner.run(step.module, part.batch, x, state)
+            elif step.drop:
+                x = self._drop(x, part, step)
+            else:
+                x = step.module(x)
+        return x, ends
+
+    def inputs(self, batch: SequenceBatch) -> Tensor:
+        """Return what the first step takes, (r, T, ...)."""
+        x: Tensor = self.module.parallel_inputs(batch)
+        return x
+
+    def loss(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
+        """Return the sum of losses of the last step's outputs."""
+        nll: Tensor = self.module.parallel_nll(outputs, batch)
+        return nll.sum()
+
+    def take(self, batch: SequenceBatch) -> State:
+        """Return the states of all layers where a batch begins, of lanes or zeros."""
+        if self.lanes is None or batch.lanes is None:
+            return self.make_zeros(len(batch))
+        if self.lanes.has_initial and batch.segments is not None and not batch.carry:
+            raise ConfigError(
+                "parallel: sequences that begin within a row must begin with zeros, but `initial` "
+                "of the module's LaneStates is given. Plan with segments=False."
+            )
+        state = self.lanes.take(batch)
+        return self.make_zeros(len(batch)) if state is None else state
+
+    def put(self, batch: SequenceBatch, state: State) -> None:
+        """Keep the states of all layers for the next chunk of each lane."""
+        if self.lanes is not None and batch.lanes is not None:
+            self.lanes.put(batch, state)
+
+    def _drop(self, x: Tensor, part: BatchPart, step: Step) -> Tensor:
+        if not step.module.training:
+            return x
+        mask = dropout_mask(part, tuple(x.shape), step.drop, (self.seed, step.number))
+        return x * mask.to(x.device, x.dtype)
+
+
+def map_state(change: Callable[..., Tensor], state: State, *others: State) -> State:
+    """Return a state whose tensors are changed, each together with those in its place."""
+    if isinstance(state, tuple):
+        return tuple(change(*leaves) for leaves in zip(state, *others, strict=True))
+    return change(state, *others)
+
+
+def dropout_mask(
+    part: BatchPart, shape: tuple[int, ...], drop: float, key: tuple[int, int]
+) -> Tensor:
+    """Return factors 0 or 1 / (1 - drop), the same for a timestep however its batch is split.
+
+    Each lane has a stream of its own (Philox counters; Salmon et al. 2011, "Parallel random
+    numbers: as easy as 1, 2, 3"), which is entered at the part's first timestep.
+
+    Args:
+        part: Of a batch.
+        shape: (r, T, F).
+        drop: In [0, 1].
+        key: Seed, and number of the step in the stack.
+
+    Returns:
+        (r, T, F) float64 on the CPU.
+    """
+    rows, width, features = shape[0], shape[1], int(np.prod(shape[2:], dtype=np.int64))
+    draws = -(-features // 4)  # a Philox block has four numbers
+    batch, (seed, step) = part.batch, key
+    ids = batch.ids if batch.lanes is None else batch.on_cpu("lanes")
+    factors = np.zeros((rows, width, 4 * draws))
+    for row, (identity, offset) in enumerate(zip(ids.tolist(), part.offsets.tolist(), strict=True)):
+        counter = np.array([offset * draws, identity % 2**64, step, batch.number], np.uint64)
+        chosen = np.array([seed % 2**64, batch.epoch], np.uint64)
+        stream = np.random.Generator(np.random.Philox(counter=counter, key=chosen))
+        factors[row] = stream.random((width, 4 * draws)) >= drop
+    scaled = factors[:, :, :features] / (1 - drop if drop < 1 else 1)
+    return torch.from_numpy(scaled.reshape(shape))
+
+
+def _check_forward_only(rnn: nn.RNNBase, name: str) -> None:
+    if rnn.bidirectional:
+        raise ConfigError(
+            f"parallel: the recurrent part of {name} must read forward only, but is bidirectional: "
+            "its backward direction begins where the sequence ends, so no layer and no part of the "
+            "time can begin before the others have ended. Split the data only (DDP)."
+        )
+
+
+def _make_steps(parts: Sequence[nn.Module]) -> list[Step]:
+    steps: list[Step] = []
+    for part in parts:
+        if isinstance(part, nn.Dropout):
+            steps.append(Step(part, len(steps), drop=part.p))
+        elif not isinstance(part, nn.RNNBase):
+            steps.append(Step(part, len(steps)))
+        else:
+            for layer in range(part.num_layers):
+                steps.append(Step(_view_layer(part, layer), len(steps), layer))
+                if part.dropout and layer + 1 < part.num_layers:
+                    steps.append(Step(part, len(steps), drop=part.dropout))
+    return steps
+
+
+def _view_layer(rnn: nn.RNNBase, layer: int) -> nn.RNNBase:
+    """Return one layer as a module of its own, over the very parameters of the whole."""
+    size = rnn.input_size if layer == 0 else rnn.proj_size or rnn.hidden_size
+    options: dict[str, Any] = {"bias": rnn.bias, "batch_first": True, "device": "meta"}
+    if rnn.proj_size:
+        options["proj_size"] = rnn.proj_size
+    if rnn.mode.startswith("RNN"):
+        options["nonlinearity"] = rnn.mode.partition("_")[2].lower()
+    view = _KINDS[rnn.mode](size, rnn.hidden_size, 1, **options)
+    for name in _WEIGHTS:
+        if hasattr(rnn, f"{name}_l{layer}"):
+            setattr(view, f"{name}_l0", getattr(rnn, f"{name}_l{layer}"))
+    return view
+
+
+def _cost(step: Step) -> int:
+    if step.drop or isinstance(step.module, nn.Embedding):
+        return 0
+    return sum(value.numel() for value in step.module.parameters())

@@ -1,0 +1,147 @@
+"""Small models and batches that tests train on one process and on several."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from seqdata_models import ByteLM, StatefulLM, StatefulTagger
+from seqdata_models.parallel import Engine, Mesh, Ring, Wavefront
+from torch import nn
+
+from seqdata import TBPTT, Fixed, Loader, SequenceBatch, World
+
+TOKENS, CHUNKS, UPDATES = 7, 4, 3
+CASES = ("lstm", "gru", "segments", "lanes", "dropout", "projection", "tied", "whole rows")
+LAYERS = 3
+
+
+class Projected(StatefulLM):
+    def __init__(self) -> None:
+        super().__init__(TOKENS, 4, 6, LAYERS)
+        self.rnn = nn.LSTM(4, 6, LAYERS, batch_first=True, proj_size=3)
+        self.head = nn.Linear(3, TOKENS)
+
+
+def make_model(case: str, dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    if case == "projection":
+        model: nn.Module = Projected()
+    elif case == "lanes":
+        model = StatefulTagger(3, 3, hidden=5, layers=LAYERS)
+    elif case == "whole rows":
+        model = ByteLM(4, 6, LAYERS)
+    elif case == "tied":
+        model = StatefulLM(TOKENS, None, 5, LAYERS)
+    else:
+        cell = "gru" if case == "gru" else "lstm"
+        drop = 0.3 if case == "dropout" else 0.0
+        model = StatefulLM(TOKENS, 4, 6, LAYERS, cell=cell, dropout=drop)
+    return model.to(dtype)
+
+
+def make_updates(case: str, replica: int = 0, data: int = 1) -> list[list[SequenceBatch]]:
+    """Return the batches of each update; ragged rows, idle lanes and resets are among them."""
+    random = np.random.default_rng(1)
+    lengths = random.integers(1, 40, 24)
+    texts: list[Any] = [random.integers(0, TOKENS, n).astype(np.uint8) for n in lengths]
+    options: dict[str, Any] = {"shift": 1}
+    batching: Any = TBPTT(5, 6, segments=case in ("segments", "dropout", "tied"))
+    if case == "whole rows":
+        batching = Fixed(4)
+    elif case in ("lstm", "gru", "projection"):
+        batching = TBPTT(5, 6, continuous=True)
+    elif case == "lanes":
+        batching, options = TBPTT(3, 8), {}
+        texts = [
+            {"x": random.normal(size=(n, 3)), "y": random.integers(0, 3, n)} for n in lengths[:11]
+        ]
+    accumulate = CHUNKS // data if case == "whole rows" else CHUNKS  # lanes are shared out, too
+    loader = Loader(
+        texts, batching, world=World(replica, data), accumulate=accumulate, seed=3, **options
+    )
+    return list(group(iter(loader), accumulate))[:UPDATES]
+
+
+def group(batches: Iterator[SequenceBatch], size: int) -> Iterator[list[SequenceBatch]]:
+    while update := list(itertools.islice(batches, size)):
+        yield update
+
+
+def make_optimizer(model: nn.Module, dtype: torch.dtype) -> torch.optim.Optimizer:
+    """Return Adam; in float32 SGD, for Adam makes small gradients' rounding large."""
+    if dtype == torch.float64:
+        return torch.optim.Adam(model.parameters(), 0.05)
+    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+
+
+def make_engine(kind: str, model: nn.Module, mesh: Mesh, lane_groups: int) -> Engine:
+    engine = Wavefront if kind == "wave" else Ring
+    return engine(model, mesh, lane_groups, seed=5)
+
+
+def train(
+    kind: str, case: str, dtype: torch.dtype, mesh: Mesh, *, lane_groups: int = 2, clip: float = 0.5
+) -> dict[str, Any]:
+    """Train; return losses and, from the whole model, weights and lane states."""
+    model = make_model(case, dtype)
+    engine = make_engine(kind, model, mesh, lane_groups)
+    optimizer = make_optimizer(model, dtype)
+    losses = []
+    for batches in make_updates(case, mesh.replica, mesh.data):
+        total, count = engine.update(batches)
+        losses.append(float(total / count))
+        engine.clip_gradients(clip)
+        optimizer.step()
+    engine.synchronize()
+    saved = {
+        "losses": losses,
+        "model": model.state_dict(),
+        "optimizer": engine.gather_optimizer(optimizer),
+        "lanes": model.lanes.state_dict() if hasattr(model, "lanes") else None,
+    }
+    engine.close()
+    return saved
+
+
+def train_by_hand(case: str, dtype: torch.dtype, clip: float = 0.5) -> dict[str, Any]:
+    """Train the module itself, without an engine."""
+    model = make_model(case, dtype)
+    optimizer = make_optimizer(model, dtype)
+    losses = []
+    for batches in make_updates(case):
+        optimizer.zero_grad()
+        total = 0.0
+        for batch in batches:
+            if case == "whole rows":
+                nll = model.nll(batch).sum()
+            else:
+                nll = model.parallel_nll(model(batch), batch).sum()
+            (nll * batch.loss_scale).backward()
+            total += float(nll.detach())
+        losses.append(total / sum(batch.num_tokens for batch in batches))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    return {
+        "losses": losses,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "lanes": model.lanes.state_dict() if hasattr(model, "lanes") else None,
+    }
+
+
+def difference(left: Any, right: Any) -> float:
+    """Return the largest difference of numbers in two trees; digests are left out."""
+    if isinstance(left, torch.Tensor):
+        assert left.shape == right.shape
+        return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
+    if isinstance(left, dict):
+        assert left.keys() == right.keys()
+        return max((difference(left[n], right[n]) for n in left if n != "digest"), default=0.0)
+    if isinstance(left, list | tuple):
+        assert len(left) == len(right)
+        return max((difference(*pair) for pair in zip(left, right, strict=True)), default=0.0)
+    return abs(left - right) if isinstance(left, float) else float(left != right)
