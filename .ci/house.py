@@ -23,6 +23,9 @@ from seqdata import Loader, SequenceDataModule, TokenBudget, open_store, write_s
 from tests.flow import follow, later_batch  # noqa: E402
 
 TAR = ROOT / "plugins/seqdata-webdataset/seqdata_webdataset"
+ASKS_FOR_TEXT = re.compile(
+    r"""\bTEXTS\b|\bTEXT_DTYPES\b|\bdtype (?:[!=]=|(?:not )?in) \(?["'](?:str|bytes)["']"""
+)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -126,7 +129,7 @@ def main() -> None:
     core, tar = modules(ROOT / "seqdata"), modules(TAR)
     arrow_flow, tar_flow, first = flows()
     both = core + tar
-    texts = [path for path in both if re.search(r"\bTEXTS\b|\bTextSource\b", path.read_text())]
+    texts = [path for path in both if ASKS_FOR_TEXT.search(path.read_text())]
     private = {name for path in tar for name in imports(path)}
     private = {n for n in private if n.startswith("seqdata.") and n != "seqdata.backends"}
     opened = [text for text in docstrings(both) if text.startswith("Give")]

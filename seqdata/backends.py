@@ -15,12 +15,14 @@ from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
 from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.fields import (
+    FIELD_DTYPES,
     MAX_WIDTH,
-    NUMBER_DTYPES,
-    check_axis_lengths,
+    TEXT,
     default_axis,
     field_width,
-    infer_fields,
+    find_key,
+    kind_of,
+    make_packer,
     make_unknown_name_error,
 )
 from seqdata.storage.hashing import check_unique_ids, hash_texts
@@ -58,13 +60,14 @@ from seqdata.storage.local_files import (
     write_atomically,
     write_synced,
 )
+from seqdata.storage.packing import NUMBER_DTYPES, Packer, pack_sequence
 from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
 from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
 from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.writing.bounded_executor import bounded_executor
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
-from seqdata.storage.writing.packing import Packer, make_packer, pack_sequence
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn
 from seqdata.storage.writing.progress import progress_bar as progress_bar
 from seqdata.storage.writing.shard_format import PackedShard, PackFn, ShardFormat
@@ -75,12 +78,14 @@ from seqdata.storage.writing.writer_lock import find_staging_dirs
 __all__ = [  # authors of formats and stores need the first block, the rest is of the engine
     "CHECKSUM_BYTES",
     "FACTS_SUFFIX",
+    "FIELD_DTYPES",
     "INDEX_FOLDER",
     "INDEX_SUFFIX",
     "MANIFEST",
     "MAX_WIDTH",
     "NUMBER_DTYPES",
     "SHARD_LIST",
+    "TEXT",
     "ArrayColumn",
     "AuditReport",
     "Column",
@@ -132,6 +137,7 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "extents_of",
     "field_width",
     "find_index",
+    "find_key",
     "find_shards",
     "find_staging_dirs",
     "format_location",
@@ -142,6 +148,7 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "infer_fields",
     "is_part_list",
     "is_remote",
+    "kind_of",
     "load_index",
     "load_list",
     "local_path",

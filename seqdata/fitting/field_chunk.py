@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, must_be
 from seqdata.protocols import Field, Store
-from seqdata.storage.fields import TEXT_DTYPES
+from seqdata.storage.fields import kind_of
 from seqdata.storage.views import locate_sequence
 
 NAN_RULES = ("error", "ignore", "impute")
@@ -93,7 +93,7 @@ def check_number_field(estimator: str, name: str, field: Field) -> None:
     Raises:
         ConfigError: If it holds texts.
     """
-    if field.dtype in TEXT_DTYPES:
+    if not kind_of(field).is_array:
         raise ConfigError(
             must_be(
                 f"fit: field {name!r} of {estimator}",

@@ -22,7 +22,7 @@ from seqdata.loading.value_options import ValueOptions
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
 from seqdata.storage.array_column import ArrayColumn
-from seqdata.storage.fields import TEXT_DTYPES
+from seqdata.storage.fields import kind_of
 
 _MAX_PROBES = 16  # sequences that are transformed to see what a transform makes
 
@@ -204,11 +204,10 @@ def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, An
     ):
         fields_by_name[TARGETS] = fields[reader.shifted_field]
     value_options = fetcher.value_options or ValueOptions()
-    empty_texts: dict[str, Any] = {"str": "", "bytes": b""}
     pieces = {
-        name: empty_texts[field.dtype]
-        if field.dtype in TEXT_DTYPES
-        else np.empty((0, *field.shape), dtype=value_options.resolve_dtype(name, field.dtype))
+        name: np.empty((0, *field.shape), dtype=value_options.resolve_dtype(name, field.dtype))
+        if kind_of(field).is_array
+        else kind_of(field).empty
         for name, field in fields_by_name.items()
     }
     return pieces, reader.axes

@@ -29,7 +29,7 @@ from seqdata.loading.transforms.declare import (
 )
 from seqdata.loading.value_options import ValueOptions
 from seqdata.protocols import Columns, Store
-from seqdata.storage.fields import TEXT_DTYPES, default_axis
+from seqdata.storage.fields import default_axis, kind_of
 
 _MAX_NAME, _DIGITS = 120, 16  # of a transform in a state
 
@@ -123,7 +123,7 @@ class FieldReader:
 
         A text is no array, so an array in its place is a new field.
         """
-        texts = [name for name, field in self.store.fields.items() if field.dtype in TEXT_DTYPES]
+        texts = [name for name, field in self.store.fields.items() if not kind_of(field).is_array]
         stored_axes = {name: axis for name, axis in self.axes.axis_of.items() if name not in texts}
         return stored_axes | declared_axes(self.transform)
 

@@ -13,7 +13,7 @@ from seqdata.batch.axes import Axes, format_unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact
 from seqdata.loading.step_requests import StepRequest
 from seqdata.protocols import Column, Columns, Store
-from seqdata.storage.fields import NUMBER_DTYPES
+from seqdata.storage.packing import NUMBER_DTYPES
 from seqdata.storage.views import locate_sequence
 
 DTypes = str | Mapping[str, str]

@@ -1,8 +1,9 @@
-"""Columns of spans over mapped or owned buffers: what a read gives, not copied yet.
+"""Fields over mapped or owned buffers, and columns of their spans: what a read gives.
 
-A ``NumberSource`` is one field of numbers over all shards; ``Columns`` of a store are made from
-them per batch. Place in the flow: stores make sources, collators fill from columns.
-Reads: buffers. Makes: views and filled output.
+A ``BufferSource`` is one field over all shards, whatever its kind: of arrays it gives a column that
+is not copied yet, of texts and bytes the values themselves. The bytes of many sequences are
+gathered by the kernel, without Python per sequence. Place in the flow: stores make sources,
+collators fill from columns. Reads: buffers. Makes: views, values and filled output.
 """
 
 from __future__ import annotations
@@ -10,51 +11,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError
+from seqdata.errors import ConfigError, CorruptSampleError, DecodeError
 from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.kernel.dispatch import KernelSource as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.extents import ShardExtents, extents_of
-from seqdata.storage.fields import field_width
+from seqdata.storage.fields import ValueKind, kind_of
+from seqdata.storage.gather_bytes import gather_bytes
 from seqdata.storage.integrity.verify import ChecksumMismatch, FieldChecksums, make_mismatch_error
+from seqdata.storage.text_bytes import TextBytes
+from seqdata.storage.truncation import are_readable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NumberSource:
-    """One field of numbers over all shards.
+class BufferSource:
+    """One field over all shards.
 
     Attributes:
         name: The field's name.
         field: What it holds.
+        kind: What is particular to such fields.
         layout: Where its sequences lie.
         values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
         extents: Per shard, where each sequence's values begin and end; None: one timestep each.
         unit: Bytes that extents count by: those of a timestep, or 1.
+        width: Bytes of a timestep, or 1.
         file_offsets: Per shard, where the values begin in the file, in bytes; None: in no file.
         engine: The kernel that copies.
         handle: The kernel's own hold on the buffers.
-        dtype: Of one element.
+        dtype: Of one element; of texts and bytes uint8.
         checksums: What its sequences are verified by; None: nothing.
+        advice: What to do where bytes are not a value.
     """
 
     name: str
     field: Field
+    kind: ValueKind
     layout: ShardLayout
     values: tuple[NDArray[Any], ...]
     extents: tuple[ShardExtents, ...] | None
     unit: int
+    width: int
     file_offsets: tuple[int, ...] | None
     engine: Kernel
     handle: KernelSource
     dtype: np.dtype[Any]
     checksums: FieldChecksums | None
+    advice: str = "the shard is damaged, restore it or write the store again"
 
     @classmethod
     def of(
@@ -66,21 +76,20 @@ class NumberSource:
         offsets: Sequence[NDArray[np.int64]] | None = None,
         file_offsets: Sequence[int] | None = None,
         checksums: FieldChecksums | None = None,
-    ) -> NumberSource:
+    ) -> BufferSource:
         """Return the source of values that lie one behind another.
 
         Args:
             name: Of the field.
             field: What it holds.
             layout: Where its sequences lie.
-            values: Per shard, (timesteps, *shape).
+            values: Per shard, (timesteps, *shape), or bytes, uint8.
             offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
             file_offsets: Per shard, where the values begin in the file, in bytes; None: in no file.
             checksums: What they are verified by; None: nothing.
         """
         extents = None if offsets is None else extents_of(offsets)
-        width = field_width(field)
-        return cls._made(name, field, layout, values, extents, width, file_offsets, checksums)
+        return cls._made(name, field, layout, values, extents, None, file_offsets, checksums)
 
     @classmethod
     def over(
@@ -91,7 +100,7 @@ class NumberSource:
         files: Sequence[NDArray[np.uint8]],
         extents: Sequence[ShardExtents],
         checks: FieldChecksums | None = None,
-    ) -> NumberSource:
+    ) -> BufferSource:
         """Return the source of values in files, wherever extents say that their bytes lie."""
         places = [0] * len(files)
         return cls._made(name, field, layout, files, tuple(extents), 1, places, checks)
@@ -104,19 +113,36 @@ class NumberSource:
         layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         extents: tuple[ShardExtents, ...] | None,
-        unit: int,
+        unit: int | None,
         places: Sequence[int] | None,
         checks: FieldChecksums | None,
-    ) -> NumberSource:
+    ) -> BufferSource:
         """Return a source whose buffers the kernel of this process holds."""
         engine, starts = get_kernel(), np.array(layout.shard_offsets, dtype=np.int64)
+        kind = kind_of(field)
+        width = kind.width(field)
+        unit = width if unit is None else unit
         given = None if checks is None else checks.kernel_arguments
-        handle = engine.source(tuple(values), extents, starts, field_width(field), given, unit)
+        handle = engine.source(tuple(values), extents, starts, width, given, unit)
         return cls(
-            name, field, layout, tuple(values), extents, unit,
-            None if places is None else tuple(places), engine, handle, np.dtype(field.dtype),
-            checks,
+            name, field, kind, layout, tuple(values), extents, unit, width,
+            None if places is None else tuple(places), engine, handle,
+            np.dtype(field.dtype if kind.is_array else np.uint8), checks,
         )  # fmt: skip
+
+    @property
+    def stored(self) -> BufferSource:
+        """Itself: it reads the bytes as they are stored."""
+        return self
+
+    @property
+    def texts(self) -> BufferSource | None:
+        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        return None if self.kind.is_array else self
+
+    def column(self, spans: NDArray[np.int64]) -> SpanColumn | list[Any]:
+        """Return the column of spans, or the objects of whole sequences; see ``FieldSource``."""
+        return SpanColumn(self, spans) if self.kind.is_array else self.take(spans[:, 0])
 
     def find(self, number: int) -> tuple[int, int, int]:
         """Return (shard, begin, end) of a sequence's values, as its extents count; unchecked.
@@ -131,6 +157,47 @@ class NumberSource:
         begins, ends = self.extents[shard]
         return shard, int(begins[at]), int(ends[at])
 
+    def take(self, numbers: ArrayLike) -> list[Any]:
+        """Return the objects of whole sequences, a list of ``str`` or ``bytes``.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
+            DecodeError: If the bytes are no text.
+        """
+        wanted = np.asarray(numbers, dtype=np.int64)
+        values, offsets = self.read_bytes(wanted)
+        content = values.tobytes()
+        pieces = [content[first:last] for first, last in pairwise(offsets.tolist())]
+        found: list[Any] = []
+        try:
+            found.extend(map(self.kind.decode, pieces))
+        except UnicodeDecodeError as error:
+            number = int(wanted[len(found)])
+            raise self.locate(number, *self.find(number)[1:]).make_error(
+                DecodeError,
+                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; {self.advice}",
+            ) from error
+        return found
+
+    def is_readable(self, number: int) -> bool:
+        """Return whether a value can be read at all: its file was not cut off since it was mapped.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        shard = self.layout.find_shard(number)
+        extents = () if self.extents is None else self.extents[shard]
+        arrays: list[NDArray[Any]] = [self.values[shard], *extents]
+        if self.checksums is not None:
+            firsts = self.checksums.offsets[shard]
+            arrays += [self.checksums.values[shard], *(() if firsts is None else (firsts,))]
+        return are_readable(*arrays)
+
+    def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
+        """Return the bytes of whole sequences behind one another; see ``gather_bytes``."""
+        return self.layout.retry_after_repair(lambda: gather_bytes(self, numbers))
+
     def slice_sequence(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Return timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
 
@@ -140,7 +207,7 @@ class NumberSource:
             ConfigError: If there is no such sequence or span.
             CorruptSampleError: If its recorded place is wrong.
         """
-        if self.unit != field_width(self.field):
+        if self.unit != self.width:
             return self._piece_of_bytes(number, start, stop)
         shard, first, last = self.find(number)
         values = self.values[shard]
@@ -149,7 +216,7 @@ class NumberSource:
         self.raise_for_span(number, start, stop)
 
     def _piece_of_bytes(self, number: int, start: int, stop: int) -> NDArray[Any]:
-        (shard, begin, end), width = self.find(number), field_width(self.field)
+        (shard, begin, end), width = self.find(number), self.width
         low, high = begin + start * width, begin + stop * width
         if not 0 <= begin <= low <= high <= end <= len(self.values[shard]):
             self.raise_for_span(number, start, stop)
@@ -181,7 +248,6 @@ class NumberSource:
         """Make the error about a span whose checksum is another."""
         shard, first, last = self.find(number)
         index_in_shard = number - self.layout.shard_offsets[shard]
-        width = field_width(self.field)
         content = self.values[shard][first:last].reshape(-1).view(np.uint8)
 
         def locate(start: int, stop: int) -> DataLocation:
@@ -190,8 +256,12 @@ class NumberSource:
             offset = self.file_offsets[shard] + first * self.unit + start
             return self.layout.locate(number, self.name, offset, stop - start)
 
-        span = (start * width, stop * width)
-        mismatched = ChecksumMismatch(shard, index_in_shard, number, content, width, *span, locate)
+        span = (start * self.width, stop * self.width)
+        if not self.kind.is_array:
+            span = (0, len(content))
+        mismatched = ChecksumMismatch(
+            shard, index_in_shard, number, content, self.width, *span, locate
+        )
         return make_mismatch_error(self.checksums, self.engine, mismatched)
 
     def raise_for_span(self, number: int, start: int, stop: int) -> NoReturn:
@@ -203,22 +273,26 @@ class NumberSource:
         """
         layout = self.layout
         shard, first, last = self.find(number)
-        axis = self.field.axis
-        length = 1 if axis is None else int(layout.lengths_of[axis][number])
-        if not 0 <= start <= stop <= length:
-            raise ConfigError(
-                f"{layout.location}: sequence {number}, field {self.name!r}: no timesteps "
-                f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
-            )
-        timesteps, width = len(self.values[shard]), field_width(self.field)
-        what = "timesteps" if self.unit == width else "bytes"
+        count, width = len(self.values[shard]), self.width
+        what = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
+        lies, facts = f"lies at {what} {first}..{last} of {count}, must", {}
+        if not self.kind.is_array:
+            lies += " lie inside"
+        else:
+            axis = self.field.axis
+            length = 1 if axis is None else int(layout.lengths_of[axis][number])
+            if not 0 <= start <= stop <= length:
+                raise ConfigError(
+                    f"{layout.location}: sequence {number}, field {self.name!r}: no timesteps "
+                    f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
+                )
+            lies += f" have {length * width // self.unit}"
+            facts = {"expected": length, "found": (last - first) * self.unit // width}
         raise self.locate(number, first, last).make_error(
             CorruptSampleError,
-            f"lies at {what} {first}..{last} of {timesteps}, must have "
-            f"{length * width // self.unit}; "
-            "the shard is damaged, restore it or write the store again",
-            expected=length, found=(last - first) * self.unit // width,
-        )  # fmt: skip
+            f"{lies}; the shard is damaged, restore it or write the store again",
+            **facts,
+        )
 
     def locate(self, number: int, first: int, last: int) -> DataLocation:
         """Return the place of some of a sequence's values, for an error.
@@ -247,7 +321,7 @@ class SpanColumn:
 
     __slots__ = ("_is_verified", "_source", "_spans")
 
-    def __init__(self, source: NumberSource, spans: NDArray[np.int64]) -> None:
+    def __init__(self, source: BufferSource, spans: NDArray[np.int64]) -> None:
         self._source = source
         self._spans = spans
         self._is_verified = source.checksums is None  # the pieces; `fill` verifies what it copies

@@ -15,7 +15,7 @@ from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, infer_item_fields
-from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
+from seqdata.storage.fields import default_axis, find_key, kind_of, make_unknown_name_error
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import progress_bar
@@ -113,9 +113,8 @@ class DatasetStore(SequenceStore):
         item_lengths = _resolve_lengths(dataset, lengths, progress)
         item = _get_item(dataset, 0)
         fields = infer_item_fields(as_mapping(item, names), int(item_lengths[0]), axes)
-        has_key = key in fields and fields[key].dtype == "str"
         form = ItemForm.of(item, names)
-        return cls(dataset, item_lengths, fields, names, key if has_key else None, form)
+        return cls(dataset, item_lengths, fields, names, find_key(fields, key), form)
 
     def __reduce__(self) -> tuple[Any, ...]:
         lengths = self._lengths_of[DEFAULT_AXIS]
@@ -235,10 +234,9 @@ class DatasetStore(SequenceStore):
 
     def _make_column(self, name: str, values: list[Any]) -> ArrayColumn | list[Any]:
         field = self._fields[name]
-        if field.dtype in TEXT_DTYPES:
-            return values
-        pieces = values if field.axis is not None else [value[None] for value in values]
-        return ArrayColumn(np.dtype(field.dtype), field.shape, pieces)
+        if field.axis is None and kind_of(field).is_array:
+            values = [value[None] for value in values]
+        return kind_of(field).gather(field, values)
 
 
 class _ObservedDataset:

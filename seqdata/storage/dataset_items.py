@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.fields import FieldMismatch, as_array, field_width, make_unknown_name_error
+from seqdata.storage.fields import field_width, infer_object, kind_of, make_unknown_name_error
+from seqdata.storage.packing import FieldMismatch, as_array
 
 _PART_NAMES = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
 
@@ -112,8 +113,9 @@ def infer_item_fields(
     fields: dict[str, Field] = {}
     shapes = []
     for name, value in item.items():
-        if isinstance(value, str | bytes):
-            fields[name] = Field("str" if isinstance(value, str) else "bytes", (), None)
+        found = infer_object(value)
+        if found is not None:
+            fields[name] = found
             continue
         array = _to_array(0, name, value)
         ragged = array.ndim > 0 and len(array) == length and name not in per_item
@@ -141,9 +143,9 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
     Raises:
         DecodeError: If it is not, naming the item.
     """
-    if field.dtype in ("str", "bytes"):
-        expected_type = str if field.dtype == "str" else bytes
-        if isinstance(value, expected_type):
+    kind = kind_of(field)
+    if not kind.is_array:
+        if isinstance(value, kind.value_type):
             return value
         raise _make_mismatch_error(
             number, name, f"is a {type(value).__name__}, must be {field.dtype}"

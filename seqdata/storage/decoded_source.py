@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.data_location import ShardLayout
-from seqdata.storage.fields import TEXT_DTYPES
+from seqdata.storage.fields import ValueKind, kind_of
+from seqdata.storage.text_bytes import TextBytes, concat_texts
 
 MAX_CACHED_BYTES = 256 << 20
 """Decoded bytes that one store keeps; the unit in use may be larger."""
@@ -69,7 +70,36 @@ class DecodedSource:
     decode: Callable[[int], DecodedColumn]
     cache: UnitCache
 
-    def take(self, spans: NDArray[np.int64]) -> ArrayColumn | list[Any]:
+    @property
+    def kind(self) -> ValueKind:
+        """What is particular to such fields."""
+        return kind_of(self.field)
+
+    @property
+    def stored(self) -> None:
+        """None: bytes are decoded, not read as they are stored."""
+        return None
+
+    @property
+    def texts(self) -> DecodedSource | None:
+        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        return None if self.kind.is_array else self
+
+    def take(self, numbers: ArrayLike) -> list[Any]:
+        """Return the objects of whole sequences, a list of ``str`` or ``bytes``."""
+        wanted = np.asarray(numbers, dtype=np.int64)
+        return self._read(np.stack([wanted, np.zeros_like(wanted), np.ones_like(wanted)], axis=1))
+
+    def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
+        """Return their bytes behind one another; see ``text_bytes``."""
+        return concat_texts(self.take(numbers))
+
+    def is_readable(self, number: int) -> bool:
+        """Return True: what cannot be read is an error, whose file was looked at."""
+        del number
+        return True
+
+    def column(self, spans: NDArray[np.int64]) -> ArrayColumn | list[Any]:
         """Return the column of spans, or a list of ``str`` or ``bytes``.
 
         Units are decoded one after the other and let go of: of each only what was asked for is
@@ -83,6 +113,10 @@ class DecodedSource:
             CorruptSampleError: If a unit holds more or less than its length says.
             DecodeError: If a value is missing, or bytes are no text.
         """
+        return self.kind.gather(self.field, self._read(spans))
+
+    def _read(self, spans: NDArray[np.int64]) -> list[Any]:
+        """Return the values of spans: arrays, or objects."""
         check_spans(self.layout, self.name, self.field.axis, spans)
         unit_offsets = np.array(self.layout.shard_offsets)
         units = np.searchsorted(unit_offsets, spans[:, 0], side="right") - 1
@@ -92,9 +126,7 @@ class DecodedSource:
             for i in np.flatnonzero(units == unit).tolist():
                 number, start, stop = spans[i].tolist()
                 pieces[i] = self._slice_value(decoded, unit, number, start, stop)
-        if self.field.dtype in TEXT_DTYPES:
-            return pieces
-        return ArrayColumn(np.dtype(self.field.dtype), self.field.shape, pieces)
+        return pieces
 
     def _slice_value(
         self, decoded: DecodedColumn, unit: int, number: int, start: int, stop: int
@@ -103,8 +135,8 @@ class DecodedSource:
         last = first + 1
         if decoded.offsets is not None:
             first, last = decoded.offsets[first : first + 2].tolist()
-        if self.field.dtype in TEXT_DTYPES:
-            return self._decode_text(decoded.values[first:last].tobytes(), number)
+        if not self.kind.is_array:
+            return self._decode_object(decoded.values[first:last].tobytes(), number)
         axis = self.field.axis
         length = 1 if axis is None else int(self.layout.lengths_of[axis][number])
         if last - first != length:
@@ -116,11 +148,9 @@ class DecodedSource:
             )  # fmt: skip
         return np.array(decoded.values[first:last][start:stop])
 
-    def _decode_text(self, raw: bytes, number: int) -> str | bytes:
-        if self.field.dtype == "bytes":
-            return raw
+    def _decode_object(self, raw: bytes, number: int) -> Any:
         try:
-            return raw.decode()
+            return self.kind.decode(raw)
         except UnicodeDecodeError as error:
             raise self.layout.locate(number, self.name).make_error(
                 DecodeError,

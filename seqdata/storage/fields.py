@@ -1,37 +1,281 @@
-"""What the first sequence says about a data set: its fields, and what a value must be.
+"""Fields and their kinds: numbers, text and bytes.
 
-The first sequence fixes the schema; whatever differs later is an error that names the place. Place
-in the flow: the writer and the memory store share it. Reads: one sequence. Makes: fields.
+All that is particular to a kind is said here: what values it takes, how they are packed, what their
+extents count, and what is read of them. Another kind is another entry of ``KINDS``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError, UnknownNameError, did_you_mean
+from seqdata.errors import ConfigError, UnknownNameError, did_you_mean
 from seqdata.index import DEFAULT_AXIS
+from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldKind
 from seqdata.protocols import Field
-from seqdata.storage.hashing import check_unique_ids, hash_texts
+from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.packing import (
+    NUMBER_DTYPES,
+    BytesPacker,
+    FieldMismatch,
+    FixedPacker,
+    Packer,
+    RaggedPacker,
+    as_array,
+)
 
-NUMBER_DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64",
-)  # fmt: skip
-TEXT_DTYPES = ("str", "bytes")
 MAX_WIDTH = 1 << 31  # bytes per timestep
-_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-
-PackedFields = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
-"""Field -> what its packer gave: values, and offsets where it has any."""
 
 
-class FieldMismatch(Exception):
-    """A value is not what its field must hold; becomes a DecodeError where the place is known."""
+class ValueKind(Protocol):
+    """What is particular to a kind of field; whoever reads or writes fields asks it."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The names of ``Field.dtype`` that it has."""
+        ...
+
+    @property
+    def value_type(self) -> type:
+        """The type of one value."""
+        ...
+
+    @property
+    def is_array(self) -> bool:
+        """Whether values are arrays, which are read as a ``Column``; else as a list of objects."""
+        ...
+
+    @property
+    def is_id(self) -> bool:
+        """Whether a value can be the id of a sequence."""
+        ...
+
+    @property
+    def empty(self) -> Any:
+        """A value without content; None: an array without a timestep."""
+        ...
+
+    @property
+    def arrow_type(self) -> str | None:
+        """The function of pyarrow that returns the type of a column; None: the dtype says it."""
+        ...
+
+    def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
+        """Return the field that a value shows; None: it is not of this kind.
+
+        Raises:
+            ConfigError: If ``axes`` gives it an axis that it cannot have.
+            FieldMismatch: If it cannot be stored.
+        """
+        ...
+
+    def make_packer(self, field: Field, *, is_key: bool) -> Packer:
+        """Return what collects values; those of ``is_key`` must be valid ids."""
+        ...
+
+    def width(self, field: Field) -> int:
+        """Return the bytes of what extents count: of a timestep, of a whole value, or 1."""
+        ...
+
+    @property
+    def decode(self) -> Callable[[bytes], Any]:
+        """Gives the object whose bytes these are, or raises ``UnicodeDecodeError``."""
+        ...
+
+    def gather(self, field: Field, values: list[Any]) -> ArrayColumn | list[Any]:
+        """Return the column of values in memory: arrays (length, *shape), or objects."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NumberKind:
+    """Numbers: an array along an axis, or one array or number per sequence."""
+
+    dtypes = NUMBER_DTYPES
+    value_type = np.ndarray
+    is_array = True
+    is_id = False
+    empty = None
+    arrow_type = None
+    decode = staticmethod(bytes)
+
+    def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
+        """Return the field that a value shows; see ``ValueKind``."""
+        array = as_array(value)
+        if array.ndim == 0:
+            if axes.get(name) is not None:
+                raise ConfigError(
+                    f"`axes`: field {name!r} is one number per sequence, which has no axis; leave "
+                    "it out"
+                )
+            return Field(array.dtype.name, (), None)
+        axis = axes.get(name, DEFAULT_AXIS)
+        field = Field(array.dtype.name, array.shape[1:] if axis is not None else array.shape, axis)
+        if not 0 < self.width(field) < MAX_WIDTH:
+            raise FieldMismatch(
+                f"has shape {array.shape}, must hold at least one number per timestep"
+            )
+        return field
+
+    def make_packer(self, field: Field, *, is_key: bool) -> Packer:
+        """Return what collects values; see ``ValueKind``."""
+        del is_key
+        width = self.width(field)
+        return FixedPacker(field, width) if field.axis is None else RaggedPacker(field, width)
+
+    def width(self, field: Field) -> int:
+        """Return the bytes of a timestep, or of a whole value where there is no axis."""
+        width = np.dtype(field.dtype).itemsize
+        for size in field.shape:
+            width *= size
+        return width
+
+    def gather(self, field: Field, values: list[Any]) -> ArrayColumn:
+        """Return the column of arrays in memory."""
+        return ArrayColumn(np.dtype(field.dtype), field.shape, values)
+
+
+@dataclass(frozen=True, slots=True)
+class TextKind:
+    """Text: one ``str`` per sequence, stored as UTF-8; a field of it may hold the ids."""
+
+    dtypes = ("str",)
+    value_type = str
+    is_array = False
+    is_id = True
+    empty = ""
+    arrow_type = "large_utf8"
+    decode = staticmethod(bytes.decode)
+
+    def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
+        """Return the field that a value shows; see ``ValueKind``."""
+        if not isinstance(value, str):
+            return None
+        if axes.get(name) is not None:
+            raise ConfigError(
+                f"`axes`: field {name!r} is text, which has no axis; encode it to bytes"
+            )
+        return TEXT
+
+    def make_packer(self, field: Field, *, is_key: bool) -> Packer:
+        """Return what collects values; see ``ValueKind``."""
+        del field
+        encode, packed_as = (
+            (_encode_id, FieldKind.KEY) if is_key else (_encode_text, FieldKind.TEXT)
+        )
+        return BytesPacker(encode, packed_as)
+
+    def width(self, field: Field) -> int:
+        """Return 1: extents count bytes."""
+        del field
+        return 1
+
+    def gather(self, field: Field, values: list[Any]) -> list[Any]:
+        """Return the texts."""
+        del field
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class BytesKind:
+    """Bytes: one ``bytes`` per sequence; where ``axes`` names an axis, numbers instead."""
+
+    dtypes = ("bytes",)
+    value_type = bytes
+    is_array = False
+    is_id = False
+    empty = b""
+    arrow_type = "large_binary"
+    decode = staticmethod(bytes)
+
+    def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
+        """Return the field that a value shows; see ``ValueKind``."""
+        if not isinstance(value, bytes | bytearray):
+            return None
+        axis = axes.get(name)
+        return RAW if axis is None else Field("uint8", (), axis)
+
+    def make_packer(self, field: Field, *, is_key: bool) -> Packer:
+        """Return what collects values; see ``ValueKind``."""
+        del field, is_key
+        return BytesPacker(_encode_bytes, FieldKind.BYTES)
+
+    def width(self, field: Field) -> int:
+        """Return 1: extents count bytes."""
+        del field
+        return 1
+
+    def gather(self, field: Field, values: list[Any]) -> list[Any]:
+        """Return the values."""
+        del field
+        return values
+
+
+TEXT = Field("str", (), None)
+RAW = Field("bytes", (), None)
+KINDS: tuple[ValueKind, ...] = (TextKind(), BytesKind(), NumberKind())  # the first that can infers
+FIELD_DTYPES = tuple(dtype for kind in (KINDS[-1], *KINDS[:-1]) for dtype in kind.dtypes)
+_KIND_OF = {dtype: kind for kind in KINDS for dtype in kind.dtypes}
+
+
+def kind_of(field: Field) -> ValueKind:
+    """Return the kind of a field; a dtype that no kind names is NumPy's."""
+    return _KIND_OF.get(field.dtype, KINDS[-1])
+
+
+def make_packer(field: Field, *, is_key: bool = False) -> Packer:
+    """Return the packer of a field."""
+    return kind_of(field).make_packer(field, is_key=is_key)
+
+
+def field_width(field: Field) -> int:
+    """Return the bytes of what a field's extents count; see ``ValueKind.width``."""
+    return kind_of(field).width(field)
+
+
+def infer_object(value: Any) -> Field | None:
+    """Return the field that a value shows which is not an array; None: it may be one."""
+    for kind in KINDS:
+        if not kind.is_array and isinstance(value, kind.value_type):
+            return Field(kind.dtypes[0], (), None)
+    return None
+
+
+def find_key(fields: Mapping[str, Field], key: str) -> str | None:
+    """Return the field of ids, where there is one of this name; None: there is none."""
+    return key if key in fields and kind_of(fields[key]).is_id else None
+
+
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise FieldMismatch(_describe_wrong_type(value, "str"))
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise FieldMismatch(f"is {value!r}, must be valid Unicode; clean it") from error
+
+
+def _encode_id(value: Any) -> bytes:
+    encoded = _encode_text(value)
+    if len(encoded) > MAX_KEY_BYTES or b"\0" in encoded:
+        raise FieldMismatch(
+            f"is an id of {len(encoded)} bytes that begins {encoded[:40]!r}, must have at most "
+            f"{MAX_KEY_BYTES} and no NUL; shorten it"
+        )
+    return encoded
+
+
+def _encode_bytes(value: Any) -> bytes | bytearray:
+    if not isinstance(value, bytes | bytearray):
+        raise FieldMismatch(_describe_wrong_type(value, "bytes"))
+    return value
+
+
+def _describe_wrong_type(value: Any, expected: str) -> str:
+    return f"is a {type(value).__name__}, must be {expected} as in sequence 0; convert it"
 
 
 def make_unknown_name_error(
@@ -54,178 +298,3 @@ def default_axis(axes: Iterable[str]) -> str:
 def list_axes(fields: Mapping[str, Field]) -> list[str]:
     """Return the axes of ragged fields, in the order of the fields."""
     return list(dict.fromkeys(field.axis for field in fields.values() if field.axis is not None))
-
-
-def field_width(field: Field) -> int:
-    """Return the bytes of one timestep, or of the whole value where there is no axis."""
-    width = np.dtype(field.dtype).itemsize
-    for size in field.shape:
-        width *= size
-    return width
-
-
-def as_array(value: Any) -> NDArray[Any]:
-    """Return numbers as an array of native byte order.
-
-    Raises:
-        Deviation: If they are not numbers of one kind that can be stored.
-    """
-    if value is None:
-        raise FieldMismatch("is None, which cannot be stored; fill it, or leave the sequence out")
-    if isinstance(value, list | tuple) and not len(value):
-        raise FieldMismatch("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
-    if isinstance(value, np.ma.MaskedArray):
-        raise FieldMismatch("is a masked array, whose mask would be lost; give plain numbers")
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
-        raise FieldMismatch(
-            f"is a {type(value).__name__} that is no array ({error}); give one array of numbers"
-        ) from error
-    if array.dtype.name not in NUMBER_DTYPES:
-        raise FieldMismatch(
-            f"has dtype {array.dtype.name}, must be one of {', '.join(NUMBER_DTYPES)}; convert it"
-        )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def infer_fields(
-    sequence: Mapping[str, Any], axes: Mapping[str, str | None] | None
-) -> dict[str, Field]:
-    """Return the fields that the first sequence shows.
-
-    Args:
-        sequence: Field -> array, scalar, ``str`` or ``bytes``.
-        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
-
-    Raises:
-        ConfigError: If ``axes`` does not fit the sequence, or no field runs along an axis.
-        DecodeError: If a value cannot be stored.
-    """
-    wanted_axes = {} if axes is None else dict(axes)
-    for name, axis in wanted_axes.items():
-        if name not in sequence:
-            raise make_unknown_name_error("`axes`", "field", name, map(str, sequence))
-        if axis is not None and not (isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)):
-            raise ConfigError(
-                f"`axes`: axis of field {name!r} is {axis!r}, must be a name of letters, digits, "
-                "'_' and '-', or None; rename it"
-            )
-    fields: dict[str, Field] = {}
-    for name, value in sequence.items():
-        if not isinstance(name, str) or not name:
-            raise DecodeError.at(
-                f"sequence 0: has a field named {name!r}, must be non-empty text; rename it",
-                sequence=0,
-            )
-        try:
-            fields[name] = _infer_field(name, value, wanted_axes)
-        except FieldMismatch as deviation:
-            raise DecodeError.at(
-                f"sequence 0, field {name!r}: {deviation}", sequence=0, field=name
-            ) from deviation
-    if not list_axes(fields):
-        raise ConfigError(
-            "schema: no field runs along an axis: at least one must be an array with an entry per "
-            f"timestep, but there are {_format_fields(fields)}. Encode text as numbers, e.g. "
-            "np.frombuffer(text.encode(), np.uint8); for bytes pass `axes`={'name': 'time'}"
-        )
-    return fields
-
-
-def _format_fields(fields: Mapping[str, Field]) -> str:
-    each = (f"{name!r} ({field.dtype}, one per sequence)" for name, field in fields.items())
-    return ", ".join(each) or "no fields"
-
-
-def _infer_field(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:
-    if isinstance(value, str):
-        if axes.get(name) is not None:
-            raise ConfigError(
-                f"`axes`: field {name!r} is text, which has no axis; encode it to bytes"
-            )
-        return Field("str", (), None)
-    if isinstance(value, bytes | bytearray):
-        axis = axes.get(name)
-        return Field("bytes", (), None) if axis is None else Field("uint8", (), axis)
-    array = as_array(value)
-    if array.ndim == 0:
-        if axes.get(name) is not None:
-            raise ConfigError(
-                f"`axes`: field {name!r} is one number per sequence, which has no axis; leave it "
-                "out"
-            )
-        return Field(array.dtype.name, (), None)
-    axis = axes.get(name, DEFAULT_AXIS)
-    field = Field(array.dtype.name, array.shape[1:] if axis is not None else array.shape, axis)
-    if not 0 < field_width(field) < MAX_WIDTH:
-        raise FieldMismatch(f"has shape {array.shape}, must hold at least one number per timestep")
-    return field
-
-
-def check_axis_lengths(
-    fields: Mapping[str, Field],
-    packed: PackedFields,
-    first: int,
-    key: str,
-) -> dict[str, NDArray[np.int64]]:
-    """Return axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
-
-    Args:
-        fields: Name -> field.
-        packed: Name -> what its packer gave.
-        first: Number of the first sequence.
-        key: The field of ids.
-
-    Raises:
-        DecodeError: If they do not, naming the first sequence and both fields.
-    """
-    found: dict[str, tuple[str, NDArray[np.int64]]] = {}
-    for name, field in fields.items():
-        offsets = packed[name][1]
-        if field.axis is None or offsets is None:
-            continue
-        lengths = np.diff(offsets)
-        first_name, first_lengths = found.setdefault(field.axis, (name, lengths))
-        if (lengths != first_lengths).any():
-            at = int(np.flatnonzero(lengths != first_lengths)[0])
-            raise DecodeError.at(
-                f"sequence {first + at}{_format_id(packed.get(key), fields.get(key), at)}, field "
-                f"{name!r}: has {lengths[at]} timesteps but field {first_name!r} has "
-                f"{first_lengths[at]}, must "
-                f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
-                sequence=first + at, field=name,
-            )  # fmt: skip
-    return {axis: lengths for axis, (_, lengths) in found.items()}
-
-
-def check_packed_ids(
-    fields: Mapping[str, Field], packed: PackedFields, key: str, first: int
-) -> None:
-    """Refuse one id twice among packed sequences.
-
-    Args:
-        fields: Name -> field.
-        packed: Field -> values and offsets.
-        key: The field of ids, if there is one of that name.
-        first: Number of the first sequence.
-
-    Raises:
-        DecodeError: If there is one, naming both sequences.
-    """
-    if key not in fields or fields[key].dtype != "str":
-        return
-    values, offsets = packed[key]
-    id_offsets = np.asarray(offsets)
-    check_unique_ids(
-        hash_texts(values, id_offsets),
-        lambda i: values[id_offsets[i] : id_offsets[i + 1]].tobytes().decode(),
-        first,
-    )
-
-
-def _format_id(packed: Any, field: Field | None, at: int) -> str:
-    if packed is None or field is None or field.dtype != "str":
-        return ""
-    values, offsets = packed
-    return f" ({values[offsets[at] : offsets[at + 1]].tobytes().decode()!r})"

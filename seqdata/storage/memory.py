@@ -16,24 +16,22 @@ from numpy.typing import NDArray
 
 from seqdata.errors import LimitError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import (
-    TEXT_DTYPES,
-    PackedFields,
-    check_axis_lengths,
-    check_packed_ids,
-    default_axis,
-    infer_fields,
-)
+from seqdata.storage.fields import default_axis, find_key, make_packer
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import free_memory
-from seqdata.storage.store_fields import StoreFields, add_ids
+from seqdata.storage.packing import Packer, pack_sequence
+from seqdata.storage.schema import (
+    PackedFields,
+    check_axis_lengths,
+    check_packed_ids,
+    infer_fields,
+)
+from seqdata.storage.store_fields import StoreFields
 from seqdata.storage.text_bytes import TextBytes
-from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.packing import Packer, make_packer, pack_sequence
 
 _SHARD_NAME = "memory"
 
@@ -64,10 +62,13 @@ class MemoryStore(SequenceStore):
         self._fingerprint: str | None = None
         count = len(next(iter(self._lengths_of.values())))
         layout = ShardLayout("memory", (_SHARD_NAME,), [0, count], self._lengths_of)
-        ids = None if key is None else _make_sources({key: self._fields[key]}, packed, layout)[key]
-        if isinstance(ids, TextSource):
-            layout = add_ids(layout, ids)
-        self._store_fields = StoreFields(layout, _make_sources(self._fields, packed, layout), key)
+
+        def make_source(name: str, layout: ShardLayout) -> BufferSource:
+            values, offsets = packed[name]
+            each = None if offsets is None else [offsets]
+            return BufferSource.of(name, self._fields[name], layout, [values], each)
+
+        self._store_fields = StoreFields.of(layout, self._fields, key, make_source)
 
     @classmethod
     def of(
@@ -122,8 +123,7 @@ class MemoryStore(SequenceStore):
         found = check_axis_lengths(fields, packed, 0, key)
         lengths_of = {axis: narrow_lengths(lengths) for axis, lengths in found.items()}
         check_packed_ids(fields, packed, key, 0)
-        has_key = key in fields and fields[key].dtype == "str"
-        return cls(fields, packed, lengths_of, key if has_key else None)
+        return cls(fields, packed, lengths_of, find_key(fields, key))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemoryStore, (self._fields, self._packed, self._lengths_of, self._key)
@@ -190,18 +190,3 @@ def _compute_memory_budget() -> float:
     """Return the bytes that sequences of an iterator may take: buffers are copied as they grow."""
     free = free_memory()
     return math.inf if free is None else free // 4
-
-
-def _make_sources(
-    fields: Mapping[str, Field], packed: PackedFields, layout: ShardLayout
-) -> dict[str, NumberSource | TextSource]:
-    sources: dict[str, NumberSource | TextSource] = {}
-    for name, field in fields.items():
-        values, offsets = packed[name]
-        if field.dtype in TEXT_DTYPES and offsets is not None:
-            sources[name] = TextSource.of(name, field, layout, [values], [offsets])
-        else:
-            sources[name] = NumberSource.of(
-                name, field, layout, [values], None if offsets is None else [offsets]
-            )
-    return sources

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store
-from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
+from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
 from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts
 from seqdata.storage.views import View, format_title, where
@@ -248,7 +248,7 @@ def _iter_hashes(
     while first < len(store):
         numbers = np.arange(first, min(first + run, len(store)), dtype=np.int64)
         first += len(numbers)
-        if by is not None and field is not None and field.dtype not in TEXT_DTYPES:
+        if by is not None and field is not None and kind_of(field).is_array:
             yield numbers, hash_numbers(_read_words(store, numbers, by, field), key)
             run = IDS_PER_PASS
             continue

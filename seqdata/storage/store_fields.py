@@ -6,23 +6,51 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError
-from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.protocols import Field
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.decoded_source import DecodedSource
-from seqdata.storage.fields import TEXT_DTYPES, make_unknown_name_error
-from seqdata.storage.text_bytes import TextBytes, concat_texts, format_decimals
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
 
 
-def add_ids(layout: ShardLayout, ids: TextSource | DecodedSource) -> ShardLayout:
+class FieldSource(Protocol):
+    """One field of a store, that spans are read of."""
+
+    @property
+    def field(self) -> Field:
+        """What it holds."""
+        ...
+
+    @property
+    def stored(self) -> BufferSource | None:
+        """The stored bytes that are read for it; None: none are."""
+        ...
+
+    @property
+    def texts(self) -> TextSource | None:
+        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        ...
+
+    def column(self, spans: NDArray[np.int64]) -> Any:
+        """Return the column of spans, int64 (n, 3), or a list of objects.
+
+        Raises:
+            ConfigError: If a span is not there.
+            CorruptSampleError: If what is stored is damaged.
+            DecodeError: If bytes are not a value.
+        """
+        ...
+
+
+def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
     """Return a layout whose places name sequences by their ids, as far as they can be read.
 
     Args:
@@ -32,9 +60,7 @@ def add_ids(layout: ShardLayout, ids: TextSource | DecodedSource) -> ShardLayout
 
     def find_id(number: int) -> str | None:
         try:
-            if isinstance(ids, TextSource):
-                return str(ids.take([number])[0]) if ids.is_readable(number) else None
-            return str(ids.take(np.array([[number, 0, 1]], dtype=np.int64))[0])
+            return str(ids.take([number])[0]) if ids.is_readable(number) else None
         except DataError:  # an error is being made already, about more than its name
             return None
 
@@ -48,12 +74,33 @@ class StoreFields:
     Attributes:
         layout: Where sequences lie.
         sources: Field -> its source.
-        key: The field of ids; None: a sequence is named by its number.
+        ids: The texts that name sequences; None: a sequence is named by its number.
     """
 
     layout: ShardLayout
-    sources: Mapping[str, NumberSource | TextSource | DecodedSource]
-    key: str | None
+    sources: Mapping[str, FieldSource]
+    ids: TextSource | None
+
+    @classmethod
+    def of(
+        cls,
+        layout: ShardLayout,
+        names: Iterable[str],
+        key: str | None,
+        make_source: Callable[[str, ShardLayout], FieldSource],
+    ) -> StoreFields:
+        """Return fields over a layout, whose places name sequences by the field of ids.
+
+        Args:
+            layout: Where sequences lie.
+            names: Of the fields.
+            key: The field of ids; None: there is none.
+            make_source: Makes the source of a field.
+        """
+        ids = None if key is None else make_source(key, replace(layout, repair=None)).texts
+        layout = layout if ids is None else add_ids(layout, ids)
+        sources = {name: make_source(name, layout) for name in names}
+        return cls(layout, sources, None if key is None else sources[key].texts)
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
         """Return the columns of a batch; see ``protocols.Store.read``.
@@ -77,16 +124,10 @@ class StoreFields:
             source = self.sources.get(name)
             if source is None:
                 raise make_unknown_name_error(self.layout.location, "field", name, self.sources)
-            if isinstance(source, TextSource):
-                columns[name] = source.take(spans[:, 0])
-                continue
             field_axis = source.field.axis
             if field_axis not in spans_by_axis:
                 spans_by_axis[field_axis] = self._make_full_spans(spans[:, 0], field_axis)
-            if isinstance(source, DecodedSource):
-                columns[name] = source.take(spans_by_axis[field_axis])
-            else:
-                columns[name] = SpanColumn(source, spans_by_axis[field_axis])
+            columns[name] = source.column(spans_by_axis[field_axis])
         return columns
 
     def _make_full_spans(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
@@ -109,11 +150,8 @@ class StoreFields:
             ConfigError: If there is no such sequence.
         """
         wanted = np.asarray(numbers, dtype=np.int64)
-        source = None if self.key is None else self.sources[self.key]
-        if isinstance(source, TextSource):
-            return source.take(wanted)
-        if isinstance(source, DecodedSource):
-            return cast("list[str]", source.take(self._make_full_spans(wanted, None)))
+        if self.ids is not None:
+            return self.ids.take(wanted)
         number_list = wanted.tolist()
         for number in number_list:
             self.layout.find_shard(number)
@@ -125,19 +163,12 @@ class StoreFields:
         Raises:
             ConfigError: If there is no such sequence or field of texts.
         """
-        if name is not None and (
-            name not in self.sources or self.sources[name].field.dtype not in TEXT_DTYPES
-        ):
-            texts = [name for name, one in self.sources.items() if one.field.dtype in TEXT_DTYPES]
-            raise make_unknown_name_error(self.layout.location, "field of texts", name, texts)
-        name = self.key if name is None else name
-        source = None if name is None else self.sources[name]
-        if isinstance(source, TextSource):
+        texts = {known: one.texts for known, one in self.sources.items() if one.texts is not None}
+        source = self.ids if name is None else texts.get(name)
+        if source is not None:
             return source.read_bytes(numbers)
-        if isinstance(source, DecodedSource):
-            return concat_texts(
-                cast("list[str]", source.take(self._make_full_spans(numbers, None)))
-            )
+        if name is not None:
+            raise make_unknown_name_error(self.layout.location, "field of texts", name, texts)
         is_outside = (numbers < 0) | (numbers >= len(self.layout))
         if is_outside.any():
             self.layout.find_shard(int(numbers[is_outside][0]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.fields import TEXT_DTYPES, default_axis, field_width, make_unknown_name_error
+from seqdata.storage.fields import default_axis, field_width, kind_of, make_unknown_name_error
 
 ID_FIELD = "id"
 Predicate = Callable[[Mapping[str, Any]], bool]
@@ -68,7 +68,7 @@ class SequenceRange:
         """
         self.read([name])
         value, field = self._columns[name][at], self.store.fields[name]
-        return value[0] if field.axis is None and field.dtype not in TEXT_DTYPES else value
+        return value[0] if field.axis is None and kind_of(field).is_array else value
 
 
 class LazySequence(Mapping[str, Any]):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 TextBytes = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
@@ -29,6 +29,27 @@ class SupportsRawTexts(Protocol):
             ConfigError: If there is no such sequence or field of texts.
             DataError: If what is stored is damaged.
         """
+        ...
+
+
+class TextSource(Protocol):
+    """Texts of sequences, such as their ids."""
+
+    def take(self, numbers: ArrayLike) -> list[Any]:
+        """Return the texts of sequences.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            DataError: If what is stored is damaged.
+        """
+        ...
+
+    def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
+        """Return their bytes behind one another; see ``text_bytes``."""
+        ...
+
+    def is_readable(self, number: int) -> bool:
+        """Return whether a text can be read at all."""
         ...
 
 

@@ -5,9 +5,8 @@ import pytest
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.columns import BufferSource, SpanColumn
 from seqdata.storage.data_location import ShardLayout
-from seqdata.storage.text_source import TextSource
 
 FILE = np.arange(64, dtype=np.uint8)
 BEGINS, ENDS = np.array([33, 8]), np.array([45, 16])  # the first where no number may lie
@@ -15,7 +14,7 @@ BEGINS, ENDS = np.array([33, 8]), np.array([45, 16])  # the first where no numbe
 
 def source(begins=BEGINS, ends=ENDS):
     layout = ShardLayout("/d", ("a.bin",), [0, 2], {"time": np.array([3, 2])})
-    return NumberSource.over("x", Field("<i4"), layout, [FILE], [(begins, ends)])
+    return BufferSource.over("x", Field("<i4"), layout, [FILE], [(begins, ends)])
 
 
 def spans(*rows):
@@ -55,7 +54,7 @@ def test_texts_lie_anywhere_too():
     layout = ShardLayout("/d", ("a.bin",), [0, 2], {})
     file = np.frombuffer(b"..two.one", dtype=np.uint8)
     extents = [(np.array([6, 2]), np.array([9, 5]))]
-    texts = TextSource.over("t", Field("str", (), None), layout, [file], extents)
+    texts = BufferSource.over("t", Field("str", (), None), layout, [file], extents)
     assert texts.take([0, 1]) == ["one", "two"]
 
 

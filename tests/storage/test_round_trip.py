@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.fields import NUMBER_DTYPES
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.packing import NUMBER_DTYPES
 
 AXES = ("time", "text", None)
 KINDS = st.sampled_from([*NUMBER_DTYPES, "str", "bytes"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataError, must_be
 from seqdata.protocols import Column, Field, Store
-from seqdata.storage.fields import TEXT_DTYPES, default_axis
+from seqdata.storage.fields import default_axis, kind_of
 from seqdata.storage.text_bytes import SupportsRawTexts, concat_texts
 from seqdata.storage.views import as_sequence_store
 from seqdata_testing import ConformanceError
@@ -112,7 +112,7 @@ def check_raw_texts(store: Store) -> None:
         return
     numbers = store.base_numbers(np.arange(len(store))[::-1])
     spans = np.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
-    texts = [name for name, field in store.fields.items() if field.dtype in TEXT_DTYPES]
+    texts = [name for name, field in store.fields.items() if not kind_of(field).is_array]
     due = store.read(spans, texts, axis=default_axis(store.lengths_of))
     for name in (None, *texts):
         values, offsets = store.raw_texts(name, numbers)
@@ -140,7 +140,7 @@ def check_looks(store: Store, sequences: Sequences) -> None:
     for number, sequence in found:
         for name, value in sequences[number].items():
             got, field = sequence[name], store.fields[name]
-            due = value if field.dtype in TEXT_DTYPES else np.asarray(value, dtype=field.dtype)
+            due = np.asarray(value, dtype=field.dtype) if kind_of(field).is_array else value
             if not isinstance(due, np.ndarray):
                 same = got == due
             else:
@@ -247,7 +247,7 @@ def random_spans(lengths: NDArray[Any], random: np.random.Generator) -> NDArray[
 
 
 def _cut(value: Any, field: Field, axis: str, span: tuple[int, int]) -> Any:
-    if field.dtype in ("str", "bytes"):
+    if not kind_of(field).is_array:
         return value
     array = np.asarray(value, dtype=field.dtype)
     if field.axis is None:
@@ -258,7 +258,7 @@ def _cut(value: Any, field: Field, axis: str, span: tuple[int, int]) -> Any:
 def _check_column(
     where: str, column: Any, field: Field, values: list[Any], random: np.random.Generator
 ) -> None:
-    if field.dtype in ("str", "bytes"):
+    if not kind_of(field).is_array:
         if list(column) != values:
             raise ConformanceError(f"{where} reads {list(column)[:3]}, must read {values[:3]}")
         return

@@ -10,24 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import Packer, check_axis_lengths, make_packer, pack_sequence
+from seqdata.backends import (
+    Packer,
+    check_axis_lengths,
+    find_key,
+    kind_of,
+    make_packer,
+    pack_sequence,
+)
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
 from seqdata_webdataset.member_names import is_unsafe, last_part, split_name
 from seqdata_webdataset.schema import MULTI_VALUE_EXTENSIONS, TEXT_EXTENSIONS
 from seqdata_webdataset.tar_headers import TAR_BLOCK
 
-_BYTES_EXTENSIONS = (
-    "bin",
-    "jpg",
-    "jpeg",
-    "png",
-    "mp3",
-    "mp4",
-    "ogg",
-    "xml",
-    *MULTI_VALUE_EXTENSIONS,
-)
+_EXTENSIONS: Mapping[type, tuple[str, ...]] = {
+    str: (*TEXT_EXTENSIONS, "json", "jsn"),
+    bytes: ("bin", "jpg", "jpeg", "png", "mp3", "mp4", "ogg", "xml", *MULTI_VALUE_EXTENSIONS),
+    np.ndarray: ("npy",),
+}
+"""Type of a value -> the extensions that its field's name may end with, the usual one first."""
 _NPY_HEADER_BYTES = 128  # bytes of its head
 
 
@@ -54,11 +56,9 @@ class Encoder:
         Raises:
             ConfigError: If a field's name cannot be an extension.
         """
-        has_key = key in fields and fields[key].dtype == "str"
+        found = find_key(fields, key)
         extensions = {
-            name: choose_extension(name, field)
-            for name, field in fields.items()
-            if not (has_key and name == key)
+            name: choose_extension(name, field) for name, field in fields.items() if name != found
         }
         for name, extension in extensions.items():
             clashing = [other for other, one in extensions.items() if one == extension]
@@ -73,7 +73,7 @@ class Encoder:
                     "plain letters, and no name of pickled data; rename it"
                 )
         packers = {name: make_packer(field, is_key=name == key) for name, field in fields.items()}
-        return cls(fields, extensions, key if has_key else None, packers)
+        return cls(fields, extensions, found, packers)
 
     @property
     def fields_of_extensions(self) -> dict[str, tuple[str, str, tuple[int, ...], str | None]]:
@@ -121,13 +121,10 @@ def choose_extension(name: str, field: Field) -> str:
         None)) ('mel.npy', 'y.cls')
     """
     small, last = name.lower(), last_part(name.lower())
-    if field.dtype == "str":
-        return small if last in (*TEXT_EXTENSIONS, "json", "jsn") else f"{small}.txt"
-    if field.dtype == "bytes":
-        return small if last in _BYTES_EXTENSIONS else f"{small}.bin"
     if _is_whole_number(field) and last != "npy":
         return small if last == "cls" else f"{small}.cls"
-    return small if last == "npy" else f"{small}.npy"
+    extensions = _EXTENSIONS[kind_of(field).value_type]
+    return small if last in extensions else f"{small}.{extensions[0]}"
 
 
 def _is_whole_number(field: Field) -> bool:
@@ -137,7 +134,7 @@ def _is_whole_number(field: Field) -> bool:
 
 
 def _encode_value(extension: str, field: Field, values: Any) -> bytes:
-    if field.dtype in ("str", "bytes"):
+    if not kind_of(field).is_array:
         return bytes(values.tobytes())
     if field.axis is not None:
         return _encode_npy(values)

@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import NUMBER_DTYPES, DataLocation, make_unknown_name_error, quote
+from seqdata.backends import (
+    FIELD_DTYPES,
+    NUMBER_DTYPES,
+    DataLocation,
+    kind_of,
+    make_unknown_name_error,
+    quote,
+)
 from seqdata.errors import ConfigError, DecodeError, UnsafeContentError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
@@ -146,7 +153,7 @@ def _iter_specs(
         name, field = extension.recorded_field
         method = (
             "text"
-            if field.dtype in ("str", "bytes")
+            if not kind_of(field).is_array
             else "decode"
             if extension.has_whole_numbers
             else "place"
@@ -181,7 +188,7 @@ def _check_allowed(
         if given_type is ... or isinstance(given_type, Mapping)
         else _parse_type(given_type, dataset)
     )
-    if given_type is ... or (field is not None and field.dtype in ("str", "bytes")):
+    if given_type is ... or (field is not None and not kind_of(field).is_array):
         raise ConfigError(
             f"{dataset}: `schema` of {extension.name!r} is {given_type!r}, must say what numbers "
             "its members "
@@ -206,7 +213,7 @@ def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: 
     """Return the field of members without a head, as the user says."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
-    if field.dtype in ("str", "bytes"):
+    if not kind_of(field).is_array:
         method = "text"
     elif (
         field.dtype == "int64"
@@ -286,7 +293,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
 def _parse_type(given_type: Any, context: str) -> Field:
     """Return the field that a user means."""
     if isinstance(given_type, Field):
-        if given_type.dtype not in (*NUMBER_DTYPES, "str", "bytes"):
+        if given_type.dtype not in FIELD_DTYPES:
             raise ConfigError(
                 f"{context} has dtype {given_type.dtype!r}, must be one of "
                 f"{', '.join(NUMBER_DTYPES)}"

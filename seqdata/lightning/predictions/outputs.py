@@ -14,7 +14,7 @@ from torch import Tensor
 from seqdata.batch.axes import format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
-from seqdata.storage.fields import NUMBER_DTYPES
+from seqdata.storage.packing import NUMBER_DTYPES
 
 Per = Literal["sequence", "timestep", "span"]
 RESERVED = ("id", "position", "spans")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 from seqdata.protocols import Column, Field
 from seqdata.storage.array_column import ArrayColumn
-from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.columns import BufferSource, SpanColumn
 from seqdata.storage.data_location import ShardLayout
 
 
@@ -58,7 +58,7 @@ class FlatValues:
         np.cumsum(self.lengths, out=offsets[1:])
         field = Field(self.values.dtype.name, self.values.shape[1:])
         layout = ShardLayout("transform", ("transform",), [0, count], {"time": self.lengths})
-        source = NumberSource.of("transform", field, layout, [self.values], [offsets])
+        source = BufferSource.of("transform", field, layout, [self.values], [offsets])
         return SpanColumn(source, np.stack([np.arange(count), begins, ends], axis=1))
 
 

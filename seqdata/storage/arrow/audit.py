@@ -33,11 +33,10 @@ from seqdata.storage.arrow.mapped_files import (
     map_file,
     map_lengths,
 )
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport, BytesProgressFn
-from seqdata.storage.store_fields import add_ids
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.store_fields import StoreFields
 
 _SEQUENCES_PER_PASS = (
     1 << 12
@@ -234,7 +233,7 @@ class _AuditedShard:
     checksums: Any
     lengths_of: Mapping[str, NDArray[Any]]
 
-    def sources(self) -> Iterator[NumberSource | TextSource]:
+    def sources(self) -> Iterator[BufferSource]:
         """Yield each field over this shard alone; errors name sequence's number in the store."""
         shard = self.manifest.shards[self.number]
         shard_offsets = [
@@ -265,11 +264,12 @@ class _AuditedShard:
         for name, field_checksums in checksums.items():
             if shard_manifest.fields[name].axis not in self.lengths_of:
                 checksums[name] = replace(field_checksums, lengths=None)
-        if shard_manifest.key is not None:
-            ids = make_source(shard_manifest.key, shard_manifest, layout, [self.content], checksums)
-            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
-        for name in shard_manifest.fields:
-            yield make_source(name, shard_manifest, layout, [self.content], checksums)
+
+        def make(name: str, layout: ShardLayout) -> BufferSource:
+            return make_source(name, shard_manifest, layout, [self.content], checksums)
+
+        fields = StoreFields.of(layout, shard_manifest.fields, shard_manifest.key, make)
+        yield from (source.stored for source in fields.sources.values() if source.stored)
 
 
 def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> NDArray[np.int64]:
@@ -283,7 +283,7 @@ def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> 
 def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> None:
     for source in audited.sources():
         lengths = np.ones(len(source.layout), dtype=np.int64)
-        if isinstance(source, TextSource):
+        if not source.kind.is_array and source.extents is not None:
             lengths = np.subtract(source.extents[0][1], source.extents[0][0])
         elif source.field.axis is not None:
             lengths = source.layout.lengths_of[source.field.axis].astype(np.int64)
@@ -299,7 +299,7 @@ def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> Non
 
 
 def _find_bad_spans(
-    source: NumberSource | TextSource, spans: NDArray[np.int64]
+    source: BufferSource, spans: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield every span that is not right: what the kernel says of it, and it alone."""
     while len(spans):

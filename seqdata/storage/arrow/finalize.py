@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqdata.protocols import Field
 from seqdata.storage.arrow.lengths_file import LengthsFile, LengthsWriter
 from seqdata.storage.arrow.manifest import MANIFEST, ArrowShard, Manifest, dump_manifest
-from seqdata.storage.fields import list_axes
+from seqdata.storage.fields import find_key, list_axes
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, ChecksumSpec
 from seqdata.storage.local_files import write_synced
@@ -46,9 +46,9 @@ def finalize(
         DecodeError: If two sequences have one id.
         IncompleteDatasetError: If the disk is full.
     """
-    has_key = scheme.key in fields and fields[scheme.key].dtype == "str"
-    if has_key and len(shards) > 1:
-        _check_unique_ids(folder, shards, scheme.key)
+    key = find_key(fields, scheme.key)
+    if key is not None and len(shards) > 1:
+        _check_unique_ids(folder, shards, key)
     count = sum(finished.shard.sequences for finished in shards)
     lengths = {}
     for axis in list_axes(fields):
@@ -57,7 +57,7 @@ def finalize(
     final_shards = [_rename_files(finished.shard, number) for number, finished in enumerate(shards)]
     manifest = Manifest(
         fields=fields,
-        key=scheme.key if has_key else None,
+        key=key,
         sequences=count,
         lengths=lengths,
         shards=tuple(final_shards),

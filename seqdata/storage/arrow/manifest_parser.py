@@ -24,7 +24,14 @@ from seqdata.storage.arrow.manifest import (
     compute_fingerprint,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES, field_width, list_axes
+from seqdata.storage.fields import (
+    FIELD_DTYPES,
+    MAX_WIDTH,
+    field_width,
+    find_key,
+    kind_of,
+    list_axes,
+)
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.limits import MAX_FOOTER
 from seqdata.storage.local_files import is_plain_name, open_inside
@@ -154,7 +161,7 @@ class _ManifestReader:
             for name, one in self.require(document, "fields", dict, "manifest").items()
         }
         key = document.get("key")
-        if key is not None and fields.get(str(key)) != Field("str", (), None):
+        if key is not None and find_key(fields, str(key)) != key:
             raise self.make_error("'key'", f"is {key!r}", "be a 'str' field or null")
         axes = list_axes(fields)
         lengths = self.require(document, "lengths", dict, "manifest")
@@ -191,16 +198,15 @@ class _ManifestReader:
         dtype = self.require(facts, "dtype", str, path)
         shape = self.require(facts, "shape", list, path)
         axis = facts.get("axis")
-        if dtype not in NUMBER_DTYPES + TEXT_DTYPES:
-            raise self.make_error(
-                path, f"has dtype {dtype!r}", f"have one of {NUMBER_DTYPES + TEXT_DTYPES}"
-            )
-        if axis is not None and (type(axis) is not str or dtype in TEXT_DTYPES):
+        if dtype not in FIELD_DTYPES:
+            raise self.make_error(path, f"has dtype {dtype!r}", f"have one of {FIELD_DTYPES}")
+        is_array = kind_of(Field(dtype)).is_array
+        if axis is not None and (type(axis) is not str or not is_array):
             raise self.make_error(path, f"has axis {axis!r}", "have a name, or null for text")
         if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or size < 1 for size in shape):
             raise self.make_error(path, f"has shape {shape}", "have sizes of at least 1")
         field = Field(dtype, tuple(shape), axis)
-        if shape and (dtype in TEXT_DTYPES or field_width(field) >= MAX_WIDTH):
+        if shape and (not is_array or field_width(field) >= MAX_WIDTH):
             raise self.make_error(path, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
         return field
 
@@ -341,12 +347,12 @@ class _ManifestReader:
         """Check that buffers lie in the file and are as long as the counts ask for."""
         ranges = shard.buffers[name]
         offsets = (shard.sequences + 1) * 8
-        if field.dtype in TEXT_DTYPES:
-            expected: tuple[int, ...] = (ranges[0][1] if ranges else 0, offsets)
-        elif field.axis is not None:
-            expected = (shard.timesteps[field.axis] * field_width(field), offsets)
-        else:
-            expected = (shard.sequences * field_width(field),)
+        count = shard.sequences if field.axis is None else shard.timesteps[field.axis]
+        expected: tuple[int, ...] = (count * field_width(field), offsets)
+        if not kind_of(field).is_array:
+            expected = (ranges[0][1] if ranges else 0, offsets)
+        elif field.axis is None:
+            expected = expected[:1]
         is_valid = tuple(size for _, size in ranges) == expected
         for position, size in ranges:
             is_valid = is_valid and position >= 0 and 0 <= size <= shard.bytes - position

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.dispatch import Kernel
 from seqdata.storage.arrow.manifest import ArrowShard, Manifest
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout, quote
-from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.fields import field_width, kind_of
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.local_files import describe_limit, open_inside
-from seqdata.storage.text_source import TextSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,12 +143,11 @@ def make_source(
     layout: ShardLayout,
     mappings: Sequence[Any],
     checksums: Mapping[str, FieldChecksums],
-) -> NumberSource | TextSource:
+) -> BufferSource:
     """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
     field = manifest.fields[name]
-    text = field.dtype in TEXT_DTYPES
-    dtype = np.dtype("uint8" if text else field.dtype)
-    width = 1 if text else field_width(field)
+    dtype = np.dtype(field.dtype if kind_of(field).is_array else np.uint8)
+    width = field_width(field)
     values: list[NDArray[Any]] = []
     offsets: list[NDArray[np.int64]] = []
     file_offsets = []
@@ -163,11 +161,7 @@ def make_source(
             offsets.append(
                 np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
             )
-    if text:
-        return TextSource.of(
-            name, field, layout, values, offsets, file_offsets, checksums.get(name)
-        )
-    return NumberSource.of(
+    return BufferSource.of(
         name, field, layout, values, offsets or None, file_offsets, checksums.get(name)
     )
 

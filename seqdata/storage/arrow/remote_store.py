@@ -25,7 +25,7 @@ from seqdata.storage.arrow.shard_reader import (
     read_shards,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
+from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.integrity.checksums import ChecksumFile
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
@@ -216,8 +216,8 @@ class RemoteStore(SequenceStore):
             self._find_shards(numbers)
             return format_decimals(numbers)
         field = self.fields.get(name)
-        if field is None or field.dtype not in TEXT_DTYPES:
-            texts = [name for name, one in self.fields.items() if one.dtype in TEXT_DTYPES]
+        if field is None or kind_of(field).is_array:
+            texts = [name for name, one in self.fields.items() if not kind_of(one).is_array]
             raise make_unknown_name_error(self.location, "field of texts", name, texts)
         spans, shards, open_shards = self._open_for_texts([name], numbers)
         order = np.argsort(shards, kind="stable")
@@ -284,7 +284,7 @@ class RemoteStore(SequenceStore):
     ) -> NDArray[np.int64]:
         """Return spans along the axis of a field: those of another one come whole."""
         field_axis = self.fields[name].axis
-        if field_axis == axis and self.fields[name].dtype not in TEXT_DTYPES:
+        if field_axis == axis and kind_of(self.fields[name]).is_array:
             return spans
         full_spans = spans.copy()
         full_spans[:, 1], full_spans[:, 2] = 0, 1

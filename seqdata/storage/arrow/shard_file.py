@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError
 from seqdata.protocols import Field
 from seqdata.storage.arrow.manifest import VERSION, ArrowShard
-from seqdata.storage.fields import TEXT_DTYPES, PackedFields, field_width
+from seqdata.storage.fields import field_width, kind_of
 from seqdata.storage.integrity.checksums import (
     ComputedChecksums,
     compute_checksums,
     write_checksums,
 )
+from seqdata.storage.schema import PackedFields
 
 _MAGIC = b"ARROW1"
 _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's size, and the magic
@@ -53,7 +54,7 @@ def write_shard(
     import pyarrow as pa
 
     checksums = {
-        name: compute_checksums(*packed[name], _item_bytes(field, packed[name][1]), algorithm)
+        name: compute_checksums(*packed[name], field_width(field), algorithm)
         for name, field in fields.items()
     }
     arrays = [_to_arrow(field, *packed[name]) for name, field in fields.items()]
@@ -130,11 +131,6 @@ def read_footer(descriptor: int, size: int, file_name: str) -> bytes:
     return os.pread(descriptor, bytes_, size - bytes_)
 
 
-def _item_bytes(field: Field, offsets: NDArray[np.int64] | None) -> int:
-    """Return the bytes of what offsets count, or of a whole value where there are none."""
-    return 1 if offsets is not None and field.dtype in TEXT_DTYPES else field_width(field)
-
-
 def _make_note(
     fields: Mapping[str, Field],
     checksums: Mapping[str, ComputedChecksums],
@@ -152,10 +148,12 @@ def _to_arrow(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | N
     """Lay an Arrow array over a packed field; nothing is copied."""
     import pyarrow as pa
 
-    if offsets is not None and field.dtype in TEXT_DTYPES:
-        kind = pa.large_utf8() if field.dtype == "str" else pa.large_binary()
+    arrow_type = kind_of(field).arrow_type
+    if offsets is not None and arrow_type is not None:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-        return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, null_count=0)
+        return pa.Array.from_buffers(
+            getattr(pa, arrow_type)(), len(offsets) - 1, buffers, null_count=0
+        )
     if values.dtype == np.bool_:
         values = values.view(np.uint8)
     flat = values.reshape(-1)
@@ -189,7 +187,7 @@ def _find_buffers(
         for (name, field), column in zip(fields.items(), batch.columns, strict=True):
             values, offsets = packed[name]
             buffers = [buffer for buffer in column.buffers() if buffer is not None]
-            size = values.nbytes if field.dtype in TEXT_DTYPES else len(values) * field_width(field)
+            size = len(values) * field_width(field)
             ranges = [(buffers[-1].address - base, size) if size else (0, 0)]
             if offsets is not None:
                 ranges.append((buffers[0].address - base, offsets.nbytes))

@@ -21,7 +21,7 @@ from seqdata.storage.arrow.manifest import ArrowShard
 from seqdata.storage.arrow.mapped_files import locate_shard
 from seqdata.storage.arrow.shard_reader import OpenArrowShard, ShardReaderFactory
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.fields import field_width, kind_of
 from seqdata.storage.remote.copy_repair import redownload_ranges
 from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
 from seqdata.storage.remote.range_requests import RangeDownload
@@ -141,7 +141,7 @@ class ShardRangeReader:
         """Yield the ranges, int64 (n, 2), of where the texts of a shard begin and end."""
         shard = self._shard(number)
         for name, spans in request.items():
-            if self.factory.manifest.fields[name].dtype in TEXT_DTYPES:
+            if not kind_of(self.factory.manifest.fields[name]).is_array:
                 begins = shard.buffers[name][1][0] + spans[:, 0] * _OFFSET_BYTES
                 yield np.stack([begins, begins + 2 * _OFFSET_BYTES], axis=1)
 
@@ -154,7 +154,7 @@ class ShardRangeReader:
             stored_field = self.factory.manifest.fields[name]
             (at, size), *more = shard.buffers[name]
             local = spans[:, 0]
-            if stored_field.dtype in TEXT_DTYPES:
+            if not kind_of(stored_field).is_array:
                 sequence_offsets = np.frombuffer(content, "<i8", shard.sequences + 1, more[0][0])
                 first, stop = sequence_offsets[local], sequence_offsets[local + 1]
                 low, high = np.zeros_like(first), stop - first

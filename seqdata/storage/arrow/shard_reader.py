@@ -23,12 +23,12 @@ from seqdata.storage.arrow.mapped_files import (
     locate_shard,
     make_source,
 )
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
-from seqdata.storage.store_fields import StoreFields, add_ids
+from seqdata.storage.store_fields import StoreFields
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,19 +115,12 @@ class ShardReaderFactory:
                 name: replace(one, bits=self.bits, bit_offsets=(self.bit_offsets[name][number],))
                 for name, one in checksums.items()
             }
-        key = self.manifest.key
-        if key is not None:
-            ids = make_source(
-                key, shard_manifest, replace(layout, repair=None), [content], checksums
-            )
-            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
-        sources = {
-            name: make_source(name, shard_manifest, layout, [content], checksums)
-            for name in shard_manifest.fields
-        }
-        return OpenArrowShard(
-            number, StoreFields(layout, sources, key), content, checksum_bytes, repair
-        )
+
+        def make(name: str, layout: ShardLayout) -> BufferSource:
+            return make_source(name, shard_manifest, layout, [content], checksums)
+
+        fields = StoreFields.of(layout, shard_manifest.fields, self.manifest.key, make)
+        return OpenArrowShard(number, fields, content, checksum_bytes, repair)
 
     def open_all(
         self, open_shards: Sequence[OpenArrowShard], bits: SharedBits | None
@@ -163,17 +156,11 @@ class ShardReaderFactory:
             locations.__getitem__,
             repair=repair,
         )
-        if manifest.key is not None:
-            layout_without_repair = replace(
-                layout, repair=None
-            )  # ids for messages: an error is being made already
-            ids = make_source(manifest.key, manifest, layout_without_repair, contents, checksums)
-            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
-        sources = {
-            name: make_source(name, manifest, layout, contents, checksums)
-            for name in self.manifest.fields
-        }
-        return StoreFields(layout, sources, manifest.key)
+
+        def make(name: str, layout: ShardLayout) -> BufferSource:
+            return make_source(name, manifest, layout, contents, checksums)
+
+        return StoreFields.of(layout, manifest.fields, manifest.key, make)
 
 
 def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:

@@ -28,17 +28,16 @@ from seqdata.storage.arrow.mapped_files import (
     make_source,
     map_files,
 )
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import default_axis, field_width, make_unknown_name_error
+from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import resolve_verify_mode
 from seqdata.storage.local_files import check_fingerprint, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.store_fields import StoreFields, add_ids
+from seqdata.storage.store_fields import StoreFields
 from seqdata.storage.text_bytes import TextBytes
-from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.finished_shards import count_unfinished
 from seqdata.storage.writing.staging_dir import find_staging_dirs
@@ -141,12 +140,11 @@ class ArrowStore(SequenceStore):
         self._shard_names = [shard.file for shard in manifest.shards]
         locate_shard = functools.partial(_locate_shard, str(root), self._shard_names)
         layout = ShardLayout(str(root), self._shard_names, shard_offsets, lengths_of, locate_shard)
-        if manifest.key is not None:
-            ids = make_source(manifest.key, manifest, layout, mappings, checks)
-            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
-        fields = manifest.fields
-        sources = {name: make_source(name, manifest, layout, mappings, checks) for name in fields}
-        self._store_fields = StoreFields(layout, sources, manifest.key)
+
+        def make(name: str, layout: ShardLayout) -> BufferSource:
+            return make_source(name, manifest, layout, mappings, checks)
+
+        self._store_fields = StoreFields.of(layout, manifest.fields, manifest.key, make)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self._root), self._verify, self._bits, self.fingerprint)
@@ -230,8 +228,9 @@ class ArrowStore(SequenceStore):
         shard_offsets = self._store_fields.layout.shard_offsets
         engine = get_kernel()
         for name in self.fields if fields is None else fields:
-            source = self._store_fields.sources.get(name)
-            if not isinstance(source, NumberSource | TextSource):
+            known = self._store_fields.sources.get(name)
+            source = None if known is None else known.stored
+            if source is None:
                 raise make_unknown_name_error(self.location, "field", name, self.fields)
             for i, shard in enumerate(self._manifest.shards):
                 low, high = (
@@ -246,10 +245,8 @@ class ArrowStore(SequenceStore):
                     engine.populate(self._mappings[i], at + 8 * low, at + 8 * high + 8)
                     begins, ends = source.extents[i]
                     low, high = int(begins[low]), int(ends[high - 1])
-                text = isinstance(source, TextSource)
-                width = 1 if text else field_width(self.fields[name])
-                until = min(position + high * width, position + size)
-                engine.populate(self._mappings[i], position + max(0, low) * width, until)
+                until = min(position + high * source.width, position + size)
+                engine.populate(self._mappings[i], position + max(0, low) * source.width, until)
 
 
 def _locate_shard(location: str, names: Sequence[str], shard: int) -> DataLocation:

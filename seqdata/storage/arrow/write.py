@@ -20,14 +20,20 @@ from seqdata.storage.arrow.finalize import finalize
 from seqdata.storage.arrow.manifest import STORE_FILES, ArrowShard
 from seqdata.storage.arrow.shard_file import write_shard
 from seqdata.storage.arrow.store import open_local
-from seqdata.storage.fields import PackedFields, check_axis_lengths, check_packed_ids, infer_fields
+from seqdata.storage.fields import make_packer
 from seqdata.storage.inputs import is_table, normalize_sequences
 from seqdata.storage.integrity.checksums import ChecksumFile, choose_algorithm
 from seqdata.storage.local_files import has_digest, local_path
+from seqdata.storage.packing import pack_sequence, pack_sequences
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
+from seqdata.storage.schema import (
+    PackedFields,
+    check_axis_lengths,
+    check_packed_ids,
+    infer_fields,
+)
 from seqdata.storage.writing.finished_shards import ResumeKey
-from seqdata.storage.writing.packing import make_packer, pack_sequence, pack_sequences
 from seqdata.storage.writing.progress import ProgressFn
 from seqdata.storage.writing.shard_format import PackedShard, PackFn
 from seqdata.storage.writing.sharded_writer import (

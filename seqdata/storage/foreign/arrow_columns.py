@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.decoded_source import DecodedColumn
+from seqdata.storage.fields import kind_of
 from seqdata.storage.limits import check_size
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Kind:
     @property
     def is_text(self) -> bool:
         """Whether a cell is one ``str`` or ``bytes``."""
-        return self.dtype in ("str", "bytes")
+        return not kind_of(Field(self.dtype)).is_array
 
     def alike(self, other: Kind | None) -> bool:
         """Return whether both are the same field, however they are stored."""

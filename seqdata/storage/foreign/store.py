@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import default_axis
+from seqdata.storage.fields import default_axis, find_key
 from seqdata.storage.foreign.file_discovery import describe_gaps
-from seqdata.storage.foreign.table_dataset import TableSet, make_sources, open_paths, open_tables
+from seqdata.storage.foreign.table_dataset import TableSet, make_fields, open_paths, open_tables
 from seqdata.storage.foreign.table_file import digest_files, digest_versions
 from seqdata.storage.integrity.verify import accept_unverified, check_verify_mode
 from seqdata.storage.local_files import check_fingerprint, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
 from seqdata.storage.remote.urls import is_remote, redact_url
-from seqdata.storage.store_fields import StoreFields
 from seqdata.storage.text_bytes import TextBytes
 from seqdata.storage.views import SequenceStore
 
@@ -127,10 +126,7 @@ class ForeignStore(SequenceStore):
         self._digest = digest_files(tables.files, self._fields)
         self._version_digest = digest_versions(tables.files, self._digest)
         self._fingerprint: str | None = None
-        has_key = ID_FIELD in self._fields and self._fields[ID_FIELD].dtype == "str"
-        key = ID_FIELD if has_key else None
-        layout, sources = make_sources(root, tables, key)
-        self._store_fields = StoreFields(layout, sources, key)
+        self._store_fields = make_fields(root, tables, find_key(self._fields, ID_FIELD))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._origin.location, self._origin.remote, self._version_digest)

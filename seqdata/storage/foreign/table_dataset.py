@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
-from seqdata.storage.fields import MAX_WIDTH, TEXT_DTYPES, field_width
+from seqdata.storage.fields import MAX_WIDTH, field_width
 from seqdata.storage.foreign.arrow_columns import (
     Kind,
     decode_column,
@@ -38,8 +38,7 @@ from seqdata.storage.foreign.table_file import (
 )
 from seqdata.storage.inputs import is_pandas_index
 from seqdata.storage.limits import check_depth, raise_limit_error
-from seqdata.storage.store_fields import add_ids
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.store_fields import FieldSource, StoreFields
 
 Units = list[tuple[TableFile, int]]
 
@@ -150,10 +149,8 @@ def open_paths(
     return TableSet(folder, files, kinds, fields, scan.rows, lengths_of), left_out
 
 
-def make_sources(
-    location: str, tables: TableSet, key: str | None
-) -> tuple[ShardLayout, dict[str, NumberSource | TextSource | DecodedSource]]:
-    """Return where sequences lie, and the source of every field.
+def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields:
+    """Return the fields of all files.
 
     Args:
         location: Of the data set, for messages.
@@ -169,16 +166,13 @@ def make_sources(
     )
     cache = UnitCache()
 
-    def make_source(name: str, layout: ShardLayout) -> NumberSource | TextSource | DecodedSource:
+    def make_source(name: str, layout: ShardLayout) -> FieldSource:
         decode_unit, field = functools.partial(tables.decode, name, units), tables.fields[name]
         if tables.is_in_place(name):
             return _make_source(name, field, layout, [decode_unit(i) for i in range(len(units))])
         return DecodedSource(name, field, layout, decode_unit, cache)
 
-    ids = None if key is None else make_source(key, layout)
-    if isinstance(ids, TextSource | DecodedSource):
-        layout = add_ids(layout, ids)
-    return layout, {name: make_source(name, layout) for name in tables.fields}
+    return StoreFields.of(layout, tables.fields, key, make_source)
 
 
 def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
@@ -213,7 +207,7 @@ def check_width(location: DataLocation, kind: Kind) -> None:
     Raises:
         LimitError: If one takes ``MAX_WIDTH`` bytes or more.
     """
-    width = 1 if kind.is_text else field_width(Field(kind.dtype, kind.shape))
+    width = field_width(Field(kind.dtype, kind.shape))
     if width >= MAX_WIDTH:
         problem = f"declares timesteps of {width} bytes"
         raise_limit_error(location, problem, f"have less than {MAX_WIDTH}", width, MAX_WIDTH)
@@ -254,12 +248,10 @@ def _assign_axes(
 
 def _make_source(
     name: str, field: Field, layout: ShardLayout, decoded: Sequence[DecodedColumn]
-) -> NumberSource | TextSource:
-    values = tuple(one.values for one in decoded)
-    offsets = tuple(one.offsets for one in decoded if one.offsets is not None)
-    if field.dtype in TEXT_DTYPES:
-        return TextSource.of(name, field, layout, values, offsets)
-    return NumberSource.of(name, field, layout, values, offsets or None)
+) -> BufferSource:
+    values = [one.values for one in decoded]
+    offsets = [one.offsets for one in decoded if one.offsets is not None]
+    return BufferSource.of(name, field, layout, values, offsets or None)
 
 
 def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataError:

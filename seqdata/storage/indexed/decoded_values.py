@@ -6,16 +6,18 @@ columns over decoded arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptSampleError, DecodeError
+from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.indexed.file_kind import IndexedField
-from seqdata.storage.text_source import TextSource
 
 CACHED_BYTES = 32 << 20
 """Decoded bytes that one field keeps; the value in use may be larger."""
@@ -29,19 +31,29 @@ class DecodedValues:
 
     Attributes:
         wanted: The field.
-        source: The bytes of its values.
+        stored: The bytes of its values.
         first: Number of the first file, where it is of some of the store's files.
         shards: Sequence -> number of its file, where files lie behind one another; None: from
             ``first`` on.
     """
 
     wanted: IndexedField
-    source: TextSource
+    stored: BufferSource
     first: int
     shards: NDArray[np.int64] | None = None
-    _cache: dict[int, NDArray[Any]] = field(default_factory=dict, init=False)
+    _cache: dict[int, NDArray[Any]] = dataclasses.field(default_factory=dict, init=False)
 
-    def take(self, spans: NDArray[np.int64]) -> ArrayColumn:
+    @property
+    def field(self) -> Field:
+        """What it holds."""
+        return self.wanted.field
+
+    @property
+    def texts(self) -> None:
+        """None: it holds arrays."""
+        return None
+
+    def column(self, spans: NDArray[np.int64]) -> ArrayColumn:
         """Return the column of spans, int64 (n, 3).
 
         Raises:
@@ -51,14 +63,14 @@ class DecodedValues:
             DecodeError: If a value is not what the field must hold.
         """
         about = self.wanted.field
-        layout, pieces = self.source.layout, []
+        layout, pieces = self.stored.layout, []
         check_spans(layout, self.wanted.name, about.axis, spans)
         lengths = None if about.axis is None else layout.lengths_of[about.axis]
         for number, start, stop in spans.tolist():
             whole = self._get_decoded(number)
             length = 1 if lengths is None else int(lengths[number])
             if len(whole) != length:
-                _, begin, end = self.source.find(number)
+                _, begin, end = self.stored.find(number)
                 raise layout.locate(number, self.wanted.name, begin, end - begin).make_error(
                     CorruptSampleError,
                     f"must have {length} timesteps as were counted, but has {len(whole)}: the "
@@ -86,7 +98,7 @@ class DecodedValues:
         return found
 
     def _decode(self, number: int) -> NDArray[Any]:
-        source, wanted = self.source, self.wanted
+        source, wanted = self.stored, self.wanted
         shard, begin, _ = source.find(number)
         raw, _ = source.read_bytes(np.array([number], dtype=np.int64))
         place = source.layout.locate(number, wanted.name, begin, len(raw))

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import PluginError
-from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES
+from seqdata.protocols import Field
+from seqdata.storage.fields import FIELD_DTYPES, MAX_WIDTH, kind_of
 from seqdata.storage.indexed.file_format import Extents, FileIndex
 
 
 @functools.lru_cache(maxsize=256)
 def native_name(dtype: str) -> str:
     """Return the name of a stored dtype when it is read."""
-    return dtype if dtype in TEXT_DTYPES else np.dtype(dtype).name
+    return dtype if dtype in FIELD_DTYPES else np.dtype(dtype).name
 
 
 def count_sequences(found: FileIndex, where: str) -> int:
@@ -47,10 +48,8 @@ def check_extents(one: Extents, count: int, size: int, where: str) -> None:
         dtype = native_name(one.dtype)
     except TypeError:
         dtype = ""
-    if dtype not in (*NUMBER_DTYPES, *TEXT_DTYPES):
-        raise _make_error(
-            where, f"`dtype` must be one of {', '.join((*NUMBER_DTYPES, *TEXT_DTYPES))}", one.dtype
-        )
+    if dtype not in FIELD_DTYPES:
+        raise _make_error(where, f"`dtype` must be one of {', '.join(FIELD_DTYPES)}", one.dtype)
     if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
         said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
         raise _make_error(where, f"`begins` and `ends` must be integers ({count},)", said)
@@ -61,7 +60,7 @@ def check_extents(one: Extents, count: int, size: int, where: str) -> None:
             where, f"extents must lie in the {size} bytes of the file",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
-    if dtype in TEXT_DTYPES:
+    if not kind_of(Field(dtype)).is_array:
         if one.axis is not None or one.shape or one.decoder is not None:
             raise _make_error(
                 where, "texts must have `axis`=None, no shape and no decoder", one.axis

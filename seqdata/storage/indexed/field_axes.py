@@ -16,9 +16,8 @@ from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
-from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.text_bytes import TextSource
 
 if TYPE_CHECKING:
     from seqdata.storage.indexed.file_kind import IndexedField
@@ -49,7 +48,7 @@ class OpenedFiles:
     hold: Callable[[int, ShardExtents], NDArray[np.uint8]]
     content: tuple[NDArray[np.uint8], ...] | None
     verify: str
-    ids: TextSource | NumberedIds
+    ids: TextSource
     starts: list[int]
     file_of: Callable[[int], DataLocation]
     mend: Callable[[int, NDArray[np.uint8]], bool]

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout, quote
 from seqdata.storage.extents import ShardExtents
+from seqdata.storage.fields import RAW, TEXT
 from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
@@ -27,13 +28,12 @@ from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.store_fields import FieldSource
+from seqdata.storage.text_bytes import TextSource
 
 Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
 """Returns the timesteps of a field that must be decoded for it, of files with so many sequences."""
-FieldSource = IndexedValues | NumberSource | TextSource | DecodedValues
 _NONE = np.empty(0, dtype=np.int64)
-_RAW = Field("bytes", (), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -59,7 +59,7 @@ class FileFields:
     part: Callable[
         [int, NDArray[np.uint8], Iterable[str] | None, RepairFn | None], Mapping[str, FieldSource]
     ]
-    ids: TextSource | NumberedIds
+    ids: TextSource
     indexes: Sequence[ShardIndex]
     verify: str
     bits: SharedBits | None
@@ -239,11 +239,11 @@ def _source(
 ) -> FieldSource:
     found, files = checks.get(one.member), opened.content or ()
     if one.how == "place":
-        return NumberSource.over(one.name, one.field, layout, files, extents, found)
+        return BufferSource.over(one.name, one.field, layout, files, extents, found)
     if one.how == "decode":
         return _decoded(opened, layout, one, extents, checks, first)
-    about = one.field if one.how == "text" else _RAW
-    raw = TextSource.over(one.name, about, layout, files, extents, found, [0] * len(files))
+    about = one.field if one.how == "text" else RAW
+    raw = BufferSource.over(one.name, about, layout, files, extents, found)
     if one.how == "text":
         return raw if one.advice is None else replace(raw, advice=one.advice)
     having = [index.members.get(one.member) for index in opened.indexes]
@@ -267,9 +267,7 @@ def _decoded(
 ) -> DecodedValues:
     """Return the source of a field that is decoded; ``first`` is the first file's number."""
     files = opened.content or ()
-    raw = TextSource.over(
-        one.name, _RAW, layout, files, extents, checks.get(one.member), [0] * len(files)
-    )
+    raw = BufferSource.over(one.name, RAW, layout, files, extents, checks.get(one.member))
     return DecodedValues(one, raw, first)
 
 
@@ -278,9 +276,7 @@ def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
     return [0, *itertools.accumulate(map(len, indexes))]
 
 
-def make_ids(
-    location: str, indexes: Sequence[ShardIndex], names: Sequence[str]
-) -> TextSource | NumberedIds:
+def make_ids(location: str, indexes: Sequence[ShardIndex], names: Sequence[str]) -> TextSource:
     """Return the ids of all sequences, from the indexes."""
     if all(one.is_numbered for one in indexes):
         return NumberedIds(location, names, shard_offsets_of(indexes))
@@ -288,9 +284,9 @@ def make_ids(
     if len(indexes) > MANY:
         keys, ends = join_ids(indexes)
         layout = ShardLayout(location, ("ids",), [0, len(ends) - 1], {})
-        return TextSource.of("__key__", Field("str", (), None), layout, [keys], [ends])
+        return BufferSource.of("__key__", TEXT, layout, [keys], [ends])
     layout = ShardLayout(location, names, shard_offsets_of(indexes), {})
-    return TextSource.of(
-        "__key__", Field("str", (), None), layout, [one.keys for one in indexes],
+    return BufferSource.of(
+        "__key__", TEXT, layout, [one.keys for one in indexes],
         [one.key_ends for one in indexes],
     )  # fmt: skip

@@ -16,7 +16,7 @@ from seqdata.errors import CorruptShardError, DecodeError, PluginError, SeqDataE
 from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import NUMBER_DTYPES, TEXT_DTYPES
+from seqdata.storage.fields import FIELD_DTYPES, kind_of
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.extent_checks import (
     check_extents,
@@ -140,7 +140,7 @@ class FormatKind:
         for members in index.members.values():
             check(len(members.heads) == 1 and members.codes is None, "fields")
             field, decoder = _field_of(members.heads[0]), members.heads[0]["decoder"]
-            check(field.dtype in (*NUMBER_DTYPES, *TEXT_DTYPES), "fields")
+            check(field.dtype in FIELD_DTYPES, "fields")
             check(decoder is None or str(decoder).startswith(_DECODER), "decoders")
             lengths = members.numbers
             check(lengths is None or bool((lengths >= 0).all()), "lengths")
@@ -206,7 +206,7 @@ class FormatKind:
         heads = [index.members[name].heads[0] for index in opened.indexes]
         head, field = heads[0], _field_of(heads[0])
         how, decode = "place", None
-        if field.dtype in TEXT_DTYPES:
+        if not kind_of(field).is_array:
             how = "text"
         elif head["decoder"] or not _is_native(str(head["dtype"])) or not _are_alike(heads):
             how, decode = "decode", self._decode(heads, field)

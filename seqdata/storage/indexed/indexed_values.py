@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.columns import BufferSource, SpanColumn
 from seqdata.storage.data_location import ShardLayout
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.gather_bytes import make_value_spans
 
 _FIRST_BYTE = np.array([[0, 1]])
 
@@ -28,13 +28,13 @@ class IndexedValues:
 
     Attributes:
         values: The numbers, from the indexes.
-        source: The bytes that they were read from, with their checksums; None: they are not
+        stored: The bytes that they were read from, with their checksums; None: they are not
             compared.
         is_one_block: Whether each has some bytes, in one block, which is compared as a whole.
     """
 
-    values: NumberSource
-    source: TextSource | None
+    values: BufferSource
+    stored: BufferSource | None
     is_one_block: bool
 
     @classmethod
@@ -44,7 +44,7 @@ class IndexedValues:
         field: Field,
         layout: ShardLayout,
         values: Sequence[NDArray[Any]],
-        source: TextSource,
+        source: BufferSource,
     ) -> IndexedValues:
         """Return the source of a field.
 
@@ -57,31 +57,41 @@ class IndexedValues:
         """
         there = [one.astype(np.dtype(field.dtype)) for one in values]
         checked = None if source.checksums is None else source
-        return cls(NumberSource.of(name, field, layout, there), checked, _is_one_block(checked))
+        return cls(BufferSource.of(name, field, layout, there), checked, _is_one_block(checked))
 
-    def take(self, spans: NDArray[np.int64]) -> SpanColumn:
+    @property
+    def field(self) -> Field:
+        """What it holds."""
+        return self.values.field
+
+    @property
+    def texts(self) -> None:
+        """None: it holds numbers."""
+        return None
+
+    def column(self, spans: NDArray[np.int64]) -> SpanColumn:
         """Return the column of spans, int64 (n, 3), of values whose bytes are as they were indexed.
 
         Raises:
             ConfigError: If there is no such sequence.
             CorruptSampleError: If a checksum of their bytes is another.
         """
-        if self.source is not None:
-            self._verify(self.source, spans)
+        if self.stored is not None:
+            self._verify(self.stored, spans)
         return SpanColumn(self.values, spans)
 
-    def _verify(self, source: TextSource, spans: NDArray[np.int64]) -> None:
+    def _verify(self, source: BufferSource, spans: NDArray[np.int64]) -> None:
         if not self.is_one_block:
-            source.verify(spans[:, 0])
+            source.verify(make_value_spans(source, spans[:, 0]))
             return
         members = spans.copy()
         members[:, 1:] = _FIRST_BYTE
-        source.verify_spans(members)
+        source.verify(members)
 
 
-def _is_one_block(source: TextSource | None) -> bool:
+def _is_one_block(source: BufferSource | None) -> bool:
     if source is None or source.checksums is None:
         return True
     block = source.checksums.bytes_per_checksum
-    sizes = [ends - begins for begins, ends in source.extents]
+    sizes = [ends - begins for begins, ends in source.extents or ()]
     return all(bool(((one >= 1) & (one <= block)).all()) for one in sizes)

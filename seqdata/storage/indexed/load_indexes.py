@@ -28,7 +28,7 @@ from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shard_list import SHARD_LIST
 from seqdata.storage.indexed.shards import Shard
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.text_bytes import TextSource
 
 _ONE_BY_ONE = 256  # files whose ids are looked at one by one
 _AT_A_TIME = 1024  # indexes that are read before it is looked whether their files are there
@@ -183,7 +183,7 @@ def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -
 
 def make_unique_ids(
     location: str, names: Sequence[str], indexes: Sequence[ShardIndex], keys: str
-) -> TextSource | NumberedIds:
+) -> TextSource:
     """Return the ids of all sequences.
 
     Raises:

@@ -14,14 +14,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.columns import NumberSource
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents
-from seqdata.storage.fields import field_width
-from seqdata.storage.indexed.file_fields import FieldSource, FileFields
+from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_identity import ENDS, check_ends, check_size
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shard_provider import OpenShard, ShardRequest
 from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
@@ -29,7 +27,7 @@ from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_
 from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import FileStat, RemoteFiles
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.store_fields import FieldSource
 
 Ranges = list[NDArray[np.int64]]
 
@@ -175,26 +173,19 @@ def ranges_of(
     """Yield the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
     for name in asked.names:
         source = sources[name]
-        if isinstance(source, IndexedValues) and source.source is None:
-            continue  # its values are in the index, and nothing is verified
-        if isinstance(source, NumberSource):
-            yield _ranges(source, asked.spans, cut=source.field.axis == asked.axis)
-        elif isinstance(source, TextSource):
-            yield _ranges(source, asked.spans, cut=False)
-        elif source.source is not None:  # numbers, and what is decoded
-            yield _ranges(source.source, asked.spans, cut=False)
+        stored = source.stored
+        if stored is not None:  # else its values are in the index, and nothing is verified
+            cut = stored is source and stored.kind.is_array and stored.field.axis == asked.axis
+            yield _ranges(stored, asked.spans, cut=cut)
 
 
-def _ranges(
-    source: NumberSource | TextSource, spans: NDArray[np.int64], *, cut: bool
-) -> NDArray[np.int64]:
+def _ranges(source: BufferSource, spans: NDArray[np.int64], *, cut: bool) -> NDArray[np.int64]:
     if source.extents is None:
         raise ValueError("ranges: fields of a shard must have extents")
     begins, ends = (each[spans[:, 0]] for each in source.extents[0])
     if not cut:
         return np.stack([begins, ends], axis=1)
-    width = field_width(source.field)
-    low, high = spans[:, 1] * width, spans[:, 2] * width
+    low, high = spans[:, 1] * source.width, spans[:, 2] * source.width
     if source.checksums is not None:  # of whole blocks only can it be told that they are right
         block = source.checksums.bytes_per_checksum
         low, high = low // block * block, -(-high // block) * block

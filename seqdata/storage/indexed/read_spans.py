@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, SpanColumn
 from seqdata.storage.fields import make_unknown_name_error
-from seqdata.storage.indexed.file_fields import FieldSource
-from seqdata.storage.text_source import TextSource
+from seqdata.storage.store_fields import FieldSource
 
 
 def check_read(
@@ -74,16 +72,10 @@ def read_sources(
     columns: dict[str, Any] = {}
     for name in names:
         source = sources[name]
-        if isinstance(source, TextSource):
-            columns[name] = source.take(spans[:, 0])
-            continue
         along = fields[name].axis
         if along not in whole:
             whole[along] = whole_spans(spans[:, 0], along, lengths_of)
-        mine = whole[along]
-        columns[name] = (
-            SpanColumn(source, mine) if isinstance(source, NumberSource) else source.take(mine)
-        )
+        columns[name] = source.column(whole[along])
     return columns
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import NUMBER_DTYPES
+from seqdata.storage.packing import NUMBER_DTYPES
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"

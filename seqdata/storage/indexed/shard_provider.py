@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.file_fields import FieldSource
+from seqdata.storage.store_fields import FieldSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import field_width
+from seqdata.storage.fields import RAW, field_width
 from seqdata.storage.indexed.catalogs import join_fields
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.file_fields import FileFields
@@ -32,9 +31,7 @@ from seqdata.storage.indexed.shard_index import FieldIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.remote.range_requests import allocate_sparse
-from seqdata.storage.text_source import TextSource
 
-_RAW = Field("bytes", (), None)
 _ALIGNED = 8
 
 
@@ -218,19 +215,19 @@ class SmallFiles:
         extents = [(needed.bases, needed.bases + needed.sizes)]
         checks = self._checks(one.member, numbers)
         if one.how == "place":
-            source = NumberSource.over(one.name, one.field, layout, [memory], extents, checks)
-            return SpanColumn(source, rows)
-        about = one.field if one.how == "text" else _RAW
-        raw = TextSource.over(one.name, about, layout, [memory], extents, checks, [0])
+            source = BufferSource.over(one.name, one.field, layout, [memory], extents, checks)
+            return source.column(rows)
+        about = one.field if one.how == "text" else RAW
+        raw = BufferSource.over(one.name, about, layout, [memory], extents, checks)
         if one.how == "text":
-            return (raw if one.advice is None else replace(raw, advice=one.advice)).take(rows[:, 0])
+            return (raw if one.advice is None else replace(raw, advice=one.advice)).column(rows)
         if one.how == "decode":
             shards = np.searchsorted(self._starts, numbers, side="right") - 1
-            return DecodedValues(one, raw, 0, shards).take(rows)
+            return DecodedValues(one, raw, 0, shards).column(rows)
         members = self._members[one.member]
         values = members.numbers if members.values is None else members.values
         kept = np.empty(0, np.int64) if values is None else values[numbers]
-        return IndexedValues.of(one.name, one.field, layout, [kept], raw).take(rows)
+        return IndexedValues.of(one.name, one.field, layout, [kept], raw).column(rows)
 
     def _checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
         """Return what the rows of a batch are verified by, each time."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
+from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.read_spans import check_read, read_sources
@@ -26,7 +26,6 @@ from seqdata.storage.indexed.shards_on_demand import ShardsOnDemand
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.text_bytes import TextBytes, concat_texts
-from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
 
 
@@ -136,9 +135,9 @@ class IndexedStore(SequenceStore):
         if name is None:
             return self._parts.ids.read_bytes(numbers)
         source = self._parts.sources.get(name)
-        if isinstance(source, TextSource):
-            return source.read_bytes(numbers)
-        texts = [name for name, field in self.fields.items() if field.dtype in TEXT_DTYPES]
+        if source is not None and source.texts is not None:
+            return source.texts.read_bytes(numbers)
+        texts = [name for name, field in self.fields.items() if not kind_of(field).is_array]
         if self._on_demand is None or name not in texts:
             raise make_unknown_name_error(self._location, "field of texts", name, texts)
         return concat_texts(self._on_demand.texts(name, numbers))

@@ -18,9 +18,9 @@ from typing import Any, Generic
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError, SeqDataError, must_be
 from seqdata.protocols import Field
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
-from seqdata.storage.fields import infer_fields
 from seqdata.storage.inputs import Axes, is_table, normalize_sequences
 from seqdata.storage.local_files import write_atomically
+from seqdata.storage.schema import infer_fields
 from seqdata.storage.writing.bounded_executor import bounded_executor
 from seqdata.storage.writing.finished_shards import (
     FilesT,

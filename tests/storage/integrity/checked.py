@@ -7,7 +7,7 @@ import numpy as np
 from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.fields import field_width
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 
 LONG = 2 * CHECKSUM_BYTES // 4 + 100  # timesteps of 4 bytes: three blocks
@@ -73,7 +73,7 @@ def place_of(store, number, name, buffer=0, offset=0):
         return about.file, about.buffers[name][1][0] + 8 * first + offset
     first = store._store_fields.sources[name].find(number)[1]
     field = store.manifest.fields[name]
-    width = 1 if field.dtype in TEXT_DTYPES else field_width(field)
+    width = field_width(field)
     return about.file, about.buffers[name][0][0] + first * width + offset
 
 

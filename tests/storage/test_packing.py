@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.protocols import Field
-from seqdata.storage.writing.packing import make_packer
+from seqdata.storage.fields import make_packer
 
 
 @pytest.mark.parametrize("length", [1, 3, 1024, 16383, 16384, 16385, 70000])

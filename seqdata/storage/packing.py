@@ -7,7 +7,7 @@ object afterwards.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,13 +15,44 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.kernel.dispatch import Kernel
-from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldBuffer, FieldKind
+from seqdata.kernel.pack_rows import FieldBuffer, FieldKind
 from seqdata.protocols import Field
-from seqdata.storage.fields import TEXT_DTYPES, FieldMismatch, as_array, field_width
 
+NUMBER_DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64",
+)  # fmt: skip
 _TEXT_BUFFER_BYTES = 1 << 17  # bytes of text that the kernel packs at once
 _INITIAL_BYTES = 1 << 16  # bytes that a buffer has room for at first
-MAX_ID_BYTES = MAX_KEY_BYTES  # bytes of an id
+
+
+class FieldMismatch(Exception):
+    """A value is not what its field must hold; becomes a DecodeError where the place is known."""
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Return numbers as an array of native byte order.
+
+    Raises:
+        Deviation: If they are not numbers of one kind that can be stored.
+    """
+    if value is None:
+        raise FieldMismatch("is None, which cannot be stored; fill it, or leave the sequence out")
+    if isinstance(value, list | tuple) and not len(value):
+        raise FieldMismatch("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
+    if isinstance(value, np.ma.MaskedArray):
+        raise FieldMismatch("is a masked array, whose mask would be lost; give plain numbers")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
+        raise FieldMismatch(
+            f"is a {type(value).__name__} that is no array ({error}); give one array of numbers"
+        ) from error
+    if array.dtype.name not in NUMBER_DTYPES:
+        raise FieldMismatch(
+            f"has dtype {array.dtype.name}, must be one of {', '.join(NUMBER_DTYPES)}; convert it"
+        )
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 class Packer(Protocol):
@@ -58,11 +89,11 @@ class RaggedPacker:
         "_width",
     )
 
-    def __init__(self, field: Field) -> None:
+    def __init__(self, field: Field, width: int) -> None:
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
         self._dimensions = 1 + len(field.shape)
-        self._width = field_width(field)
+        self._width = width
         self._reset(max(1, _INITIAL_BYTES // self._width))
 
     def _reset(self, rows: int) -> None:
@@ -145,10 +176,10 @@ class FixedPacker:
 
     __slots__ = ("_buffer", "_dtype", "_scalar_type", "_shape", "_used", "_width")
 
-    def __init__(self, field: Field) -> None:
+    def __init__(self, field: Field, width: int) -> None:
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
-        self._width = field_width(field)
+        self._width = width
         python_types = {"int64": int, "float64": float, "bool": bool}
         self._scalar_type = (
             python_types.get(field.dtype, self._dtype.type) if not field.shape else None
@@ -214,14 +245,19 @@ class FixedPacker:
         self._used = used // self._width
 
 
-class TextPacker:
-    """Collects one ``str`` or ``bytes`` per sequence; ids are short and have no NUL."""
+class BytesPacker:
+    """Collects the bytes of one object per sequence.
 
-    __slots__ = ("_buffer", "_is_key", "_is_text", "_offsets", "_reserved")
+    Args:
+        encode: Gives the bytes of a value, or raises ``FieldMismatch``.
+        kind: What the kernel takes for such a value.
+    """
 
-    def __init__(self, field: Field, *, is_key: bool = False) -> None:
-        self._is_text = field.dtype == "str"
-        self._is_key = is_key and self._is_text
+    __slots__ = ("_buffer", "_encode", "_kind", "_offsets", "_reserved")
+
+    def __init__(self, encode: Callable[[Any], bytes | bytearray], kind: FieldKind) -> None:
+        self._encode = encode
+        self._kind = kind
         self._reset()
 
     def _reset(self) -> None:
@@ -230,23 +266,10 @@ class TextPacker:
 
     def add(self, value: Any) -> int:
         """Copy the value of one more sequence; gives the bytes that it takes."""
-        if self._is_text:
-            if not isinstance(value, str):
-                raise FieldMismatch(_describe_wrong_type(value, "str"))
-            try:
-                value = value.encode()
-            except UnicodeEncodeError as error:
-                raise FieldMismatch(f"is {value!r}, must be valid Unicode; clean it") from error
-        elif not isinstance(value, bytes | bytearray):
-            raise FieldMismatch(_describe_wrong_type(value, "bytes"))
-        if self._is_key and (len(value) > MAX_ID_BYTES or b"\0" in value):
-            raise FieldMismatch(
-                f"is an id of {len(value)} bytes that begins {value[:40]!r}, must have at most "
-                f"{MAX_ID_BYTES} and no NUL; shorten it"
-            )
-        self._buffer += value
+        encoded = self._encode(value)
+        self._buffer += encoded
         self._offsets.append(len(self._buffer))
-        return len(value) + 8
+        return len(encoded) + 8
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return (bytes, offsets) of what was added, and start anew."""
@@ -261,18 +284,8 @@ class TextPacker:
             np.empty(_TEXT_BUFFER_BYTES, dtype=np.uint8),
             np.empty(max_sequences, dtype=np.int64),
         )
-        text = FieldKind.KEY if self._is_key else FieldKind.TEXT
-        return FieldBuffer(
-            name,
-            text if self._is_text else FieldKind.BYTES,
-            None,
-            None,
-            (),
-            1,
-            self._reserved[0],
-            0,
-            self._reserved[1],
-        )
+        values, ends = self._reserved
+        return FieldBuffer(name, self._kind, None, None, (), 1, values, 0, ends)
 
     def commit(self, count: int, used: int) -> None:
         """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
@@ -284,17 +297,6 @@ class TextPacker:
 
 def _describe_wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
     return f"has dtype {array.dtype.name}, must be {dtype.name} as in sequence 0; convert it"
-
-
-def _describe_wrong_type(value: Any, expected: str) -> str:
-    return f"is a {type(value).__name__}, must be {expected} as in sequence 0; convert it"
-
-
-def make_packer(field: Field, *, is_key: bool = False) -> Packer:
-    """Return the packer of a field."""
-    if field.dtype in TEXT_DTYPES:
-        return TextPacker(field, is_key=is_key)
-    return FixedPacker(field) if field.axis is None else RaggedPacker(field)
 
 
 def describe_sequence(number: int, sequence: Any, key: str) -> str:

@@ -1,0 +1,142 @@
+"""What the first sequence says of a data set, and what all sequences must agree on.
+
+Writers and the memory store ask it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.protocols import Field
+from seqdata.storage.fields import KINDS, find_key, kind_of, list_axes, make_unknown_name_error
+from seqdata.storage.hashing import check_unique_ids, hash_texts
+from seqdata.storage.packing import FieldMismatch
+
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+PackedFields = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
+"""Field -> what its packer gave: values, and offsets where it has any."""
+
+
+def infer_fields(
+    sequence: Mapping[str, Any], axes: Mapping[str, str | None] | None
+) -> dict[str, Field]:
+    """Return the fields that the first sequence shows.
+
+    Args:
+        sequence: Field -> array, scalar, ``str`` or ``bytes``.
+        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+
+    Raises:
+        ConfigError: If ``axes`` does not fit the sequence, or no field runs along an axis.
+        DecodeError: If a value cannot be stored.
+    """
+    wanted_axes = {} if axes is None else dict(axes)
+    for name, axis in wanted_axes.items():
+        if name not in sequence:
+            raise make_unknown_name_error("`axes`", "field", name, map(str, sequence))
+        if axis is not None and not (isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)):
+            raise ConfigError(
+                f"`axes`: axis of field {name!r} is {axis!r}, must be a name of letters, digits, "
+                "'_' and '-', or None; rename it"
+            )
+    fields: dict[str, Field] = {}
+    for name, value in sequence.items():
+        if not isinstance(name, str) or not name:
+            raise DecodeError.at(
+                f"sequence 0: has a field named {name!r}, must be non-empty text; rename it",
+                sequence=0,
+            )
+        try:
+            found = (kind.infer(name, value, wanted_axes) for kind in KINDS)
+            fields[name] = next(field for field in found if field is not None)
+        except FieldMismatch as deviation:
+            raise DecodeError.at(
+                f"sequence 0, field {name!r}: {deviation}", sequence=0, field=name
+            ) from deviation
+    if not list_axes(fields):
+        raise ConfigError(
+            "schema: no field runs along an axis: at least one must be an array with an entry per "
+            f"timestep, but there are {_format_fields(fields)}. Encode text as numbers, e.g. "
+            "np.frombuffer(text.encode(), np.uint8); for bytes pass `axes`={'name': 'time'}"
+        )
+    return fields
+
+
+def _format_fields(fields: Mapping[str, Field]) -> str:
+    each = (f"{name!r} ({field.dtype}, one per sequence)" for name, field in fields.items())
+    return ", ".join(each) or "no fields"
+
+
+def check_axis_lengths(
+    fields: Mapping[str, Field],
+    packed: PackedFields,
+    first: int,
+    key: str,
+) -> dict[str, NDArray[np.int64]]:
+    """Return axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
+
+    Args:
+        fields: Name -> field.
+        packed: Name -> what its packer gave.
+        first: Number of the first sequence.
+        key: The field of ids.
+
+    Raises:
+        DecodeError: If they do not, naming the first sequence and both fields.
+    """
+    found: dict[str, tuple[str, NDArray[np.int64]]] = {}
+    for name, field in fields.items():
+        offsets = packed[name][1]
+        if field.axis is None or offsets is None:
+            continue
+        lengths = np.diff(offsets)
+        first_name, first_lengths = found.setdefault(field.axis, (name, lengths))
+        if (lengths != first_lengths).any():
+            at = int(np.flatnonzero(lengths != first_lengths)[0])
+            raise DecodeError.at(
+                f"sequence {first + at}{_format_id(packed.get(key), fields.get(key), at)}, field "
+                f"{name!r}: has {lengths[at]} timesteps but field {first_name!r} has "
+                f"{first_lengths[at]}, must "
+                f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
+                sequence=first + at, field=name,
+            )  # fmt: skip
+    return {axis: lengths for axis, (_, lengths) in found.items()}
+
+
+def check_packed_ids(
+    fields: Mapping[str, Field], packed: PackedFields, key: str, first: int
+) -> None:
+    """Refuse one id twice among packed sequences.
+
+    Args:
+        fields: Name -> field.
+        packed: Field -> values and offsets.
+        key: The field of ids, if there is one of that name.
+        first: Number of the first sequence.
+
+    Raises:
+        DecodeError: If there is one, naming both sequences.
+    """
+    if find_key(fields, key) is None:
+        return
+    values, offsets = packed[key]
+    id_offsets = np.asarray(offsets)
+    check_unique_ids(
+        hash_texts(values, id_offsets),
+        lambda i: values[id_offsets[i] : id_offsets[i + 1]].tobytes().decode(),
+        first,
+    )
+
+
+def _format_id(packed: Any, field: Field | None, at: int) -> str:
+    if packed is None or field is None or not kind_of(field).is_id:
+        return ""
+    values, offsets = packed
+    return f" ({values[offsets[at] : offsets[at + 1]].tobytes().decode()!r})"
