@@ -21,7 +21,11 @@ from seqdata.storage.fields import (
 from seqdata.storage.packing import FieldMismatch
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = (ROOT / "seqdata", ROOT / "plugins/seqdata-webdataset/seqdata_webdataset")
+ROOMS = ("storage", "readers", "batch", "collators", "loading", "lightning", "runs", "cli")
+LIBRARY = (
+    *(ROOT / "seqdata" / room for room in ROOMS),
+    ROOT / "plugins/seqdata-webdataset/seqdata_webdataset",
+)
 ASKS = re.compile(r"""\bdtype (?:[!=]=|(?:not )?in) \(?["'](?:str|bytes)["']|TEXT_DTYPES""")
 
 
