@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from seqdata.policies.sorted import Sorted
     from seqdata.policies.tbptt import TBPTT
     from seqdata.policies.token_budget import TokenBudget
+    from seqdata.policies.weighted import Weighted, balanced
     from seqdata.policies.windows import Windows
     from seqdata.random_streams import RandomStreams
     from seqdata.recurrent.lane_states import LaneStates
@@ -137,10 +138,12 @@ __all__ = [
     "UnknownNameError",
     "UnsafeContentError",
     "Vocabulary",
+    "Weighted",
     "Windows",
     "WorkerDiedError",
     "World",
     "__version__",
+    "balanced",
     "batch_size_fn",
     "columnar",
     "concat",
@@ -189,8 +192,10 @@ _DEFINED_IN = {
     "TBPTT": "policies.tbptt",
     "TokenBudget": "policies.token_budget",
     "Vocabulary": "fitting.vocabulary",
+    "Weighted": "policies.weighted",
     "Windows": "policies.windows",
     "World": "world",
+    "balanced": "policies.weighted",
     "batch_size_fn": "batch",
     "columnar": "loading.transforms.declare",
     "concat": "api",

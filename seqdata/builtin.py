@@ -23,6 +23,7 @@ POLICIES = {
     "sorted": "seqdata.policies.sorted:Sorted",
     "tbptt": "seqdata.policies.tbptt:TBPTT",
     "token-budget": "seqdata.policies.token_budget:TokenBudget",
+    "weighted": "seqdata.policies.weighted:Weighted",
     "windows": "seqdata.policies.windows:Windows",
 }
 COLLATORS = {

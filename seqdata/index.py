@@ -14,14 +14,15 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from seqdata import index_scans
 from seqdata.errors import ConfigError, PlanError, did_you_mean
+from seqdata.index_scans import NumberMap, chunk_numbers, count_earlier, read_values
 from seqdata.protocols import Store, SupportsParts
 
-SCAN_CHUNK = 1 << 16  # sequences looked at together in a pass over all lengths
-DEFAULT_AXIS = "time"
+SCAN_CHUNK = index_scans.SCAN_CHUNK
+DEFAULT_AXIS = index_scans.DEFAULT_AXIS
 Value = TypeVar("Value")
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-NumberMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class _HasLengths(Protocol):
@@ -67,6 +68,7 @@ class SequenceIndex:
         shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
         bases: Numbers -> those in the data that a view selects from; None without a view.
         parts: Name -> index of each part of the data, in order, for a mixture; empty for one store.
+        read_values: Name of a per-sequence field -> its values; None: only lengths are known.
 
     Raises:
         ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
@@ -80,6 +82,7 @@ class SequenceIndex:
     shifts: Mapping[str, int] = field(default_factory=dict)
     bases: NumberMap | None = None
     parts: Mapping[str, SequenceIndex] = field(default_factory=dict)
+    read_values: Callable[[str], NDArray[Any]] | None = None
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -150,6 +153,7 @@ class SequenceIndex:
             digest=lambda: store.fingerprint,
             bases=store.base_numbers,
             parts=parts,
+            read_values=lambda name: read_values(store, name),
         )
 
     def __len__(self) -> int:
@@ -223,9 +227,48 @@ class SequenceIndex:
         """Return an index with these changes of lengths along an axis, and without its shift."""
         shifts = {name: by for name, by in self.shifts.items() if name != axis}
         maps = {**self.maps, axis: chain}
-        return SequenceIndex(
-            self.lengths_of, self.keys, self.digest, maps, shifts, self.bases, parts
+        return replace(self, maps=maps, shifts=shifts, parts=parts, _memo={})
+
+    def select(self, numbers: NDArray[Any]) -> SequenceIndex:
+        """Return the index of some sequences, each as often as its number is there.
+
+        Args:
+            numbers: Integers (m,), of sequences.
+        """
+        keys, bases, read = self.keys, self.bases, self.read_values
+
+        def digest() -> str:
+            content = np.ascontiguousarray(numbers, dtype="<i8").tobytes()
+            return f"{self.fingerprint}:{hashlib.sha256(content).hexdigest()[:32]}"
+
+        def names(positions: Sequence[int]) -> Sequence[Any]:
+            chosen = [int(numbers[position]) for position in positions]
+            return chosen if keys is None else keys(chosen)
+
+        return replace(
+            self,
+            lengths_of={axis: lengths[numbers] for axis, lengths in self.lengths_of.items()},
+            keys=names,
+            digest=digest,
+            bases=lambda positions: (bases or _as_int64)(_as_int64(numbers[positions])),
+            read_values=None if read is None else lambda name: read(name)[numbers],
+            parts={},
+            _memo={},
         )
+
+    def values(self, name: str) -> NDArray[Any]:
+        """Return the values of a per-sequence field, (n,): numbers, or ``str``; read once.
+
+        Raises:
+            ConfigError: If only lengths are known, or there is no such field of one value each.
+        """
+        read = self.read_values
+        if read is None:
+            raise ConfigError(
+                f"index: the values of field {name!r} must come from a store, but only lengths are "
+                "known. Pass an array with a value for each sequence."
+            )
+        return self.remember(("values", name), lambda: read(name))
 
     @property
     def renumbers(self) -> bool:
@@ -235,7 +278,7 @@ class SequenceIndex:
     def _compute_renumbers(self) -> bool:
         if self.bases is None:
             return False
-        chunks = (_chunk_numbers(first, len(self)) for first in range(0, len(self), SCAN_CHUNK))
+        chunks = (chunk_numbers(first, len(self)) for first in range(0, len(self), SCAN_CHUNK))
         return any(not np.array_equal(self.bases(run), run) for run in chunks)
 
     def drawn_for(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -293,44 +336,8 @@ class SequenceIndex:
         return hasher.hexdigest()[:32]
 
 
-def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
-    """Return how many earlier positions hold the same sequence, int64 (count,).
-
-    Args:
-        bases: Position -> number of the sequence in the data.
-        count: How many positions there are.
-
-    Returns:
-        None if each is held once; if numbers are increasing, nothing is sorted or stored.
-    """
-    if _is_rising(bases, count):
-        return None
-    numbers = bases(np.arange(count, dtype=np.int64))
-    order = np.argsort(numbers, kind="stable")
-    ranked = numbers[order]
-    is_first = np.ones(count, dtype=bool)
-    is_first[1:] = ranked[1:] != ranked[:-1]
-    if is_first.all():
-        return None
-    positions = np.arange(count)
-    firsts = np.maximum.accumulate(np.where(is_first, positions, 0))
-    earlier = np.empty(count, dtype=np.int64)
-    earlier[order] = positions - firsts
-    return earlier
-
-
-def _is_rising(bases: NumberMap, count: int) -> bool:
-    last = -1
-    for first in range(0, count, SCAN_CHUNK):
-        numbers = bases(_chunk_numbers(first, count))
-        if numbers[0] <= last or (np.diff(numbers) <= 0).any():
-            return False
-        last = int(numbers[-1])
-    return True
-
-
-def _chunk_numbers(first: int, count: int) -> NDArray[np.int64]:
-    return np.arange(first, min(first + SCAN_CHUNK, count), dtype=np.int64)
+def _as_int64(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    return numbers.astype(np.int64)
 
 
 def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:

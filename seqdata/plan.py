@@ -18,6 +18,8 @@ from seqdata.errors import PlanError
 from seqdata.plan_table import (
     ArrayTable,
     BatchTable,
+    DrawnBatch,
+    DrawnTable,
     PartLabel,
     PartTable,
     PlanBatch,
@@ -159,6 +161,18 @@ class Plan:
         )
         return plan
 
+    def with_table(self, wrap: Callable[[BatchTable], BatchTable], origin: PlanOrigin) -> Plan:
+        """Return a plan of the batches that ``wrap`` makes of these, for a policy around a policy.
+
+        Args:
+            wrap: Called with what makes the batches.
+            origin: What the new plan is made from.
+        """
+        return Plan.lazy(
+            wrap(self._table), origin, lanes=self.lanes, overlap=self.overlap, carry=self.carry,
+            lookahead=self.lookahead,
+        )  # fmt: skip
+
     def slice(self, first: int, stop: int) -> ArrayTable:
         """Return batches ``first:stop`` at once; the next ``prepare`` lies after them.
 
@@ -179,6 +193,16 @@ class Plan:
         """Return which part of a mixture each of these batches is from; None without a mixture."""
         label = getattr(self._table, "label", None)  # `isinstance` of a protocol takes 10 us
         return None if label is None else cast(PartTable, self._table).label(numbers)
+
+    def drawn_batch(self, number: int) -> DrawnBatch | None:
+        """Return what tells a batch's draws of one sequence apart; None if each comes once."""
+        drawn_batch = getattr(self._table, "drawn_batch", None)
+        return None if drawn_batch is None else cast(DrawnTable, self._table).drawn_batch(number)
+
+    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the weights of the rows of batches, float32 (rows,); None if all are 1."""
+        row_weights = getattr(self._table, "row_weights", None)
+        return None if row_weights is None else cast(DrawnTable, self._table).row_weights(numbers)
 
     def lr_scale(self, number: int) -> float:
         """Return the length of a batch's chunks over the usual one; 1 where they do not vary."""

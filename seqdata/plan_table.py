@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import PlanError
+from seqdata.index import SequenceIndex
 
 
 class PlanBatch(NamedTuple):
@@ -91,6 +92,30 @@ class PartTable(Protocol):
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel]:
         """Return where each of these batches is from."""
+        ...
+
+
+class DrawnBatch(NamedTuple):
+    """A batch of sequences that were drawn, some of them several times.
+
+    Attributes:
+        sequences: All that was drawn: position -> length, and what it is in the data.
+        spans: int64 (n, 3), the batch's spans with positions in ``sequences``.
+    """
+
+    sequences: SequenceIndex
+    spans: NDArray[np.int64]
+
+
+class DrawnTable(Protocol):
+    """A table of batches whose sequences may occur several times."""
+
+    def drawn_batch(self, number: int) -> DrawnBatch | None:
+        """Return what tells the draws of a sequence apart; None if this batch has none."""
+        ...
+
+    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the weights of the rows of batches, one batch after another; None: all 1."""
         ...
 
 

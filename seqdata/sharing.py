@@ -226,7 +226,10 @@ class RankPlan:
             table = self.plan.slice(number, stop).every(stride, max_rows)
         numbers = range(number, number + stride * len(table), stride)
         lengths = table.row_lengths()
-        return Steps(numbers, table, None, np.ones(len(lengths), np.float32), lengths, None)
+        weights = self.plan.row_weights(numbers)
+        if weights is None:
+            weights = np.ones(len(lengths), np.float32)
+        return Steps(numbers, table, None, weights, lengths, None)
 
     def _lane_steps(self, number: int, stop: int) -> Steps:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)

@@ -99,7 +99,8 @@ class StepPreparer:
             occurrences = None
             epoch = self.epoch if metadata.part_epoch is None else metadata.part_epoch
             if self.occurrences is not None:
-                occurrences = self.occurrences.number_spans(spans, epoch)
+                drawn = self.plan.drawn_batch(steps.numbers[i])
+                occurrences = self.occurrences.number_spans(spans, epoch, drawn)
             request = StepRequest(
                 spans=spans, ids=chosen.ids[part], epoch=epoch, horizon=horizon,
                 joint_targets=self.joint_targets and is_whole_row, occurrences=occurrences,

@@ -49,6 +49,7 @@ from seqdata.loading.value_options import ValueOptions
 from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
+from seqdata.planning.wrapping import count_epoch_batches, find_base_policy
 from seqdata.protocols import (
     Collator,
     Policy,
@@ -96,7 +97,7 @@ class EpochEngine:
         collator: Any = self._make_collator()
         joint_targets = isinstance(collator, SupportsJointTargets) and collator.joint_targets
         fetcher, occurrences = self._make_fetcher()
-        check_bounded_lengths(self._reader, policy, options.on_error)
+        check_bounded_lengths(self._reader, find_base_policy(policy), options.on_error)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collated)
@@ -110,6 +111,7 @@ class EpochEngine:
         self._prefetchers: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
         self.index: SequenceIndex = self._reader.build_index()
         self.num_batches: int = policy.num_batches(self.index)
+        self.num_batches = self.count_batches(0)
         if not self.num_batches:
             raise make_empty_plan_error(self.index, policy, self._reader)
         self._check_filler_marks(self.num_batches)
@@ -131,9 +133,10 @@ class EpochEngine:
 
     def count_batches(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""
-        if isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies:
-            return self.policy.num_batches_of(self.index, self._effective_epoch(epoch))
-        return self.num_batches
+        if not self.has_varying_epochs:
+            return self.num_batches
+        epoch = self._effective_epoch(epoch)
+        return count_epoch_batches(self.policy, self.index, seed=self.options.seed, epoch=epoch)
 
     def count_steps(self, epoch: int) -> int:
         """Return the steps of an epoch, the same on all ranks."""
@@ -326,7 +329,8 @@ class EpochEngine:
 
     def _make_fetcher(self) -> tuple[Fetcher, Occurrences | None]:
         """Return what makes columns, and what tells the drawings of one sequence apart."""
-        reader, policy, seed = self._reader, self.policy, self.options.seed
+        reader, seed = self._reader, self.options.seed
+        policy = find_base_policy(self.policy)
         value_options = (
             self.options.value_options if self.options.value_options != ValueOptions() else None
         )
@@ -341,9 +345,14 @@ class EpochEngine:
         ), occurrences
 
     def _number_crops(
-        self, policy: SupportsCrops, spans: NDArray[np.int64], epoch: int
+        self,
+        policy: SupportsCrops,
+        spans: NDArray[np.int64],
+        epoch: int,
+        drawn: SequenceIndex | None,
     ) -> NDArray[np.int64]:
-        return policy.crop_numbers(self.index, spans, seed=self.options.seed, epoch=epoch)
+        index = self.index if drawn is None else drawn
+        return policy.crop_numbers(index, spans, seed=self.options.seed, epoch=epoch)
 
     def _make_collator(self) -> Collator:
         collator: Any = self.options.collator

@@ -12,6 +12,7 @@ from seqdata.loading.options import OnError
 from seqdata.loading.output import Output
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
+from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, SupportsCrops, SupportsMixing
 from seqdata.sharing import Tail
 from seqdata.world import World
@@ -98,7 +99,7 @@ def make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldRea
     lengths = index.lengths_of[reader.axis]
     have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
     shift = f", and a shift takes {reader.shift} of each" if reader.shift else ""
-    has_crops = isinstance(policy, SupportsCrops)
+    has_crops = isinstance(find_base_policy(policy), SupportsCrops)
     advice = "no window fits: make it shorter" if has_crops else "look at `empty` and `too_long`"
     return PlanError(
         f"loader: no sequence of {len(lengths)} is left to play under {describe_policy(policy)}: "

@@ -109,6 +109,11 @@ class WholeSequences:
             return -(-lengths // self.max_length)
         return ((lengths > 0) & (lengths <= self.max_length)).astype(np.int64)
 
+    @property
+    def items_per_sequence(self) -> int | None:
+        """How many items each sequence makes that is not left out; None: it differs."""
+        return None if self.max_length is not None and self.too_long == "split" else 1
+
     def longest(self, lengths: NDArray[np.int64]) -> int:
         """Return the timesteps of the longest item of these sequences, 0 for none."""
         if self.max_length is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, PartLabel, PlanBatch, offsets_from_sizes
+from seqdata.plan_table import ArrayTable, DrawnBatch, PartLabel, PlanBatch, offsets_from_sizes
 from seqdata.planning.part_order import PartOrder
 from seqdata.protocols import Policy
 
@@ -170,6 +170,23 @@ class MixTable:
         """Return the part and its own epoch that each of these batches is from."""
         located = map(self._locate, numbers)
         return [PartLabel(self.parts[part].name, epoch) for part, epoch, _ in located]
+
+    def drawn_batch(self, number: int) -> DrawnBatch | None:
+        """Return what tells the draws of a sequence apart, in a part that is weighted."""
+        part, epoch, own_number = self._locate(number)
+        return self.parts[part].plan(epoch).drawn_batch(own_number)
+
+    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the weights of the rows of batches; None: all are 1."""
+        if not any(getattr(run.policy, "importance", False) for run in self.parts):
+            return None
+        weights = []
+        for part, epoch, own_number in map(self._locate, numbers):
+            plan = self.parts[part].plan(epoch)
+            rows = plan.row_weights([own_number])
+            ones = np.ones(len(plan.batch(own_number).lengths), dtype=np.float32)
+            weights.append(ones if rows is None else rows)
+        return np.concatenate(weights)
 
     def _drawn_runs(self) -> Iterator[PartRun]:
         """Yield the parts that may be drawn from."""

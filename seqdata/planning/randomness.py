@@ -39,6 +39,8 @@ class Purpose(IntEnum):
     PER_RANK = 17  # those of each rank
     PER_LANE = 18  # those of each lane
     PARTS = 19  # where the parts of a mixture begin; the seed of each, by a digest of its name
+    OFFSET = 20  # where the systematic sample of a weighted epoch begins
+    DRAWS = 21  # the order of the sequences that it goes along
 
 
 @dataclass(frozen=True, slots=True)

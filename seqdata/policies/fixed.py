@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import build_plan, count_batches
@@ -66,6 +69,15 @@ class Fixed:
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
         """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
         return count_planned(self._select_items(index))
+
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        return self._make_rule().count_items(lengths)
+
+    @property
+    def items_per_sequence(self) -> int | None:
+        """How many items each sequence makes that is not left out; None: it differs."""
+        return self._make_rule().items_per_sequence
 
     def _make_cutter(self) -> FixedSizeCutter:
         return FixedSizeCutter(self.batch_size, order_randomly, is_arranged=False)

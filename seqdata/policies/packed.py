@@ -84,6 +84,15 @@ class Packed:
         """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
         return count_planned(self._select_items(index))
 
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        return self._make_rule().count_items(lengths)
+
+    @property
+    def items_per_sequence(self) -> int | None:
+        """None: the number of batches depends on lengths."""
+        return None
+
     def _make_cutter(self) -> PackedRowsCutter:
         return PackedRowsCutter(self.rows, self.row_length)
 

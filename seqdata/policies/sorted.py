@@ -74,6 +74,15 @@ class Sorted:
         """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
         return count_planned(self._select_items(index))
 
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        return self._make_rule().count_items(lengths)
+
+    @property
+    def items_per_sequence(self) -> int | None:
+        """How many items each sequence makes that is not left out; None: it differs."""
+        return self._make_rule().items_per_sequence
+
     def _make_cutter(self) -> FixedSizeCutter:
         return FixedSizeCutter(self.batch_size, _order_by_length, is_arranged=True)
 

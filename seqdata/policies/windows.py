@@ -115,6 +115,15 @@ class Windows:
             numbers[rule.bounds(pieces, draw)[0] == spans[:, 1]] = crop
         return numbers
 
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        return self._make_rule().count_items(lengths)
+
+    @property
+    def items_per_sequence(self) -> int | None:
+        """How many items each sequence makes that is not left out; None: it differs."""
+        return self.per_sequence if self.random else None
+
     def _make_cutter(self) -> FixedSizeCutter:
         return FixedSizeCutter(self.batch_size, order_randomly, is_arranged=False)
 

@@ -13,6 +13,7 @@ from seqdata.host import default_host
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions
+from seqdata.planning.wrapping import has_draws
 from seqdata.protocols import Policy, Store
 from seqdata.resolve import resolve_collator, resolve_policy, resolve_store
 from seqdata.runs.options import DataKind, DataOptions, disable_shuffle
@@ -151,6 +152,12 @@ class DataSources:
         if is_evaluation and options.eval_batching is not None:
             batching = options.eval_batching
         policy = resolve_policy(batching)
+        if is_evaluation and batching is options.eval_batching and has_draws(policy):
+            raise ConfigError(
+                "datamodule: `eval_batching` must play each sequence once, but draws by weight. "
+                "Pass the policy within, or leave it out: `batching` is then evaluated without "
+                "its weights."
+            )
         if is_evaluation or context.is_frozen:
             policy = disable_shuffle(policy)
         return policy

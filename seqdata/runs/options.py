@@ -12,6 +12,7 @@ from seqdata.errors import ConfigError
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions, OnError
 from seqdata.loading.value_options import DTypes, ValueOptions
+from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import CollatorLike, is_map_style
 from seqdata.sharing import Tail
@@ -186,7 +187,11 @@ class DataOptions:
 
 
 def disable_shuffle(policy: Policy) -> Policy:
-    """Return the policy in the order that evaluation wants, where it has a choice."""
+    """Return the policy that evaluation plans with: each sequence once, in a fixed order.
+
+    Of a policy around another it is the innermost, and in the data's order where it has a choice.
+    """
+    policy = find_base_policy(policy)
     dataclass_policy: Any = policy  # a Policy need not be a dataclass, as far as the type goes
     if not dataclasses.is_dataclass(dataclass_policy):
         return policy

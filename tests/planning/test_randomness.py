@@ -108,6 +108,8 @@ def test_purposes_keep_their_numbers():
         "PER_RANK": 17,
         "PER_LANE": 18,
         "PARTS": 19,
+        "OFFSET": 20,
+        "DRAWS": 21,
     }
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.index import count_earlier
+from seqdata.index import SequenceIndex
+from seqdata.index_scans import count_earlier
+from seqdata.plan_table import DrawnBatch
 from seqdata.protocols import Store
 
-CropNumbersFn = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
-"""``crops(spans, epoch)``: int64 (n, 3) and an epoch -> int64 (n,)."""
+CropNumbersFn = Callable[[NDArray[np.int64], int, SequenceIndex | None], NDArray[np.int64]]
+"""``crops(spans, epoch, drawn)``: int64 (n, 3), an epoch and what was drawn -> int64 (n,)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,15 +30,27 @@ class Occurrences:
     earlier_counts: NDArray[np.int64] | None
     crop_numbers: CropNumbersFn | None = None
 
-    def number_spans(self, spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64] | None:
+    def number_spans(
+        self, spans: NDArray[np.int64], epoch: int, drawn: DrawnBatch | None = None
+    ) -> NDArray[np.int64] | None:
         """Return the number of each span, int64 (n,); None: all are 0.
 
         The upper half of a number is the position's, the lower half the crop's.
+
+        Args:
+            spans: int64 (n, 3), the first of a batch.
+            epoch: Of its plan.
+            drawn: What tells draws of one sequence apart; None: each is drawn once.
         """
-        numbers = None if self.earlier_counts is None else self.earlier_counts[spans[:, 0]]
+        index = None
+        if drawn is not None:
+            index, spans = drawn.sequences, drawn.spans[: len(spans)]
+            numbers: NDArray[np.int64] | None = index.drawn_for(spans[:, 0])[0]
+        else:
+            numbers = None if self.earlier_counts is None else self.earlier_counts[spans[:, 0]]
         if self.crop_numbers is None:
             return numbers
-        crops = self.crop_numbers(spans, epoch)
+        crops = self.crop_numbers(spans, epoch, index)
         return crops if numbers is None else (numbers << 32) + crops
 
 

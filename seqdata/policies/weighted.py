@@ -1,0 +1,356 @@
+"""Policy ``weighted``: sequences drawn by weight, then batched by another policy.
+
+What ``WeightedRandomSampler`` is used for, as part of the plan: the same on any number of ranks and
+workers, with an exact number of batches, resumed in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, must_be
+from seqdata.index import SCAN_CHUNK, SequenceIndex
+from seqdata.plan import Plan, PlanOrigin
+from seqdata.plan_table import BatchTable
+from seqdata.planning.build import make_fingerprint
+from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
+from seqdata.planning.fixed_size import check_count
+from seqdata.planning.randomness import Draw
+from seqdata.planning.wrapping import SupportsItemCounts, count_epoch_batches, has_draws
+from seqdata.protocols import Policy, SupportsMixing
+from seqdata.report import PlanReport, make_report
+
+_CACHED_EPOCHS = 2  # of what was drawn: a reader may be in the next epoch already
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """Weights that draw each value of a field equally often; see ``balanced``."""
+
+    field: str
+
+
+def balanced(field: str) -> Balanced:
+    """Return weights for ``Weighted``: 1 / (how often a sequence's value of a field occurs).
+
+    Each value is then drawn equally often, whatever its share in the data.
+
+    Args:
+        field: Name of a field with one value per sequence: a number or a text.
+    """
+    return Balanced(field)
+
+
+class WeightArray:
+    """Weights that were passed as an array; equal if their digests are.
+
+    Args:
+        values: float64 (n,).
+
+    Attributes:
+        values: The same.
+        digest: Of the values, 32 hex digits.
+    """
+
+    __slots__ = ("digest", "values")
+
+    def __init__(self, values: NDArray[np.float64]) -> None:
+        self.values = values
+        self.digest = hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        return f"WeightArray({len(self.values)} of digest {self.digest})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WeightArray) and other.digest == self.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """Batches of sequences that are drawn by weight, different ones in every epoch.
+
+    A sequence is drawn as often as ``draws * weight / sum of weights`` says, rounded down or up at
+    random so that this is the mean over epochs. With equal weights and no ``draws`` each comes
+    once. Sequences that the inner policy leaves out (too long, empty) are not drawn.
+
+    Evaluation is planned by the inner policy alone: each sequence once.
+
+    Args:
+        policy: Makes batches of what is drawn; any policy without lanes.
+        weights: Name of a field with one number per sequence; an array (sequences,) in the order of
+            the store; ``balanced("label")``; None: all are equal.
+        draws: Sequences of an epoch, a repeated one each time; None: as many as the inner policy
+            plans.
+        importance: Whether ``batch.weight`` is 1 / (N p) for a sequence that is drawn with
+            probability p of N sequences, so that a weighted mean is that of the data as it is.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata.policies.fixed import Fixed
+        >>> index = SequenceIndex.from_lengths([3, 1, 2])
+        >>> plan = Weighted(Fixed(2), weights=[0, 1, 3], draws=4).plan(index, seed=0, epoch=0)
+        >>> sorted(plan.spans[:, 0].tolist())
+        [1, 2, 2, 2]
+    """
+
+    policy: Policy
+    weights: str | Balanced | WeightArray | Sequence[float] | None = None
+    draws: int | None = None
+    importance: bool = False
+
+    def __post_init__(self) -> None:
+        _check_inner(self.policy)
+        if not (self.weights is None or isinstance(self.weights, str | Balanced | WeightArray)):
+            object.__setattr__(self, "weights", _make_array(self.weights))
+        if self.draws is not None:
+            check_count("weighted", "draws", self.draws)
+            _check_draws(self.draws)
+        if not isinstance(self.importance, bool):
+            raise ConfigError(
+                must_be("policy 'weighted': `importance`", "True or False", f"{self.importance!r}")
+            )
+
+    @property
+    def axis(self) -> str:
+        """The axis that is planned on."""
+        return self.policy.axis
+
+    @property
+    def inner_policy(self) -> Policy:
+        """The policy that makes the batches."""
+        return self.policy
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+        rates = self._find_rates(index)
+        drawn = self._draw(index, rates, Draw(seed, epoch))
+        inner = self.policy.plan(drawn.index, seed=seed, epoch=epoch)
+        self._check_plan(inner)
+        weights = rates.importance() if self.importance else None
+
+        def make_fingerprint_of_draws() -> str:
+            text = f"{make_fingerprint(index, self, seed, epoch)};{rates.digest}"
+            return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+        def report(table: BatchTable) -> PlanReport:
+            of_inner, numbers = inner.report, drawn.numbers.astype(np.int64)
+            is_dropped = rates.fixed == 0
+            is_dropped[numbers[of_inner.dropped]] = True
+            return replace(
+                make_report(table),
+                dropped=np.flatnonzero(is_dropped),
+                split=np.unique(numbers[of_inner.split]),
+                truncated=np.unique(numbers[of_inner.truncated]),
+            )
+
+        origin = PlanOrigin(fingerprint=make_fingerprint_of_draws, report=report)
+        return inner.with_table(lambda table: RenumberedTable(table, drawn, weights), origin)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Return the number of batches of every epoch; if they vary, of seed 0's first."""
+        return self.num_batches_drawn(index, seed=0, epoch=0)
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs differ in their number of batches, as the lengths do that are drawn."""
+        policy = self.policy
+        return not isinstance(policy, SupportsItemCounts) or policy.items_per_sequence is None
+
+    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
+        """Return the number of batches of an epoch of seed 0."""
+        return self.num_batches_drawn(index, seed=0, epoch=epoch)
+
+    def num_batches_drawn(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+        """Return the number of batches of an epoch of a seed."""
+        rates = self._find_rates(index)
+        if not rates.draws:
+            return 0
+        if self.varies:
+            drawn = self._draw(index, rates, Draw(seed, epoch))
+            return count_epoch_batches(self.policy, drawn.index, seed=seed, epoch=epoch)
+
+        def count() -> int:  # any of as many sequences make as many batches
+            return self.policy.num_batches(index.select(np.resize(rates.support, rates.draws)))
+
+        return index.remember(("batches drawn", self), count)
+
+    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
+        """Return how many sequences, or pieces of them, epoch 0 holds, and their timesteps."""
+        measures = self.plan(index, seed=0, epoch=0).measures
+        return int(measures.rows.sum()), int(measures.timesteps.sum())
+
+    def expected_draws(self, index: SequenceIndex) -> NDArray[np.float64]:
+        """Return how often each sequence is drawn in an epoch on average, float64 (n,)."""
+        return self._find_rates(index).expected()
+
+    def _draw(self, index: SequenceIndex, rates: DrawRates, draw: Draw) -> DrawnSequences:
+        """Return the sequences of an epoch; the last ones are kept."""
+        empty: dict[Draw, DrawnSequences] = {}
+        cache = index.remember(("drawn", self), lambda: empty)
+        drawn = cache.get(draw)
+        if drawn is None:
+            numbers = rates.draw_numbers(draw)
+            drawn = DrawnSequences(numbers, index.select(numbers))
+            for old in list(cache)[: 1 - _CACHED_EPOCHS]:  # a reader thread may do the same
+                cache.pop(old, None)
+            cache[draw] = drawn
+        return drawn
+
+    def _find_rates(self, index: SequenceIndex) -> DrawRates:
+        """Return how often sequences are drawn, worked out once per index."""
+        key = ("rates", self.policy, self.weights, self.draws)
+        return index.remember(key, lambda: self._compute_rates(index))
+
+    def _compute_rates(self, index: SequenceIndex) -> DrawRates:
+        weights = self._compute_weights(index)
+        positive = np.flatnonzero(weights)
+        # raises what the policy refuses, before a run and not in the epoch that draws it
+        self.policy.num_batches(index if len(positive) == len(index) else index.select(positive))
+        is_planned = _find_planned(index, self.policy)
+        weights[~is_planned] = 0
+        if not weights.any():
+            return DrawRates(np.zeros(len(index), dtype=np.int64), 0)
+        draws = int(np.count_nonzero(is_planned)) if self.draws is None else self.draws
+        _check_draws(draws)
+        if isinstance(self.weights, Balanced):
+            weights = _balance(weights > 0, index.values(self.weights.field))
+        return DrawRates.from_weights(weights, draws)
+
+    def _compute_weights(self, index: SequenceIndex) -> NDArray[np.float64]:
+        """Return the weight of each sequence, float64 (n,); of balanced ones 1."""
+        weights = self.weights
+        if isinstance(weights, str):
+            values = index.values(weights)
+            return _check_values(values, f"field {weights!r}", index)
+        if isinstance(weights, Balanced):
+            _check_labels(index.values(weights.field), weights.field, index)
+        elif weights is not None:
+            values = cast(WeightArray, weights).values
+            if len(values) != len(index):
+                raise ConfigError(
+                    f"policy 'weighted': `weights` must have a value for each of {len(index)} "
+                    f"sequences, but has {len(values)}. Pass those of this store, in its order."
+                )
+            return values.copy()
+        return np.ones(len(index))
+
+    def _check_plan(self, inner: Plan) -> None:
+        if inner.lanes:
+            raise _make_lanes_error(inner.lanes)
+        if self.importance and len(inner) and inner.batch(0).rows is not None:
+            raise ConfigError(
+                "policy 'weighted': `importance` must be False where a row holds several "
+                "sequences, since a row has one weight. Leave it out."
+            )
+
+
+def _check_inner(policy: Any) -> None:
+    missing = {"axis", "num_batches", "plan"} - set(dir(policy))
+    if missing or isinstance(policy, type):
+        raise ConfigError(
+            must_be(
+                "policy 'weighted': `policy`", "a policy", f"{policy!r}", "Pass e.g. Bucketed(64)"
+            )
+        )
+    if isinstance(policy, SupportsMixing):
+        raise ConfigError(
+            "policy 'weighted': `policy` must plan one data set, but is a mixture. Weigh the "
+            "sequences of a part: Mix({name: Part(1, Weighted(...))})."
+        )
+    lanes = getattr(policy, "lanes", 0)
+    if isinstance(lanes, int) and lanes:
+        raise _make_lanes_error(lanes)
+    if has_draws(policy):
+        raise ConfigError(
+            "policy 'weighted': `policy` must plan each sequence once, but draws by weight itself. "
+            "Multiply the weights, and pass the policy within."
+        )
+
+
+def _make_lanes_error(lanes: int) -> ConfigError:
+    return ConfigError(
+        f"policy 'weighted': `policy` must make independent batches, but has {lanes} lanes, which "
+        "carry a state from batch to batch. Pass e.g. Bucketed(64)."
+    )
+
+
+def _check_draws(draws: int) -> None:
+    if draws > MAX_DRAWS:
+        raise ConfigError(
+            must_be("policy 'weighted': `draws`", f"at most {MAX_DRAWS}", f"{draws}", "Pass fewer")
+        )
+
+
+def _make_array(weights: Any) -> WeightArray:
+    return WeightArray(_check_values(np.asarray(weights), "`weights`"))
+
+
+def _check_values(
+    values: NDArray[Any], name: str, index: SequenceIndex | None = None
+) -> NDArray[np.float64]:
+    """Return weights as float64 (n,).
+
+    Raises:
+        ConfigError: If they are not numbers, one is negative, infinite or NaN, or none above 0.
+    """
+    if values.ndim != 1 or values.dtype.kind not in "biuf":
+        raise ConfigError(
+            f"policy 'weighted': {name} must have one number for each sequence, but is "
+            f"{values.dtype} of {values.ndim} dimensions. Pass numbers, the name of a field, or "
+            "balanced(field)."
+        )
+    weights = values.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        first = wrong[0]
+        sequence = f"sequence {first if index is None else index.names([first])}"
+        raise ConfigError(
+            f"policy 'weighted': {name} must be finite and at least 0, but is {weights[first]} for "
+            f"{sequence}. Give it 0 to leave it out."
+        )
+    if len(weights) and not weights.any():
+        raise ConfigError(
+            f"policy 'weighted': {name} must be above 0 for a sequence, but all are 0. Pass other "
+            "weights."
+        )
+    return weights
+
+
+def _check_labels(values: NDArray[Any], name: str, index: SequenceIndex) -> None:
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        first = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ConfigError(
+            f"policy 'weighted': field {name!r} must be a label to balance by, but is "
+            f"{values[first]} for sequence {index.names([first])}. Store a finite number or a text."
+        )
+
+
+def _balance(is_planned: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return 1 / (how often its value occurs) for each sequence that is planned, float64 (n,)."""
+    weights = np.zeros(len(values))
+    _, value_numbers, counts = np.unique(
+        values[is_planned], return_inverse=True, return_counts=True
+    )
+    weights[is_planned] = 1 / counts[value_numbers]
+    return weights
+
+
+def _find_planned(index: SequenceIndex, policy: Policy) -> NDArray[np.bool_]:
+    """Return which sequences a policy makes anything of, bool (n,)."""
+    is_planned = np.ones(len(index), dtype=np.bool_)
+    if isinstance(policy, SupportsItemCounts):
+        for first in range(0, len(index), SCAN_CHUNK):
+            lengths = np.asarray(index.run(policy.axis, first, first + SCAN_CHUNK), dtype=np.int64)
+            is_planned[first : first + SCAN_CHUNK] = policy.count_items(lengths) > 0
+    return is_planned
