@@ -22,8 +22,6 @@ LONGER = {
     "seqdata/storage/views.py": 413,
 }
 LONGER_FUNCTIONS = {
-    "seqdata/loading/loader.py __init__": 63,
-    "seqdata/loading/workers/handle.py start_worker": 70,
     "seqdata/storage/arrow/write.py write_arrow": 60,
     "seqdata/storage/indexed/file_fields.py make_file_fields": 62,
     "plugins/seqdata-webdataset/seqdata_webdataset/tar_headers.py iter_members": 62,

@@ -39,7 +39,6 @@ UNCLEAR = re.compile(
 LEFT = {
     "plugins/seqdata-webdataset": 44,
     "seqdata/lightning": 134,
-    "seqdata/loading": 117,
     "seqdata/recurrent": 33,
     "seqdata/runs": 47,
     "seqdata/storage": 233,

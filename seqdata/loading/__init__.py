@@ -1,1 +1,1 @@
-"""Executes the share of a rank: reading, transforms, collating, fetching ahead."""
+"""Makes the batches of a rank's share: reading, transforms, collating, prefetching."""

@@ -1,6 +1,6 @@
-"""A batch in which a sequence cannot be read or transformed, made without it.
+"""Rebuilds a batch without the sequences that cannot be read or transformed.
 
-The rows stay as many as they were planned, on every rank: a bad row is masked (weight 0, zeros), or
+The number of rows stays as planned, on every rank: a bad row is masked (weight 0, zeros), or
 replaced by the longest other row of the batch, cropped.
 """
 
@@ -24,18 +24,18 @@ from seqdata.sharing import Step
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.fields import kind_of
 
-_MAX_PROBES = 16  # sequences that are transformed to see what a transform makes
+_MAX_PROBES = 16  # sequences that are transformed to learn the fields of the results
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepairedBatch:
-    """A batch without its bad rows.
+    """The columns of a batch without its bad rows.
 
     Attributes:
-        step: With the weights and spans that it has now.
-        columns: Of all rows.
+        step: The step with its new weights and spans.
+        columns: The columns of all rows.
         axes: Which field runs along which axis.
-        errors: Span -> what was wrong with it.
+        errors: Number of a span -> its error.
     """
 
     step: Step
@@ -45,7 +45,7 @@ class RepairedBatch:
 
 
 def is_about_data(error: Exception) -> bool:
-    """Return whether an error may be one sequence's: of stored data, or of somebody else's code."""
+    """Return whether an error may concern a single sequence: its stored data, or user code."""
     if isinstance(error, SeqDataError):
         return isinstance(error, DataError)
     return not isinstance(error, MemoryError)
@@ -54,19 +54,19 @@ def is_about_data(error: Exception) -> bool:
 def repair_batch(
     fetcher: Fetcher, step: Step, request: StepRequest, on_error: OnError
 ) -> RepairedBatch | None:
-    """Read the spans of a step one by one, and make the batch without those that fail.
+    """Return the batch of a step without the spans that fail, read one by one.
 
     Args:
         fetcher: Reads and transforms.
-        step: What was planned.
-        request: What it asks for.
+        step: The planned step.
+        request: The request of the step.
         on_error: ``mask`` or ``replace``; rows of several spans are masked.
 
     Returns:
-        None where no span fails by itself.
+        None if no span fails by itself.
     """
     planned_step = step
-    if step.wide is not None:  # what follows a row in the stream belongs to it
+    if step.wide is not None:  # a row includes the timesteps that follow it in the stream
         step = step._replace(spans=step.wide.spans, rows=step.wide.rows)
     rows: list[dict[str, Any]] = []
     errors: dict[int, Exception] = {}
@@ -100,9 +100,9 @@ def repair_batch(
 
 
 def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
-    """Return a step whose spans are as long as what was delivered, which may be less than planned.
+    """Return a step whose spans have the delivered lengths, which may be below the planned ones.
 
-    A row that holds nothing has weight 0.
+    An empty row has weight 0.
     """
     ragged_names = (name for name in columns if name != TARGETS and axes.along(name) == axes.axis)
     name = next(ragged_names, None)
@@ -137,7 +137,7 @@ def _fetch_one(fetcher: Fetcher, request: StepRequest, number: int) -> tuple[dic
 
 
 def _copy_piece(column: Any) -> NDArray[Any]:
-    """Copy the only piece of a column, with all checks that filling has."""
+    """Return a copy of the only piece of a column, with all checks of ``fill``."""
     length = int(column.lengths[0])
     out = np.empty((length, *column.shape), dtype=column.dtype)
     column.fill(out, np.array([0, length], dtype=np.int64), None)
@@ -145,7 +145,7 @@ def _copy_piece(column: Any) -> NDArray[Any]:
 
 
 def _find_replacement(request: StepRequest, errors: Mapping[int, Exception]) -> int | None:
-    """Return the longest span that is good."""
+    """Return the number of the longest good span."""
     lengths = request.lengths.copy()
     lengths[list(errors)] = -1
     longest = int(lengths.argmax())
@@ -156,7 +156,7 @@ def _replace_bad_rows(
     step: Step, request: StepRequest, rows: list[dict[str, Any]], errors: Mapping[int, Exception],
     replacement: int, axes: Axes,
 ) -> Step:  # fmt: skip
-    """Put the donor, cropped to what was planned, in the place of each bad row."""
+    """Replace each bad row by the donor, cropped to the planned length."""
     spans = request.spans.copy()
     replacement_length = int(request.lengths[replacement])
     for number in errors:
@@ -177,7 +177,7 @@ def _is_ragged(axes: Axes, name: str, piece: Any) -> bool:
 
 
 def _mask_bad_rows(step: Step, errors: Mapping[int, Exception]) -> Step:
-    """Take the weight of each row that holds a bad span."""
+    """Set the weight of each row that contains a bad span to 0."""
     weights = step.weights.copy()
     rows = np.array(list(errors), dtype=np.int64)
     if step.rows is not None:
@@ -187,10 +187,10 @@ def _mask_bad_rows(step: Step, errors: Mapping[int, Exception]) -> Step:
 
 
 def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, Any], Axes]:
-    """Return pieces that show what there is, and their axes, where no span of the batch can.
+    """Return example pieces by field, and their axes, if no span of the batch is good.
 
     Raises:
-        DataError: If a transform makes fields that nobody has seen.
+        DataError: If the fields of the transform's results are unknown.
     """
     reader = fetcher.reader
     if reader.transform is not None:
@@ -214,7 +214,7 @@ def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, An
 
 
 def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, Any], Axes]:
-    """Transform other sequences of the store until one shows what is made of them."""
+    """Return the result for another sequence of the store, the first that can be transformed."""
     reader = fetcher.reader
     numbers = np.linspace(0, len(reader.store) - 1, _MAX_PROBES).astype(np.int64)
     for number in np.unique(numbers).tolist():
@@ -228,15 +228,16 @@ def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, 
             if not is_about_data(error):
                 raise
     raise DataError(
-        f"loader: the transform fails for every sequence of a batch and for {len(numbers)} others, "
-        "so what it makes is not known, must be for `on_error`; repair the data or the transform"
+        f"loader: the transform fails for every sequence of a batch and for {len(numbers)} "
+        "others, so that the fields of its results are unknown. Repair the data or the "
+        "transform."
     )
 
 
 def _make_zeros(
     fetcher: Fetcher, request: StepRequest, number: int, template: Mapping[str, Any], axes: Axes
 ) -> dict[str, Any]:
-    """Return zeros in place of one span: as long as planned, so that the batch has its shape."""
+    """Return zeros in place of a span, of the planned length, so that the batch keeps its shape."""
     pieces: dict[str, Any] = {}
     length = int(request.lengths[number])
     lengths_of = fetcher.reader.store.lengths_of

@@ -1,9 +1,9 @@
-"""Prepares steps before any I/O: what each asks for, and its batch's metadata without data.
+"""Prepares steps before any I/O: the request of each, and the metadata of its batch.
 
-Every step, dealt or of lanes, is described as one of a run of steps, whose arrays are computed at
-once: a batch costs views of them. Every tensor has its part of memory to itself, so what a user
-does to one reaches no other batch. Place in the flow: RankPlan -> step requests and metadata ->
-pipeline. Reads: a plan. Makes: both, step by step.
+Every step, with or without lanes, is described as part of a run of steps, whose arrays are computed
+at once: a batch costs views of them. Each tensor has its own part of the memory, so that changing
+it in place affects no other batch. Place in the flow: RankPlan -> step requests and metadata ->
+pipeline.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from seqdata.protocols import SupportsParts
 from seqdata.sharing import RankPlan, Step, Steps
 
 _NO_LABEL = PartLabel(None, None)
-_MAX_ROWS = 1 << 13  # of the steps that are described at once
+_MAX_ROWS = 1 << 13  # of steps that are described at once
 
 
 class PreparedStep(NamedTuple):
-    """One step.
+    """One step, before its data is read.
 
     Attributes:
-        request: What it asks for.
-        metadata: Its batch, without data and counts.
-        make_step: Makes the step itself.
+        request: The spans to read.
+        metadata: Attributes of its batch, without data and counts.
+        make_step: Returns the step.
     """
 
     request: StepRequest
@@ -47,7 +47,7 @@ class PreparedStep(NamedTuple):
 
 
 class _StepSpans(NamedTuple):
-    """Spans of many steps, their base numbers, and where each step's begin."""
+    """The spans of many steps, their base numbers, and the offsets of the steps."""
 
     spans: NDArray[np.int64]
     ids: NDArray[np.int64]
@@ -59,10 +59,10 @@ class StepPreparer:
     """Prepares the steps of one epoch.
 
     Attributes:
-        reader: What reads.
-        occurrences: Numbers the draws of each span's sequence; None: nothing is drawn.
+        reader: Reads the fields.
+        occurrences: Counts the draws of each sequence; None if nothing is random.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
-        plan: Of the epoch.
+        plan: The plan of the epoch.
         epoch: Its number.
     """
 
@@ -73,7 +73,7 @@ class StepPreparer:
     epoch: int
 
     def prepare_from(self, share: RankPlan, first: int) -> Iterator[PreparedStep]:
-        """Return a step, and some that follow it: those that are at hand."""
+        """Return a step and some of the next ones, as far as they are prepared together."""
         return self._prepare_run(share.steps_from(first, _MAX_ROWS))
 
     def prepare(self, step: Step) -> PreparedStep:
@@ -123,7 +123,7 @@ class StepPreparer:
     def _pad_offsets(
         self, steps: Steps, has_whole_rows: list[bool]
     ) -> Iterable[NDArray[np.int64] | None]:
-        """Return where the pieces of each step lie in padded rows; None: the collator knows."""
+        """Return the offsets of each step's pieces in padded rows; None if not needed."""
         reader, wide = self.reader, steps.wide
         is_planned = self.joint_targets and reader.transform is None and steps.lanes is not None
         if not is_planned or (wide is not None and reader.unshifted_fields):
@@ -138,12 +138,12 @@ def _make_step(steps: Steps, i: int) -> Step:
 
 
 def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> SequenceBatch:
-    """Describe the rows of a single step.
+    """Return the metadata of a single step.
 
     Args:
         step: Its spans, rows and weights.
         ids: int64 (n,), base number of each span's sequence.
-        plan: Where the step is from.
+        plan: The plan of the step.
         axes: Which field runs along which axis.
     """
     return next(describe_steps(Steps.of_one(step), ids, [step.rows is None], plan, axes))
@@ -157,15 +157,15 @@ def describe_steps(
     axes: Axes,
     bounds: Iterable[NDArray[np.int64] | None] = repeat(None),
 ) -> Iterator[SequenceBatch]:
-    """Describe the rows of many steps.
+    """Return the metadata of many steps.
 
     Args:
         steps: Their spans, rows and weights.
         ids: int64 (n,), base number of each span's sequence.
-        has_whole_rows: Which of them have no segments: a row is a span.
-        plan: Where the steps are from.
+        has_whole_rows: Whether each step has no segments, since its rows are spans.
+        plan: The plan of the steps.
         axes: Which field runs along which axis.
-        bounds: Where the spans of each begin in flat padded rows; None: that is worked out later.
+        bounds: Offsets of each step's spans in flat padded rows; None if they are computed later.
     """
     row_ids, start, positions = _describe_first_spans(steps.table, ids)
     context = _compute_context(steps, start, plan)
@@ -199,15 +199,15 @@ def describe_steps(
 
 
 def _split_rows(array: NDArray[Any], offsets: NDArray[np.int64]) -> Iterable[NDArray[Any]]:
-    """Return the part of each step."""
+    """Return the rows of each step."""
     if (np.diff(offsets) == offsets[1]).all():
-        parts: Iterable[NDArray[Any]] = array.reshape(len(offsets) - 1, -1)  # faster than slices
+        parts: Iterable[NDArray[Any]] = array.reshape(len(offsets) - 1, -1)  # faster than slicing
         return parts
     return [array[low:high] for low, high in pairwise(offsets.tolist())]
 
 
 def count_scored(batch: SequenceBatch) -> int:
-    """Count the timesteps that are scored in the rows of weight above 0."""
+    """Return the number of scored timesteps in the rows of weight above 0."""
     is_counted = batch.weight > 0
     timesteps = batch.lengths[is_counted].sum()
     if batch.burn_in is not None:
@@ -219,19 +219,19 @@ def _compute_widths(steps: Steps) -> NDArray[np.int64]:
     """Return the padded length of each step, int64 (k,)."""
     offsets = steps.table.offsets
     widths = np.maximum.reduceat(np.append(steps.lengths, 0), offsets[:-1])
-    widths[offsets[:-1] == offsets[1:]] = 0  # reduceat takes the next value where there is none
+    widths[offsets[:-1] == offsets[1:]] = 0  # reduceat returns the next value for an empty slice
     return np.maximum(widths, 1)
 
 
 def _count_timesteps(steps: Steps, context: NDArray[np.int64]) -> list[int]:
-    """Return the scored timesteps of each step, in the rows of weight above 0."""
+    """Return the number of scored timesteps of each step, in the rows of weight above 0."""
     scored = offsets_from_sizes((steps.lengths - context) * (steps.weights > 0))
     counts: list[int] = np.diff(scored[steps.table.offsets]).tolist()
     return counts
 
 
 def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each row's first span: id, start, position, int64 (3, r); -1, 0, -1 without any."""
+    """Return id, start and position of each row's first span, int64 (3, r); else -1, 0, -1."""
     spans = table.spans
     if table.rows is None:
         return np.stack([ids, spans[:, 1], spans[:, 0]])
@@ -252,7 +252,7 @@ def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[
 def _split_segments(
     table: ArrayTable, ids: NDArray[np.int64], has_whole_rows: Sequence[bool]
 ) -> Iterator[NDArray[np.int64] | None]:
-    """Return row, id, start and stop of each step's spans, int64 (n, 4); None: a row is one."""
+    """Return row, id, start and stop of each step's spans, int64 (n, 4); None if rows are spans."""
     if table.rows is None or all(has_whole_rows):
         yield from repeat(None, len(has_whole_rows))
         return
@@ -267,12 +267,12 @@ def _split_segments(
 
 
 def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
-    """Return the timesteps at the head of each row that the row before it in its lane scored.
+    """Return how many timesteps at the head of each row the lane's previous row scored.
 
     Args:
         steps: The steps.
         start: int64 (r,), the first timestep of each row in its sequence.
-        plan: Where they are from.
+        plan: The plan of the steps.
     """
     if not plan.overlap:
         return np.zeros_like(steps.lengths)
@@ -285,7 +285,7 @@ def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDAr
 
 
 def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
-    """Return where a lane begins a sequence; a carried state begins only with the epoch."""
+    """Return whether each lane begins a sequence; carried states begin only with the epoch."""
     resets: NDArray[np.bool_] = steps.lengths > 0
     if not plan.carry:
         resets &= start == 0

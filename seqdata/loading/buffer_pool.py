@@ -1,10 +1,10 @@
-"""Recycled memory for big outputs: fresh memory costs two to five times as much, in page faults.
+"""Recycled memory for large outputs: fresh memory costs two to five times as much, in page faults.
 
-A block is leased to the array that is made of it until the last view dies: of the array, of a
-tensor over it, of ``numpy()``, ``detach()`` or a graph. The owner is an ndarray subclass with
-``__del__``, since a finalizer on a tensor would run while views of its storage live. ``__del__``
-may run in any thread and in the middle of anything, so it only appends to a deque; blocks are taken
-back in the next ``allocate``. Place in the flow: the Player lends it to collators. Makes: arrays.
+A block is leased to an array until its last view is freed: of the array, of a tensor over it, of
+``numpy()``, ``detach()`` or an autograd graph. The owner is an ndarray subclass with ``__del__``,
+since a finalizer on a tensor would run while views of its storage live. ``__del__`` may run in any
+thread at any time, so it only appends to a deque; blocks return to the pool in the next
+``allocate``. Place in the flow: the engine passes it to collators.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 MIN_BUFFER_BYTES = 512 << 10
-"""Bytes above which an output is worth recycling."""
+"""Smallest output, in bytes, that is recycled."""
 MAX_POOL_BYTES = 512 << 20
-"""Bytes that a pool holds at most, leased or free."""
+"""Most bytes that a pool holds, leased or free."""
 _MAX_OVERSIZE = (
-    64  # how much larger than needed a free block may be: touched memory beats fresh memory
+    64  # a free block may be this many times larger than needed: reuse is faster than fresh memory
 )
 
 
 class BufferPool:
-    """Blocks of memory of power-of-two sizes, lent again and again.
+    """A pool of reusable memory blocks of power-of-two sizes.
 
     Args:
-        capacity: Bytes that the pool holds at most; beyond it outputs are ordinary arrays.
-        min_bytes: Bytes up to which outputs are ordinary arrays.
+        capacity: Most bytes that the pool holds; beyond it outputs are ordinary arrays.
+        min_bytes: Outputs up to this size are ordinary arrays.
     """
 
     def __init__(self, capacity: int = MAX_POOL_BYTES, min_bytes: int = MIN_BUFFER_BYTES) -> None:
@@ -64,7 +64,7 @@ class BufferPool:
         return np.ndarray(shape, dtype=element_dtype, buffer=lease)
 
     def clear(self) -> None:
-        """Return the free blocks back to the system; leased ones follow in later calls."""
+        """Return the free blocks to the system; leased ones follow in later calls."""
         with self._lock:
             self._reclaim()
             for size in list(self._free):
@@ -98,7 +98,7 @@ def _map_buffer(size: int) -> mmap.mmap:
     if sys.platform != "linux":
         return mmap.mmap(-1, size)
     buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # an advice: some kernels know no huge pages
+    with contextlib.suppress(OSError):  # only advice: some kernels have no huge pages
         buffer.madvise(mmap.MADV_HUGEPAGE)
     return buffer
 

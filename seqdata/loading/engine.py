@@ -1,8 +1,7 @@
-"""The Player: plays the epochs of one store under one policy for one rank.
+"""The engine: iterates over the epochs of one store under one policy for one rank.
 
-It holds no position: where to play is said each time, so a resume costs what a start costs. Place
-in the flow: Store + Policy + World -> batches; Loader and DataModule stand on it. Reads: a store.
-Makes: batches.
+It has no position: each iteration is told where to begin, so that a resume costs no more than a
+start. Place in the flow: Store + Policy + World -> batches; Loader and DataModule use it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from seqdata.collators.base import (
     SupportsWorkerCollate,
 )  # fmt: skip
 from seqdata.collators.padded import Padded
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.buffer_pool import BufferPool
 from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
@@ -63,21 +62,21 @@ from seqdata.storage.dataset_items import ItemForm
 from seqdata.storage.views import View
 
 _CACHED_PLANS = 2
-_SHUTDOWN_TIMEOUT = 5.0  # seconds that a shutdown waits for each thread
+_SHUTDOWN_TIMEOUT = 5.0  # seconds for which a shutdown waits for each thread
 
 
 class EpochEngine:
-    """Plays epochs of one store under one policy for one rank.
+    """Iterates over the epochs of one store under one policy for one rank.
 
     Args:
-        store: What is read.
+        store: The store to read.
         policy: How epochs are batched.
-        options: Everything else.
+        options: All other options.
 
     Raises:
-        ConfigError: If policy, fields, shift or output do not fit the store, or the output cannot
-            tell the filler rows that there will be.
-        PlanError: If no sequence is left to play.
+        ConfigError: If policy, fields, shift or output do not fit the store, or the output does not
+            mark the filler rows that there will be.
+        PlanError: If no sequence is left.
     """
 
     def __init__(self, store: Store, policy: Policy, options: EngineOptions) -> None:
@@ -117,13 +116,17 @@ class EpochEngine:
         self._check_filler_marks(self.num_batches)
         if options.on_error == "replace" and self._get_any_plan().lanes:
             raise ConfigError(
-                "loader: `on_error` is 'replace' with lanes, must be 'mask' or 'raise': a row of "
-                "another sequence would go on from a state that is not its own"
+                must_be(
+                    "loader: `on_error`",
+                    "'mask' or 'raise' with lanes",
+                    "'replace'",
+                    ("A row of another sequence would continue from the state of the replaced one"),
+                )
             )
 
     @property
     def num_steps(self) -> int:
-        """Steps of the first epoch, the same on all ranks; of every one where they do not vary."""
+        """Steps of the first epoch, equal on all ranks, and of every epoch unless they vary."""
         return self.count_steps(0)
 
     @property
@@ -139,12 +142,12 @@ class EpochEngine:
         return count_epoch_batches(self.policy, self.index, seed=self.options.seed, epoch=epoch)
 
     def count_steps(self, epoch: int) -> int:
-        """Return the steps of an epoch, the same on all ranks."""
+        """Return the steps of an epoch, equal on all ranks."""
         options, lanes = self.options, self._get_any_plan().lanes
         return count_steps(self.count_batches(epoch), options.world, options.tail, lanes)
 
     def plan(self, epoch: int) -> Plan:
-        """Return the plan of an epoch; the last two are kept."""
+        """Return the plan of an epoch; the last two are cached."""
         epoch = self._effective_epoch(epoch)
         with self._lock:
             plan = self._plans.pop(epoch, None)
@@ -160,18 +163,18 @@ class EpochEngine:
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output cannot tell.
+            ConfigError: If there will be filler rows that the output does not mark.
         """
         options, plan = self.options, self.plan(epoch)
         self._check_filler_marks(len(plan) - first)
         return share(plan, options.world, first=first, tail=options.tail)
 
     def fingerprint(self, epoch: int) -> str:
-        """Digest what an epoch is made from (32 hex digits)."""
+        """Return a digest of all that determines an epoch (32 hex digits)."""
         return self.plan(epoch).fingerprint
 
     def describe(self) -> dict[str, int | str]:
-        """Say what a plan depends on, part by part: why a state does not fit."""
+        """Return what a plan depends on, by name: it explains why a state does not fit."""
         return {
             "data": self.index.fingerprint,
             "policy": describe_policy(self.policy),
@@ -181,44 +184,44 @@ class EpochEngine:
 
     @functools.cached_property
     def transform_label(self) -> str:
-        """The transform's name and a digest of its code, as it was when this was first asked."""
+        """The transform's name and a digest of its code, as it was at the first access."""
         return self._reader.transform_label
 
     def describe_transform_change(self, saved_label: Any) -> str:
-        """Return what a resume with another transform than before warns of; empty: it is the same.
+        """Return the warning if a resume changes the transform; empty if it is unchanged.
 
         Args:
-            saved_label: What a state says; None: it does not say.
+            saved_label: The label in a saved state; None if it has none.
         """
         if saved_label is None or saved_label == self.transform_label:
             return ""
         return (
-            f"`transform` was {saved_label}, is {self.transform_label}: batches from here on are "
-            "made by other code than those before; pass the transform that the run began with, "
-            "unless this is meant"
+            f"`transform` was {saved_label}, but is now {self.transform_label}: the next batches "
+            "are made by other code than those before. Pass the transform that the run began "
+            "with, unless this is intended"
         )
 
     def iterate(
         self, epoch: int, first: int, update_schedule: UpdateSchedule | None = None
     ) -> EpochBatches:
-        """Return the batches of an epoch from batch ``first`` of its plan on.
+        """Return an iterator over the batches of an epoch, from batch ``first`` of its plan.
 
-        Nothing happens before the first ``next``. Ends only when all that was planned is delivered,
-        or has raised an error of its own in its place.
+        Nothing happens before the first ``next``. The iterator ends only after each planned batch
+        was delivered, or raised its own error.
 
         Args:
-            epoch: Which plan.
-            first: Batches of the plan that are trained.
-            update_schedule: How steps make optimizer updates; None: each by itself.
+            epoch: Epoch of the plan.
+            first: Number of batches of the plan that are trained already.
+            update_schedule: How steps make optimizer updates; None if each step is an update.
         """
         return self.iterate_from(lambda: self.begin(epoch, first), update_schedule)
 
     def begin(self, epoch: int, first: int) -> EpochProgress:
-        """Return where an epoch is before batch ``first`` of its plan.
+        """Return the progress of an epoch before batch ``first`` of its plan.
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output cannot tell.
+            ConfigError: If there will be filler rows that the output does not mark.
         """
         share = self.share(epoch, first)
         return EpochProgress(epoch, share, share.first_step)
@@ -226,12 +229,12 @@ class EpochEngine:
     def iterate_from(
         self, begin: Callable[[], EpochProgress], update_schedule: UpdateSchedule | None = None
     ) -> EpochBatches:
-        """Return the batches of an epoch from where it is on.
+        """Return an iterator over the rest of an epoch.
 
         Args:
-            begin: Called at the first ``next``; says where it is. Batches that were delivered are
-                noted there.
-            update_schedule: How steps make optimizer updates; None: each by itself.
+            begin: Called at the first ``next``; returns the epoch's progress, which is then updated
+                with each delivered batch.
+            update_schedule: How steps make optimizer updates; None if each step is an update.
         """
         schedule = update_schedule or UpdateSchedule()
 
@@ -251,17 +254,17 @@ class EpochEngine:
         *,
         fill: bool = True,
     ) -> SequenceBatch:
-        """Make one batch again, whole and in this process: the same that ``iterate`` makes.
+        """Return one batch as ``iterate`` makes it, without output options and in this process.
 
         Args:
-            steps: The share of any rank.
+            steps: The steps of any rank.
             epoch: Of its plan.
-            number: The step.
+            number: Number of the step.
             update_schedule: How steps make optimizer updates.
-            fill: Whether it is to be filled; else nothing is read.
+            fill: Whether to read the data.
 
         Raises:
-            DataError: If what is stored is damaged.
+            DataError: If stored data is damaged.
         """
         parts = self._pipeline_parts
         plan_epoch = self._effective_epoch(epoch)
@@ -270,11 +273,11 @@ class EpochEngine:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that run."""
+        """Process ids of the running workers."""
         return self._worker_pools.pids
 
     def shutdown(self) -> None:
-        """End all threads and worker processes; iterations that run end with an error."""
+        """Stop all threads and worker processes; running iterations end with an error."""
         prefetchers = list(self._prefetchers)
         self._worker_pools.cancel()
         for prefetcher in prefetchers:
@@ -328,7 +331,7 @@ class EpochEngine:
         return plan
 
     def _make_fetcher(self) -> tuple[Fetcher, Occurrences | None]:
-        """Return what makes columns, and what tells the drawings of one sequence apart."""
+        """Return the fetcher, and the counter of each sequence's draws."""
         reader, seed = self._reader, self.options.seed
         policy = find_base_policy(self.policy)
         value_options = (
@@ -366,7 +369,7 @@ class EpochEngine:
         return result
 
     def _find_item_form(self) -> ItemForm | None:
-        """Return what a ``collate_fn`` gets, where the data is a Dataset's and as it gave it."""
+        """Return the form of samples for a ``collate_fn``, if the data is an unchanged Dataset."""
         reader = self._reader
         if reader.transform is not None or reader.shift:
             return None
@@ -374,7 +377,7 @@ class EpochEngine:
         return base.item_form if isinstance(base, SupportsItems) else None
 
     def _check_filler_marks(self, num_left: int) -> None:
-        """Raise ConfigError if the output cannot tell filler rows, where there will be some."""
+        """Raise ConfigError if there will be filler rows that the output does not mark."""
         output, options = self._pipeline_parts.output, self.options
         if output is not None and not output.has_filler_marks and options.world.size > 1:
             lanes = self._get_any_plan().lanes

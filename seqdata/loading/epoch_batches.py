@@ -1,8 +1,8 @@
-"""The batches of one epoch, one after the other; an error takes the place of one batch.
+"""The iterator over one epoch's batches, which continues after an error in a batch.
 
-A generator that has raised is at its end: a loop that catches the error and asks again would take
-what it had for the whole epoch. Here the next ``next()`` continues with the batch behind. Place in
-the flow: the engine's pipeline below, the user's loop or the Trainer above. Makes: batches.
+A generator ends when it raises: a loop that catches the error and calls ``next()`` would take the
+epoch for complete. Here ``next()`` then continues with the next batch. Place in the flow: pipeline
+-> EpochBatches -> the user's loop or the Trainer.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
 from seqdata.sharing import RankPlan
 
-_FATAL_ERRORS = (ConfigError, PlanError)  # what would fail in every batch is raised again
+_FATAL_ERRORS = (ConfigError, PlanError)  # errors that every batch would raise
 
 
 @dataclass(slots=True)
 class EpochProgress:
-    """How far an epoch was delivered, apart from the iteration: it holds no thread and no worker.
+    """The progress of an epoch. It is separate from the iterator, so it holds no thread or worker.
 
     Attributes:
-        epoch: Which one.
-        share: This rank's steps of it.
-        step: The step that is delivered next; after an error, the one that has failed.
+        epoch: Number of the epoch.
+        share: This rank's steps of the epoch.
+        step: The step to deliver next; after an error, the step that failed.
     """
 
     epoch: int
@@ -33,22 +33,22 @@ class EpochProgress:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The epoch and the batches of its plan that were delivered; in the end, the next one."""
+        """The epoch and the number of its delivered batches; at its end, the next epoch and 0."""
         if self.step == len(self.share):
             return self.epoch + 1, 0
         return self.epoch, self.share.position(self.step)
 
 
 class EpochBatches(Iterator[Any]):
-    """The batches of a rank's share of one epoch.
+    """An iterator over a rank's batches of one epoch.
 
-    Nothing happens before the first ``next()``. After an error the next ``next()`` continues with
-    the batch behind the one that could not be made. An error that is not of one batch is raised
-    again, and a batch that Ctrl-C interrupted is made again.
+    Nothing happens before the first ``next()``. After an error ``next()`` continues with the batch
+    after the failed one. An error that concerns no single batch is raised again, and a batch that
+    Ctrl-C interrupted is rebuilt.
 
     Args:
-        begin: Returns the share, and where its first batch is noted.
-        make_source: Makes the batches of a share from a step on.
+        begin: Returns the epoch's progress, with the rank's share.
+        make_source: Returns an iterator over the batches of a share, from a step.
 
     Attributes:
         step: The step whose batch comes next; -1 before the first ``next()``.
@@ -64,7 +64,7 @@ class EpochBatches(Iterator[Any]):
         self._make_source = make_source
         self._progress: EpochProgress | None = None
         self._source: Iterator[Any] | None = None
-        self._fatal_error: IncompleteEpochError | None = None  # there is nothing to continue with
+        self._fatal_error: IncompleteEpochError | None = None  # nothing to continue with
         self._is_closed = False
 
     def __next__(self) -> Any:
@@ -72,7 +72,7 @@ class EpochBatches(Iterator[Any]):
 
         Raises:
             IncompleteEpochError: If the batches end before the plan does.
-            Exception: What making the batch has raised.
+            Exception: The error that making the batch raised.
         """
         try:
             source = self._source
@@ -90,7 +90,7 @@ class EpochBatches(Iterator[Any]):
         return batch
 
     def close(self) -> None:
-        """Leave the epoch, as ``break`` does: the thread and the workers end that make batches."""
+        """Leave the epoch, as ``break`` does: its thread and workers stop."""
         self._is_closed = True
         source, self._source = self._source, None
         if isinstance(source, Generator):
@@ -108,14 +108,14 @@ class EpochBatches(Iterator[Any]):
         return self._source
 
     def _note_error(self, error: BaseException) -> None:
-        """Take note of an error in place of a batch."""
+        """Record an error in place of a batch."""
         if isinstance(error, IncompleteEpochError):
             self._fatal_error = error
         elif isinstance(error, Exception) and not isinstance(error, _FATAL_ERRORS):
             self.step += 1
 
     def _end(self) -> None:
-        """Note that the epoch is delivered; raise IncompleteEpochError if batches are missing."""
+        """Record that the epoch is delivered; raise IncompleteEpochError if batches are missing."""
         progress = self._progress
         if progress is None or self._is_closed:
             return
@@ -125,8 +125,7 @@ class EpochBatches(Iterator[Any]):
             return
         self._source = None
         self._fatal_error = IncompleteEpochError(
-            f"loader: {self.step - share.first_step} batches of epoch {progress.epoch} were "
-            f"delivered, {len(share) - share.first_step} were planned; it was shut down while it "
-            "played"
+            f"loader: only {self.step - share.first_step} of {len(share) - share.first_step} "
+            f"batches of epoch {progress.epoch} were delivered, because the loader was shut down"
         )
         raise self._fatal_error

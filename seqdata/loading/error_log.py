@@ -1,7 +1,6 @@
-"""Errors in the data that a run goes on from: counted, listed by id, and no more than a cap.
+"""The log of errors in the data that a run skips: counted, listed by id, and limited.
 
-The list is a file of one line of JSON per error, so that it survives a resume and says of each
-sequence what was wrong with it.
+The list is a file with one line of JSON per error, so that it survives a resume.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, Fact
+from seqdata.errors import ConfigError, Fact, must_be
 
 MAX_ERRORS = 100
-"""Errors in the data that a run may go on from, by default."""
+"""Most errors in the data that a run skips, by default."""
 
 LOG = logging.getLogger("seqdata")
 _MAX_TEXT = 2_000  # characters of a message in the list
 
 
 class ErrorLog:
-    """Counts errors, and ends a run that has too many.
+    """Counts skipped errors, and raises when there are too many.
 
-    An error that is met again at the same place (a validation that runs every epoch, a batch that
-    is made again after a resume) counts and is listed once.
+    An error that occurs again at the same place (in a validation that runs every epoch, or in a
+    batch that is rebuilt after a resume) is counted and listed once.
 
     Args:
-        max_errors: How many a run may have.
-        path: Where they are listed. None: nowhere.
-        count_listed: Whether those that an earlier process has listed there count.
+        max_errors: Most errors of a run.
+        path: File that lists them; None for no list.
+        count_listed: Whether errors that an earlier process listed in the file count.
 
     Raises:
-        ConfigError: If ``max_errors`` is no count.
+        ConfigError: If ``max_errors`` is not a whole number from 0.
         OSError: If the list cannot be read.
     """
 
@@ -43,7 +42,7 @@ class ErrorLog:
     ) -> None:
         if not isinstance(max_errors, int) or max_errors < 0:
             raise ConfigError(
-                f"loader: `max_errors` is {max_errors!r}, must be a whole number from 0"
+                must_be("loader: `max_errors`", "a whole number from 0", repr(max_errors))
             )
         self.path = path
         self._max_errors = max_errors
@@ -58,39 +57,39 @@ class ErrorLog:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What was wrong, in order: ``error``, ``message`` and the facts of the place."""
+        """The errors, in order: dicts with ``error``, ``message`` and the facts of the place."""
         return list(self._entries)
 
     def restart(self, elsewhere: int) -> None:
-        """Begin to count anew; the list goes on.
+        """Reset the count; the list continues.
 
         Args:
-            elsewhere: Errors that count already: of the run that is resumed.
+            elsewhere: Number of errors before: of the run that is resumed.
         """
         with self._lock:
             self._counted.clear()
             self._elsewhere = elsewhere
 
     def set_elsewhere(self, elsewhere: int) -> None:
-        """Take note of how many errors count that are not this process's own."""
+        """Set the number of errors of other processes that count."""
         self._elsewhere = elsewhere
 
     def count_before(self, loader: str, epoch: int, batch: int) -> int:
-        """Return how many of this process's errors lie before a batch of a loader's plans."""
+        """Return the number of this process's errors before a batch of a loader's plans."""
         with self._lock:
             keys = list(self._counted)
         return sum(name == loader and position < (epoch, batch) for name, position, _ in keys)
 
     def add(self, error: Exception, **facts: Fact) -> None:
-        """Count one.
+        """Count an error.
 
         Args:
-            error: What was wrong.
-            facts: Of the place, beside those that it has: ``loader``, ``epoch``, ``batch`` and
-                ``sequence`` tell errors apart.
+            error: The error.
+            facts: More facts about the place: ``loader``, ``epoch``, ``batch`` and ``sequence``
+                identify it.
 
         Raises:
-            Exception: The error itself, where it is one too many.
+            Exception: The error itself, if there are too many.
         """
         all_facts = {**getattr(error, "facts", {}), **facts}
         entry = {"error": type(error).__name__, "message": str(error)[:_MAX_TEXT], **all_facts}
@@ -106,20 +105,17 @@ class ErrorLog:
             count = len(self)
         if is_repeated:
             return
-        LOG.warning(
-            "loader: went on from error %d of at most %d: %s", count, self._max_errors, error
-        )
+        LOG.warning("loader: skipped error %d of at most %d: %s", count, self._max_errors, error)
         if count > self._max_errors:
             error.add_note(
-                f"loader: {count} errors in the data, `max_errors` is {self._max_errors}; repair "
-                "the "
-                "data, or raise it"
+                f"loader: {count} errors in the data, more than `max_errors` allows "
+                f"({self._max_errors}). Repair the data, or raise `max_errors`"
             )
             raise error
 
 
 def _entry_key(entry: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
-    """Return what tells errors apart."""
+    """Return the key that identifies an error."""
     epoch, batch, sequence = (entry.get(name) for name in ("epoch", "batch", "sequence"))
     return (
         str(entry.get("loader", "")),
@@ -133,7 +129,7 @@ def _to_number(value: Any) -> int:
 
 
 def _append_line(path: Path, entry: dict[str, Any]) -> None:
-    """Add a line in one write, so that lines of several processes do not mix."""
+    """Append a line in a single write, so that lines of several processes do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
@@ -152,6 +148,6 @@ def _read_entries(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text("utf-8").splitlines():
         try:
             entries.append(json.loads(line))
-        except ValueError:  # a line that was cut off by the end of its process
+        except ValueError:  # a line that its process did not complete
             continue
     return entries

@@ -1,9 +1,8 @@
-"""Columns of a step: read and, where there is a transform, transformed.
+"""The columns of a step: read and, with a transform, transformed.
 
 ``FieldReader`` reads the chosen fields and knows the length law of transforms: a transform that
-keeps lengths is given the spans, one that changes them whole sequences. Worker processes do all of
-this without torch. Place in the flow: step request -> columns, which the collator lays out. Reads:
-a store. Makes: columns, and the index that is planned over.
+keeps lengths receives the spans, one that changes lengths the whole sequences. Worker processes do
+all of this without torch. Place in the flow: step request -> columns, which the collator lays out.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from seqdata.storage.fields import default_axis, kind_of
 
 _MAX_NAME, _DIGITS = 120, 16  # of a transform in a state
 
-if TYPE_CHECKING:  # it needs torch, and worker processes do without
+if TYPE_CHECKING:  # needs torch, which worker processes do not load
     pass
 
 
@@ -42,16 +41,17 @@ class FieldReader:
     """Reads the chosen fields of a store.
 
     Attributes:
-        store: What is read.
+        store: The store to read.
         axis: The axis that spans cut.
-        unshifted_fields: Fields that are read as spans say.
+        unshifted_fields: Fields that are read at the planned timesteps.
         shifted_field: The field that is read ``shift`` timesteps further; None without a shift.
             With a transform, the field of its results; None for the only ragged one.
         shift: Timesteps between inputs and targets.
         axes: Which field runs along which axis.
-        transform: What is applied to the columns; None: nothing.
-        length_map: How the transform changes lengths, as it says; None: it does not say.
-        measured_view: The view whose lengths are those of the results; None: nobody measured.
+        transform: Applied to the columns; None for no transform.
+        length_map: Length law of the transform; None if it declares none.
+        measured_view: The view whose lengths are those of the results; None if they were not
+            measured.
     """
 
     store: Store
@@ -65,7 +65,7 @@ class FieldReader:
     measured_view: Store | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave out ``length_map``, which may be no function of a module: the transform says it."""
+        """Leave out ``length_map``, which may not be picklable: the transform has it."""
         fixed = (
             self.store,
             self.axis,
@@ -87,12 +87,12 @@ class FieldReader:
 
     @property
     def has_changed_lengths(self) -> bool:
-        """Whether the transform changes lengths: it is given whole sequences."""
+        """Whether the transform changes lengths, so that it receives whole sequences."""
         return self.length_map is not None or self.measured_view is not None
 
     @property
     def has_bounded_lengths(self) -> bool:
-        """Whether planned lengths are only what the transform's results have at most."""
+        """Whether planned lengths are only upper bounds of the results' lengths."""
         return self.length_map is not None and is_bounded(self.transform)
 
     @property
@@ -110,25 +110,26 @@ class FieldReader:
 
     @property
     def length_advice(self) -> str:
-        """What to do where a length is not the planned one."""
+        """What to do if a length differs from the planned one."""
         if self.measured_view is not None:
-            return "; measure again (cache=False) if the transform was changed, else"
+            return "Measure again (cache=False) if the transform was changed, else change it"
         if self.length_map is not None:
-            return f" that `.{'max_length' if self.has_bounded_lengths else 'lengths'}` says"
-        return ", or say with `.lengths` how it changes them"
+            name = "max_length" if self.has_bounded_lengths else "lengths"
+            return f"Change the transform, or its `.{name}`"
+        return "Change the transform, or declare with `.lengths` how it changes lengths"
 
     @property
     def result_axes(self) -> dict[str, str | None]:
-        """Field -> axis in what the transform gives: as it says, else as stored.
+        """Field -> axis of the transform's results: as it declares, else as stored.
 
-        A text is no array, so an array in its place is a new field.
+        A text is not an array, so an array in its place is a new field.
         """
         texts = [name for name, field in self.store.fields.items() if not kind_of(field).is_array]
         stored_axes = {name: axis for name, axis in self.axes.axis_of.items() if name not in texts}
         return stored_axes | declared_axes(self.transform)
 
     def build_index(self) -> SequenceIndex:
-        """Return the lengths that are planned over."""
+        """Return the index of the lengths to plan."""
         index = SequenceIndex.of_store(self.measured_view or self.store)
         if self.length_map is not None:
             index = index.mapped(
@@ -137,13 +138,13 @@ class FieldReader:
         return index.shifted(self.axis, self.shift) if self.shift else index
 
     def compute_planned_lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the lengths of whole results as they were planned, before a shift, int64 (n,)."""
+        """Return the planned lengths of whole results, before a shift, int64 (n,)."""
         store = self.measured_view or self.store
         lengths: NDArray[np.int64] = store.lengths_of[self.axis][numbers].astype(np.int64)
         return lengths if self.length_map is None else self.length_map(lengths)
 
     def read_inputs(self, spans: NDArray[np.int64]) -> dict[str, Any]:
-        """Read what a transform sees: spans, or whole sequences."""
+        """Return the transform's input: spans, or whole sequences."""
         if not self.has_changed_lengths:
             return self.store.read(spans, self.unshifted_fields, axis=self.axis)
         lengths_of = self.store.lengths_of
@@ -154,7 +155,7 @@ class FieldReader:
         return self.store.read(full_spans, self.unshifted_fields, axis=full_axis)
 
     def widen(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
-        """Return spans that go on by the horizon and, where they are not idle, by the shift."""
+        """Return spans extended by the horizon and, unless they are idle, by the shift."""
         widened = spans.copy()
         widened[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
         return widened
@@ -162,13 +163,13 @@ class FieldReader:
     def read_columns(
         self, spans: NDArray[np.int64], *, joint_targets: bool, horizon: int = 0
     ) -> dict[str, Any]:
-        """Read spans: what is shifted goes on ``shift`` timesteps further.
+        """Return the columns of spans; the shifted field is read ``shift`` timesteps further.
 
         Args:
             spans: int64 (n, 3): sequence, start, stop.
             joint_targets: Whether inputs and targets are one column, ``shift`` timesteps longer;
                 else targets are a column of their own.
-            horizon: Timesteps of a window's future, read behind every span.
+            horizon: Timesteps of a window's future, read after each span.
         """
         if horizon:
             spans = spans + np.array([0, 0, horizon])
@@ -188,7 +189,7 @@ class FieldReader:
         return columns | {TARGETS: targets[self.shifted_field]}
 
     def read_stream(self, spans: NDArray[np.int64]) -> dict[str, Any]:
-        """Read spans of a stream, which hold what follows them."""
+        """Return the columns of stream spans, which already include the look-ahead timesteps."""
         names = (
             self.unshifted_fields
             if self.shifted_field is None
@@ -197,7 +198,7 @@ class FieldReader:
         return self.store.read(spans, names, axis=self.axis)
 
     def _describe_length_map(self, length_map: LengthMap) -> str:
-        """Name a change of lengths by what it does to the first and last sequences."""
+        """Return a label of a length law: its results for the first and last sequences."""
         lengths = self.store.lengths_of[self.axis]
         digest = hashlib.sha256()
         for chunk_lengths in (lengths[:SCAN_CHUNK], lengths[-SCAN_CHUNK:]):
@@ -234,16 +235,16 @@ def _rebuild_reader(
 
 
 class WorkerFetcher(Protocol):
-    """What worker processes do; it can be sent to them."""
+    """The work of worker processes; it is picklable."""
 
     @property
     def reader(self) -> FieldReader:
-        """What reads; its store knows where sequences lie."""
+        """The reader of the store."""
         ...
 
     @property
     def collate(self) -> Callable[[Columns, Axes, int], Any] | None:
-        """Makes something of the columns of so many rows; None: columns are what is wanted."""
+        """Collates the columns of a number of rows; None if columns are returned."""
         ...
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
@@ -253,14 +254,14 @@ class WorkerFetcher(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetcher:
-    """Gives the columns of requests; can be sent to a worker process.
+    """Fetches the columns of requests; it can be sent to a worker process.
 
     Attributes:
         reader: Reads columns.
-        transform_applier: Changes them; None: nothing does.
-        collate: Makes something of the columns of so many rows, in a worker; None: the training
-            process does.
-        value_options: Converts and checks what is delivered; None: it is delivered as it is.
+        transform_applier: Applies the transform; None if there is none.
+        collate: Collates the columns of a number of rows in a worker; None if the training process
+            does.
+        value_options: Converts and checks values; None if they are delivered as stored.
     """
 
     reader: FieldReader
@@ -272,7 +273,7 @@ class Fetcher:
         """Return the columns of a step, and which of their fields runs along which axis.
 
         Raises:
-            DataError: If what is stored is damaged, or a transform's result does not fit.
+            DataError: If stored data is damaged, or a transform's result does not fit.
         """
         columns, axes = self._fetch_unconverted(request)
         if self.value_options is not None:

@@ -1,6 +1,6 @@
-"""Chooses what is read of a store: fields, axis and shift are checked once, when a loader is made.
+"""Selects the fields that a loader reads; fields, axis and shift are checked once.
 
-Makes: a ``FieldReader``. Reads: what a store says of its fields.
+The result is a ``FieldReader``.
 """
 
 from __future__ import annotations
@@ -10,52 +10,50 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
-from seqdata.errors import ConfigError, did_you_mean
+from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import check_transform, length_map_for, qualified_name
 from seqdata.protocols import Store
 from seqdata.storage.views import get_measured_transform, without_transform
 
-if TYPE_CHECKING:  # it needs torch, and worker processes do without
+if TYPE_CHECKING:  # needs torch, which worker processes do not load
     from seqdata.loading.output import Output
 
 
 def make_reader(
     store: Store, axis: str, options: EngineOptions, output: Output | None
 ) -> FieldReader:
-    """Choose what is read.
+    """Return the reader of the selected fields.
 
     Args:
         store: Any store; a view that carries a transform brings it.
         axis: The axis of the plan.
         options: Fields, shift and transform.
-        output: What is handed out.
+        output: The output of the loader.
 
     Raises:
-        ConfigError: If a field or the axis is not there, the shift cannot be meant, or there are
-            two transforms.
+        ConfigError: If a field or the axis does not exist, the shift is invalid, or there are two
+            transforms.
     """
     if axis not in store.lengths_of:
         axes, hint = ", ".join(store.lengths_of), did_you_mean(axis, store.lengths_of)
         raise ConfigError(
-            f"loader: the policy plans on axis {axis!r}, must be one of {axes}; pass `axis` to it"
-            f"{'; ' if hint else ''}{hint}"
+            f"loader: the policy plans on axis {axis!r}, but the store has {axes}. Pass `axis` "
+            f"to the policy{'; ' if hint else ''}{hint}"
         )
     measured_transform = get_measured_transform(store)
     if measured_transform is None:
         return _make_plain_reader(store, axis, options, output)
     if options.transform is not None:
         raise ConfigError(
-            f"loader: `transform` is {qualified_name(options.transform)} but the view carries "
-            f"{qualified_name(measured_transform.transform)}, must be one of them; leave "
-            "`transform` out"
+            f"loader: `transform` is {qualified_name(options.transform)}, but the view carries "
+            f"{qualified_name(measured_transform.transform)}. Leave `transform` out."
         )
     if axis != measured_transform.axis:
         raise ConfigError(
-            f"loader: the policy plans on axis {axis!r}, must be {measured_transform.axis!r}, "
-            "which was "
-            f"measured; pass `axis` to it, or measure axis {axis!r}"
+            f"loader: the policy plans on axis {axis!r}, but axis {measured_transform.axis!r} "
+            f"was measured. Pass `axis` to the policy, or measure axis {axis!r}."
         )
     options = replace(options, transform=measured_transform.transform)
     reader = _make_plain_reader(without_transform(store), axis, options, output)
@@ -63,10 +61,10 @@ def make_reader(
 
 
 def make_full_reader(store: Store, axis: str, transform: Any) -> FieldReader:
-    """Read whole sequences with all their fields, for a transform that is being measured.
+    """Return a reader of whole sequences with all fields, to measure a transform.
 
     Raises:
-        ConfigError: If the transform is no function.
+        ConfigError: If the transform is not callable.
     """
     reader = _make_plain_reader(store, axis, EngineOptions(transform=transform), None)
     return replace(reader, measured_view=store)
@@ -124,25 +122,25 @@ def _resolve_shift(
     if name is None and timesteps and len(ragged) != 1:
         raise ConfigError(
             f"loader: `shift` is {shift!r} with {len(ragged)} fields on axis {axis!r} "
-            f"({', '.join(ragged) or 'none'}), must say which; write shift={{'tokens': 1}}"
+            f"({', '.join(ragged) or 'none'}). Name the field: shift={{'tokens': 1}}."
         )
     if timesteps and TARGETS in field_names:
         raise ConfigError(
-            "loader: the data has a field 'targets', must not have one with `shift`; leave it out "
-            "of `fields`"
+            "loader: `shift` adds a field 'targets', but the data has one. Leave it out of "
+            "`fields`."
         )
     return (name or ragged[0], timesteps) if timesteps else (None, 0)
 
 
 def _parse_shift(shift: int | Mapping[str, int]) -> tuple[str | None, int]:
-    """Return the field that is named, if one is, and the timesteps."""
+    """Return the named field, or None, and the timesteps."""
     name, timesteps = None, shift
     if isinstance(shift, Mapping):
         if len(shift) != 1:
-            raise ConfigError(
-                f"loader: `shift` is {dict(shift)!r}, must name one field; it gives `targets`"
-            )
+            raise ConfigError(f"loader: `shift` must name one field, but is {dict(shift)!r}.")
         name, timesteps = next(iter(shift.items()))
     if not isinstance(timesteps, int) or timesteps < 0:
-        raise ConfigError(f"loader: `shift` is {timesteps!r}, must be a whole number of timesteps")
+        raise ConfigError(
+            must_be("loader: `shift`", "a whole number of timesteps", repr(timesteps))
+        )
     return name, timesteps

@@ -1,19 +1,18 @@
 """The public Loader: batches of sequences for plain PyTorch and Fabric loops.
 
-It is an iterable of its own, no torch DataLoader, and owns one position: the epoch, and the batches
-of its plan that were delivered.
+It is an iterable, not a torch DataLoader, and has a position: the epoch, and the number of
+delivered batches of its plan.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from seqdata.arguments import check_arguments
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.host import default_host
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.epoch_batches import EpochProgress
@@ -41,56 +40,60 @@ from seqdata.world import World
 
 
 class Loader:
-    """Batches of sequences, epoch after epoch; every rank gets the same number of steps.
+    """Batches of sequences, epoch after epoch; all ranks take equally many steps.
 
-    ``iter()`` alone does nothing. At its first ``next()`` an iteration plays the position that was
-    loaded, if one was, else the next epoch; leaving it early abandons its epoch.
+    ``iter()`` alone does nothing. The first ``next()`` continues at the loaded position, if there
+    is one, and otherwise begins the next epoch. Leaving an iteration early abandons its epoch.
 
     Args:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
             dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``. Several
             by name, with a policy that draws from them (``Mix``).
         batching: How epochs are batched: a policy, or its registered name.
-        world: Who we are; None: the default process group's rank, else ``World(0, 1)``. A loader
-            of one process that was made before the process group of several refuses to play.
-        seed: Of the order and of transforms.
-        fields: Names of the fields to read; None: all, or those that the output names.
-        as_tuple: Parts of the batch to hand out as a tuple: fields, ``lengths``, ``weight``, …
-        as_dict: The same as a dict.
+        world: This rank and the number of ranks; None: those of the default process group, else
+            ``World(0, 1)``. A loader that was made for one process raises if a process group of
+            several was initialised later.
+        seed: Seed of the order and of transforms.
+        fields: Names of the fields to read; None: all, or those of the output.
+        as_tuple: Parts of the batch to return as a tuple: fields, ``lengths``, ``weight``, …
+        as_dict: Parts of the batch to return as a dict.
         transform: ``transform(sequence, rng) -> dict``, one sequence at a time, or a ``columnar``
-            one; it keeps lengths, or says with ``.lengths`` how it changes them. None: that of a
-            view made by ``measure_lengths``, if ``store`` is one.
-        dtype: In which floats are delivered, such as ``"float32"``; or field -> dtype. Numbers that
-            do not fit are an error. None: as they are.
-        check_values: Whether a NaN or an infinity is an error that names its sequence.
-        collator: How rows are laid out, or the name of a collator; None: padded. A function of one
-            argument is a torch ``collate_fn``: what it makes of a list of samples is handed out.
+            one; it keeps lengths, or declares with ``.lengths`` how it changes them. None: that of
+            a view made by ``measure_lengths``, if ``store`` is one.
+        dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
+            not fit raise an error. None: as stored.
+        check_values: Whether a NaN or an infinity raises an error that names its sequence.
+        collator: A collator, or the name of one; None: padded. A function of one argument is a
+            torch ``collate_fn``, whose result for a list of samples is returned.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` where several
             fields are ragged.
-        lengths: Of a torch Dataset's items, integers (items,), or a function item -> timesteps that
-            is run once over all of them.
-        tail: What a rank without a batch in the last step gets: ``fill``, ``drop`` or ``repeat``.
+        lengths: Lengths of a torch Dataset's items, integers (items,), or a function item ->
+            timesteps that is run once over all of them.
+        tail: What a rank without a batch in the last step receives: ``fill``, ``drop`` or
+            ``repeat``.
         accumulate: Steps of an optimizer update, for ``loss_scale``.
-        on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
-            row has weight 0; ``replace``: its row is the longest other row of the batch, cropped,
-            and ``mask`` where there is none. Batches stay as many and as large.
-        max_errors: How many of those a run may have; one more is raised.
-        error_log: File that lists them, a line of JSON each; those in it already count.
-        num_workers: Processes that read and transform, for transforms written in Python and slow
-            Datasets; 0: this one does. Batches are the same for any number.
-        prefetch: How far a thread reads ahead, in hand-overs of about 1 MiB or 16 batches; 0: no
+        on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
+            ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
+            batch, cropped, and ``mask`` if there is none. The number and size of batches do not
+            change.
+        max_errors: Most of these errors in a run; the next one is raised.
+        error_log: File that lists these errors, a line of JSON each; errors that it already lists
+            count.
+        num_workers: Number of processes that read and transform, for transforms written in Python
+            and slow Datasets; 0: this process. Batches do not depend on it.
+        prefetch: How far a thread reads ahead, in groups of about 1 MiB or 16 batches; 0: no
             thread.
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
-            ``forkserver`` where there is one, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker is given up.
-        pin_memory: Whether what is handed out is copied into pinned memory, by the thread that
-            reads ahead, so that ``batch.to("cuda")`` waits for nothing.
-        epoch: The first epoch to play.
-        name: Of the loader, for ``batch.loader``: what keeps states by lane tells loaders apart.
+            ``forkserver`` if available, else ``spawn``.
+        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        pin_memory: Whether the thread that reads ahead copies the output into pinned memory, so
+            that ``batch.to("cuda")`` does not wait.
+        epoch: The first epoch.
+        name: Name of the loader, for ``batch.loader``: recurrent states are kept by it.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
-        PlanError: If no sequence is left to play, or lengths and policy make no plan.
+        ConfigError: If an argument is invalid.
+        PlanError: If no sequence is left, or lengths and policy do not fit.
         DataError: If the store cannot be opened.
 
     Examples:
@@ -131,9 +134,8 @@ class Loader:
         name: str = "",
         policy: Policy | str | None = None,
     ) -> None:
-        if not isinstance(epoch, int) or epoch < 0:
-            raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
-        self._is_single_process = World.current().size == 1  # no process group, so far
+        self._next_position = _begin_at(epoch)  # of the next iteration
+        self._is_single_process = World.current().size == 1  # no process group yet
         options = EngineOptions(
             world=World.current() if world is None else world,
             seed=seed,
@@ -156,45 +158,43 @@ class Loader:
             name=name,
         )
         self._update_schedule = UpdateSchedule(accumulate)
-        rule = resolve_policy(_resolve_batching(batching, policy))
-        is_mapping = isinstance(store, Mapping)
-        resolve = functools.partial(resolve_parts, policy=rule) if is_mapping else resolve_store
-        self._engine = EpochEngine(resolve(store, lengths=lengths, names=fields), rule, options)
-        self._next_position = RunPosition(epoch, 0)  # what the next iteration plays
-        self._active: EpochProgress | None = None  # of the newest iteration, which moves it
+        rule = _resolve_batching(batching, policy)
+        self._engine = EpochEngine(_resolve_data(store, rule, lengths, fields), rule, options)
+        self._active: EpochProgress | None = None  # of the newest iteration, which updates it
 
     def __len__(self) -> int:
-        """Steps of the epoch that the next iteration plays; of all, but where a policy says so."""
+        """Steps of the next iteration's epoch; equal for all epochs unless a policy varies them."""
         self._check_single_process()
         return self._engine.count_steps(self.epoch)
 
     def __getitem__(self, number: object) -> NoReturn:
-        """Raise: batches come in their order.
+        """Raise TypeError: batches are only available in order.
 
         Raises:
-            TypeError: Always; it names what to write.
+            TypeError: Always; the message says what to write.
         """
         raise TypeError(
-            "a Loader makes batches itself and cannot be indexed: iterate it, without a torch "
-            "DataLoader around it. One batch is next(iter(loader)), one sequence loader.store[7]"
+            "a Loader makes batches itself and cannot be indexed: iterate over it, without a "
+            "torch DataLoader around it. A batch is next(iter(loader)), a sequence "
+            "loader.store[7]"
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the batches of one epoch, or of what is left of a loaded one.
+        """Return an iterator over the next epoch's batches, or over the rest of a loaded epoch.
 
-        An error takes the place of its batch: where it is caught, the next ``next()`` goes on with
-        the batch behind.
+        An error takes the place of its batch: if it is caught, ``next()`` continues with the next
+        batch.
 
         Raises:
-            IncompleteEpochError: If fewer batches came than were planned.
-            DataError: If what is stored is damaged; with epoch, batch, step and rank.
+            IncompleteEpochError: If fewer batches were delivered than planned.
+            DataError: If stored data is damaged; it names epoch, batch, step and rank.
         """
         return self._engine.iterate_from(self._begin_epoch, self._update_schedule)
 
     def _begin_epoch(self) -> EpochProgress:
-        """Begin the next epoch, or what is left of a loaded one."""
+        """Begin the next epoch, or continue a loaded one."""
         self._check_single_process()
-        _ = self._engine.transform_label  # as it is before it is used
+        _ = self._engine.transform_label  # before it is used
         start = self._next_position
         self._active = self._engine.begin(start.epoch, start.position)
         self._next_position = start.next_epoch
@@ -202,39 +202,39 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration plays."""
+        """The epoch of the next iteration."""
         return self._next_position.epoch
 
     @property
     def store(self) -> Store:
-        """What is read; ``store.keys(batch.ids)`` names sequences."""
+        """The store; ``store.keys(batch.ids)`` returns the names of sequences."""
         return self._engine.store
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """What this rank went on from: dicts with ``error``, ``message``, ``sequence`` and more."""
+        """Errors that this rank skipped: dicts of ``error``, ``message`` and facts."""
         return self._engine.options.error_log.entries
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the worker processes that run; they are started by the first batch."""
+        """Process ids of the running worker processes, which the first batch starts."""
         return self._engine.worker_pids
 
     def state_dict(self) -> dict[str, int | str | None]:
-        """Return what was delivered: a few primitives, equal on all ranks, under 1 kB as JSON."""
+        """Return the position: a few primitives, equal on all ranks, under 1 kB as JSON."""
         active = self._active
         here = self._next_position if active is None else RunPosition(*active.position)
         return self._make_state_at(here).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration play what a state has left; the world size may be another.
+        """Continue a saved position in the next iteration; the number of ranks may differ.
 
-        Where the transform is another one than it was, a ``SeqDataWarning`` names both.
+        If the transform has changed, a ``SeqDataWarning`` names both.
 
         Raises:
             ResumeError: If the state belongs to other data, policy, seed or shift, is outside the
                 plan, or was written by another version.
-            ConfigError: If there will be filler rows that the output cannot tell.
+            ConfigError: If there will be filler rows that the output does not mark.
         """
         saved = ResumeState.from_dict(state)
         saved.check_plan(self._make_state_at(saved.run_position))
@@ -242,21 +242,21 @@ class Loader:
         changed_transform = self._engine.describe_transform_change(saved.transform)
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
-        self._engine.share(saved.epoch, saved.position)  # refuses what this world cannot play
+        self._engine.share(saved.epoch, saved.position)  # raises if this world cannot continue it
         self._next_position, self._active = saved.run_position, None
 
     def shutdown(self) -> None:
-        """End threads and workers; an iteration that runs ends with an error."""
+        """Stop threads and workers; a running iteration ends with an error."""
         self._engine.shutdown()
 
     def _check_single_process(self) -> None:
-        """Raise ConfigError if a process group came after this loader, made for one process."""
+        """Raise ConfigError if a process group was initialised after this loader was made."""
         ranks = World.current().size
         if self._is_single_process and ranks > 1 and self._engine.options.world.size == 1:
             raise ConfigError(
-                f"loader: was made for one process before the process group of {ranks} ranks was "
-                "initialised, must know its rank: every rank would play all the data. Make it when "
-                "the ranks are there (in `train_dataloader` of the LightningModule), pass "
+                f"loader: it was made for one process, before the process group of {ranks} ranks "
+                "was initialised, so that every rank would read all data. Make it once the "
+                "ranks exist (in `train_dataloader` of the LightningModule), pass "
                 f"`world=World(rank, {ranks})`, or give the data to a SequenceDataModule"
             )
 
@@ -275,19 +275,32 @@ class Loader:
         )
 
 
-def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy | str:
-    """Return the policy that was passed, under its name of today or of 0.1."""
+def _begin_at(epoch: int) -> RunPosition:
+    if not isinstance(epoch, int) or epoch < 0:
+        raise ConfigError(must_be("loader: `epoch`", "a whole number from 0", repr(epoch)))
+    return RunPosition(epoch, 0)
+
+
+def _resolve_data(store: Any, rule: Policy, lengths: Any, names: Sequence[str] | None) -> Any:
+    """Return the store, or the parts by name that a policy draws from."""
+    if isinstance(store, Mapping):
+        return resolve_parts(store, policy=rule, lengths=lengths, names=names)
+    return resolve_store(store, lengths=lengths, names=names)
+
+
+def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy:
+    """Return the policy, passed as ``batching`` or under the former name ``policy``."""
     if policy is not None:
         advice = "`policy` is deprecated: write `batching`, or pass the policy by position"
         if batching is not None:
             raise ConfigError(f"loader: `batching` and `policy` are both given. {advice}.")
         warnings.warn(f"loader: {advice}", DeprecationWarning, stacklevel=4)
-        return policy
+        return resolve_policy(policy)
     if batching is None:
         raise ConfigError(
             "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
         )
-    return batching
+    return resolve_policy(batching)
 
 
 def _notify_plugins(plan: Plan) -> None:

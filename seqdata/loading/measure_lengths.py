@@ -1,7 +1,6 @@
-"""Lengths of what a transform makes, measured once and kept beside the data.
+"""Measures the lengths of a transform's results once, and caches them next to the data.
 
-Where nobody can say what a transform makes of a length, as for tokenizers, it is run over all
-sequences once.
+If a transform cannot declare its length law, as with tokenizers, it is run over all sequences once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.code_digest import code_digest
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.field_selection import make_full_reader
@@ -46,11 +45,11 @@ _LENGTHS = "lengths"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LengthMeasurer:
-    """What measures; it can be sent to a worker process.
+    """Measures lengths; it can be sent to a worker process.
 
     Attributes:
         transform_applier: Applies the transform.
-        collate: Nothing is collated.
+        collate: None: nothing is collated.
     """
 
     transform_applier: TransformApplier
@@ -58,11 +57,11 @@ class _LengthMeasurer:
 
     @property
     def reader(self) -> FieldReader:
-        """What reads the sequences."""
+        """The reader of the sequences."""
         return self.transform_applier.reader
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Return the lengths of the results, as the one piece of a column."""
+        """Return the lengths of the results, as the only piece of a column."""
         applier, reader = self.transform_applier, self.reader
         results = applier.compute_results(reader.read_inputs(request.spans), request)
         lengths = _lengths_along(applier, results, request)
@@ -78,24 +77,25 @@ def measure_lengths(
     axis: str = DEFAULT_AXIS,
     cache: bool = True,
 ) -> View:
-    """Run a transform over all sequences, and give the view that carries it and its lengths.
+    """Run a transform over all sequences, and return a view that carries it and its lengths.
 
-    The view goes where a store goes, without ``transform=``; views of it carry the transform on.
-    Results have their random numbers from seed 0, epoch 0; their lengths must not depend on them.
+    The view is used as a store, without ``transform=``; views of it keep the transform. Random
+    numbers are those of seed 0, epoch 0; lengths must not depend on them.
 
     Args:
         store: A store, the location of one, or sequences in memory.
         transform: ``transform(sequence, rng) -> dict``, or a columnar one.
-        num_workers: Processes; 0: this one. The transform must be a function of a module then.
-        progress: Whether to show a bar; None: where standard error is a terminal.
+        num_workers: Number of processes; 0: this process. With processes the transform must be a
+            function of a module.
+        progress: Whether to show a bar; None: if standard error is a terminal.
         axis: The axis whose lengths are measured.
-        cache: Whether lengths that are kept beside the data are used, where data and transform are
-            as they were. They are kept in the folder of an Arrow store that can be written to.
+        cache: Whether to use cached lengths if data and transform are unchanged. They are cached in
+            the folder of an Arrow store, if it can be written.
 
     Raises:
-        ConfigError: If the transform says its lengths itself, the store carries one already, or the
-            transform cannot be sent to a process.
-        WorkerDiedError: If a process ended before its work.
+        ConfigError: If the transform declares its lengths, the store already carries a transform,
+            or the transform cannot be sent to a process.
+        WorkerDiedError: If a process ended before its work was done.
         StallError: If a process made no progress for two minutes.
         DecodeError: If a result does not fit, or has no field along the axis; naming the sequence.
 
@@ -120,20 +120,18 @@ def measure_lengths(
 def _check_arguments(store: Store, transform: Any, num_workers: int) -> None:
     if not isinstance(num_workers, int) or num_workers < 0:
         raise ConfigError(
-            f"measure_lengths: `num_workers` is {num_workers!r}, must be a whole number from 0"
+            must_be("measure_lengths: `num_workers`", "a whole number from 0", repr(num_workers))
         )
     carried = get_measured_transform(store)
     if carried is not None:
         raise ConfigError(
-            f"measure_lengths: the view carries {qualified_name(carried.transform)} already, must "
-            "carry "
-            "none; make one transform of both"
+            f"measure_lengths: the view already carries {qualified_name(carried.transform)}. "
+            "Combine both in one transform."
         )
     if length_map_for(transform) is not None:
         raise ConfigError(
-            f"measure_lengths: {qualified_name(transform)} has `.lengths`, must not have to be "
-            "measured; "
-            "pass it as `transform` to Loader or SequenceDataModule"
+            f"measure_lengths: {qualified_name(transform)} has `.lengths` and needs no "
+            "measuring. Pass it as `transform` to Loader or SequenceDataModule."
         )
 
 
@@ -185,8 +183,8 @@ def _lengths_along(
     if not names:
         raise applier.make_error(
             int(ids[0]),
-            f"gave {', '.join(results.columns) or 'nothing'}, must give a field along axis "
-            f"{axis!r} to be measured",
+            f"must return a field along axis {axis!r} to be measured, but returned "
+            f"{', '.join(results.columns) or 'nothing'}",
         )
     lengths: NDArray[np.int64] = results.columns[names[0]].lengths
     for name in names[1:]:
@@ -194,9 +192,8 @@ def _lengths_along(
         for piece in np.flatnonzero(other_lengths != lengths)[:1]:
             raise applier.make_error(
                 int(ids[piece]),
-                f"gave field {name!r} {other_lengths[piece]} timesteps and {names[0]!r} "
-                f"{lengths[piece]}, "
-                f"must be equal along axis {axis!r}",
+                f"returned {other_lengths[piece]} timesteps of field {name!r} and "
+                f"{lengths[piece]} of {names[0]!r}, which must be equal along axis {axis!r}",
                 field=name,
             )
     return lengths
@@ -206,7 +203,7 @@ def _lengths_along(
 def _run_in_workers(
     measurer: _LengthMeasurer, num_workers: int, requests: Iterator[StepRequest], count: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
-    """Yield the same, made by processes, in the order of the requests."""
+    """Like ``map(measurer.fetch, requests)``, but in worker processes."""
     engine_options = EngineOptions(num_workers=min(num_workers, count))
     pools = WorkerPoolCache(measurer, engine_options)
     try:
@@ -218,7 +215,7 @@ def _run_in_workers(
 
 
 def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
-    """Return the file that lengths are kept in; None: there is no folder for it."""
+    """Return the file that caches lengths; None if there is no folder for it."""
     base = store.base if isinstance(store, View) else store
     if not isinstance(base, ArrowStore):
         return None
@@ -229,20 +226,20 @@ def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
 
 
 def _load_cached(path: Path, count: int) -> NDArray[Any] | None:
-    """Return kept lengths; None if there are none, or they are not these."""
+    """Return cached lengths; None if there are none that fit."""
     content = read_with_digest(path)
     if content is None:
         return None
     try:
         lengths: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError):  # of another version: they are measured again
+    except (ValueError, EOFError):  # of another version: measured again
         return None
     is_valid = isinstance(lengths, np.ndarray) and lengths.shape == (count,)
     return lengths if is_valid and lengths.dtype.kind == "u" else None
 
 
 def _save_cached(path: Path, lengths: NDArray[Any]) -> None:
-    """Keep lengths, named by what they were made from; not in a folder that cannot be written."""
+    """Cache lengths, if the folder can be written."""
     content = io.BytesIO()
     np.save(content, lengths, allow_pickle=False)
     write_with_digest(path, content.getvalue())

@@ -1,4 +1,4 @@
-"""The options of playing epochs, as one frozen object; they travel from the edge to the Player."""
+"""The options of an engine, as one frozen object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.value_options import ValueOptions
 from seqdata.plan import Plan
@@ -16,46 +16,47 @@ from seqdata.sharing import Tail
 from seqdata.world import World
 
 DEFAULT_PREFETCH = 2
-"""Hand-overs that wait for the consumer, by default."""
+"""Groups of batches that a thread makes ahead, by default."""
 
 OnError = Literal["raise", "mask", "replace"]
 
 DEFAULT_STALL_TIMEOUT = 120.0
-"""Seconds without progress after which a worker is given up, by default."""
+"""Seconds without progress after which a worker raises ``StallError``, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """How epochs are played.
+    """The options of an ``EpochEngine``.
 
     Args:
-        world: Who we are.
-        seed: Of plans and transforms, in ``[0, 2**64)``.
-        fields: Names of the fields to read; None: all, or those that the output names.
-        as_tuple: Parts of the batch that are handed out as a tuple.
-        as_dict: The same as a dict.
-        transform: Applied between reading and collating; None: what the store carries, if it does.
-        value_options: What is asked of the values that are delivered.
-        collator: Lays columns out; None: ``Padded()``.
-        shift: Timesteps between inputs and targets: of the ragged field, or by name.
-        tail: What a rank without a batch in the last step gets.
-        on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
-            row has weight 0; ``replace``: its row is the longest other one, cropped.
-        error_log: Counts those, and ends a run that has too many.
-        prefetch: Hand-overs of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
-        num_workers: Processes that read and transform; 0: this one does.
-        start_method: How they are started: ``fork``, ``forkserver`` or ``spawn``; None:
-            ``forkserver`` where there is one, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker is given up.
-        pin_memory: Whether what is handed out is copied into pinned memory.
-        frozen_epoch: Whether every epoch is played with the plan of epoch 0.
+        world: This rank and the number of ranks.
+        seed: Seed of plans and transforms, in ``[0, 2**64)``.
+        fields: Names of the fields to read; None: all, or those of the output.
+        as_tuple: Parts of the batch that are returned as a tuple.
+        as_dict: Parts of the batch that are returned as a dict.
+        transform: Applied between reading and collating; None: that of the store, if it carries
+            one.
+        value_options: Dtype and checks of the values.
+        collator: Lays out columns; None: ``Padded()``.
+        shift: Timesteps between inputs and targets, of the only ragged field or by name.
+        tail: What a rank without a batch in the last step receives.
+        on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
+            ``mask``: its row has weight 0; ``replace``: its row is the longest other one, cropped.
+        error_log: Counts these errors, and raises when there are too many.
+        prefetch: Groups of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
+        num_workers: Number of processes that read and transform; 0: this process.
+        start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
+            ``forkserver`` if available, else ``spawn``.
+        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        pin_memory: Whether the output is copied into pinned memory.
+        frozen_epoch: Whether every epoch has the plan of epoch 0.
         on_plan_ready: Called with each plan, before its first batch.
-        replay_hint: Says what shows a batch, by epoch and number, for errors in it; None: nothing
-            does.
-        name: Of the loader, for ``batch.loader``.
+        replay_hint: Returns the command that replays a batch, from epoch and number, for its
+            errors; None if there is no such command.
+        name: Name of the loader, for ``batch.loader``.
 
     Raises:
-        ConfigError: If a value cannot be meant.
+        ConfigError: If a value is invalid.
     """
 
     world: World = field(default_factory=World)
@@ -88,53 +89,68 @@ class EngineOptions:
             )
         if isinstance(self.fields, str) or (self.fields is not None and not self.fields):
             raise ConfigError(
-                f"loader: `fields` is {self.fields!r}, must be a tuple of names or None for all"
+                must_be("loader: `fields`", "a tuple of names or None for all", repr(self.fields))
             )
         if self.tail not in get_args(Tail):
             raise ConfigError(
-                f"loader: `tail` is {self.tail!r}, must be 'fill', 'drop' or 'repeat'"
+                must_be("loader: `tail`", "'fill', 'drop' or 'repeat'", repr(self.tail))
             )
         if self.on_error not in get_args(OnError):
             raise ConfigError(
-                f"loader: `on_error` is {self.on_error!r}, must be 'raise', 'mask' or 'replace'"
+                must_be("loader: `on_error`", "'raise', 'mask' or 'replace'", repr(self.on_error))
             )
         if not isinstance(self.prefetch, int) or self.prefetch < 0:
             raise ConfigError(
-                f"loader: `prefetch` is {self.prefetch!r}, must be a whole number, 0 for no thread"
+                must_be(
+                    "loader: `prefetch`", "a whole number, 0 for no thread", repr(self.prefetch)
+                )
             )
         self._check_workers()
         if not isinstance(self.pin_memory, bool):
-            raise ConfigError(f"loader: `pin_memory` is {self.pin_memory!r}, must be True or False")
+            raise ConfigError(
+                must_be("loader: `pin_memory`", "True or False", repr(self.pin_memory))
+            )
         if not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
-            raise ConfigError(f"loader: `seed` is {self.seed!r}, must be in [0, 2**64)")
+            raise ConfigError(must_be("loader: `seed`", "in [0, 2**64)", repr(self.seed)))
 
     def _check_workers(self) -> None:
         if not isinstance(self.num_workers, int) or self.num_workers < 0:
             raise ConfigError(
-                f"loader: `num_workers` is {self.num_workers!r}, must be a whole number, 0 for no "
-                "processes"
+                must_be(
+                    "loader: `num_workers`",
+                    "a whole number, 0 for no processes",
+                    repr(self.num_workers),
+                )
             )
         methods = multiprocessing.get_all_start_methods()
         if self.start_method is not None and self.start_method not in methods:
             raise ConfigError(
-                f"loader: `start_method` is {self.start_method!r}, must be one of "
-                f"{', '.join(methods)}, or None"
+                must_be(
+                    "loader: `start_method`",
+                    f"one of {', '.join(methods)}, or None",
+                    repr(self.start_method),
+                )
             )
         if not isinstance(self.stall_timeout, int | float) or not self.stall_timeout > 0:
             raise ConfigError(
-                f"loader: `stall_timeout` is {self.stall_timeout!r}, must be a number of seconds "
-                "above 0"
+                must_be(
+                    "loader: `stall_timeout`",
+                    "a number of seconds above 0",
+                    repr(self.stall_timeout),
+                )
             )
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateSchedule:
-    """How steps make optimizer updates: what ``loss_scale`` and ``update_num_tokens`` follow from.
+    """How steps make optimizer updates, which determines ``loss_scale`` and ``update_num_tokens``.
 
     Args:
-        accumulate: Steps of an update.
-        steps: Steps of the epoch that are trained, if fewer than all; the last update ends there.
-        is_loss_divided: Whether somebody divides every loss by ``accumulate``, as the Trainer does.
+        accumulate: Number of steps of an update.
+        steps: Number of steps of the epoch that are trained, if not all; the last update ends
+            there.
+        is_loss_divided: Whether the caller divides every loss by ``accumulate``, as the Trainer
+            does.
 
     Raises:
         ConfigError: If ``accumulate`` is less than 1.
@@ -147,5 +163,7 @@ class UpdateSchedule:
     def __post_init__(self) -> None:
         if not isinstance(self.accumulate, int) or self.accumulate < 1:
             raise ConfigError(
-                f"loader: `accumulate` is {self.accumulate!r}, must be a whole number of at least 1"
+                must_be(
+                    "loader: `accumulate`", "a whole number of at least 1", repr(self.accumulate)
+                )
             )

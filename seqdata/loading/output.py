@@ -1,6 +1,6 @@
-"""What a loader hands out: a SequenceBatch, or a tuple or dict of chosen parts of it.
+"""The output of a loader: a SequenceBatch, or a tuple or dict of chosen parts of it.
 
-Models that exist already take ``(x, lengths, y)`` and know nothing of us.
+Existing models take ``(x, lengths, y)`` and not a SequenceBatch.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any
 
 from seqdata.batch.axes import format_unknown_name
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 
 BATCH_PARTS = (
     "lengths", "ids", "weight", "start", "mask", "score", "num_tokens", "global_num_tokens",
     "update_num_tokens", "loss_scale", "sequence_scale", "lanes", "reset", "burn_in", "overlap",
     "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
 )  # fmt: skip
-"""What can be named beside the fields."""
+"""Parts of a batch that can be chosen in addition to fields."""
 _MARKS_FILLER = frozenset({"weight", "score"})
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Picks parts of a batch by name: fields first, then attributes of the batch.
+    """Selects parts of a batch by name: fields first, then attributes of the batch.
 
     Args:
-        names: What is picked, in this order.
-        is_dict: Whether a dict is made; else a tuple.
-        is_single: Whether the one part is handed out itself.
+        names: The selected parts, in this order.
+        is_dict: Whether the result is a dict; otherwise a tuple.
+        is_single: Whether the only part itself is the result.
 
     Raises:
         ConfigError: If ``names`` is empty or a bare string.
@@ -43,20 +43,24 @@ class Output:
         if isinstance(self.names, str) or not self.names:
             option = "as_dict" if self.is_dict else "as_tuple"
             raise ConfigError(
-                f"loader: `{option}` is {self.names!r}, must be a tuple of names; write "
-                f"('x', 'lengths')"
+                must_be(
+                    f"loader: `{option}`",
+                    "a tuple of names",
+                    repr(self.names),
+                    "Write ('x', 'lengths')",
+                )
             )
 
     @property
     def has_filler_marks(self) -> bool:
-        """Whether code that sees only these parts can tell filler rows."""
+        """Whether these parts mark filler rows."""
         return not _MARKS_FILLER.isdisjoint(self.names)
 
     def check(self, fields: Iterable[str]) -> None:
-        """Refuse names that are neither a field nor a part of a batch.
+        """Raise if a name is neither a field nor a part of a batch.
 
         Raises:
-            ConfigError: If there is one.
+            ConfigError: If a name is unknown.
         """
         allowed_names = (*fields, *BATCH_PARTS)
         for name in self.names:
@@ -64,10 +68,10 @@ class Output:
                 raise ConfigError(f"loader: {format_unknown_name(name, allowed_names)}")
 
     def __call__(self, batch: SequenceBatch) -> Any:
-        """Pick the parts of one batch.
+        """Return the selected parts of a batch.
 
         Raises:
-            ConfigError: If a name is not there.
+            ConfigError: If a name is unknown.
         """
         values = [self._select(batch, name) for name in self.names]
         if self.is_single:
@@ -83,13 +87,15 @@ class Output:
 
 
 def make_output(as_tuple: Sequence[str] | None, as_dict: Sequence[str] | None) -> Output | None:
-    """Return what the two options mean; None: the batch itself.
+    """Return the output of the two options; None: the batch itself.
 
     Raises:
-        ConfigError: If both are given, or one is no tuple of names.
+        ConfigError: If both are given, or one is not a tuple of names.
     """
     if as_tuple is not None and as_dict is not None:
-        raise ConfigError("loader: `as_tuple` and `as_dict` are both given, must be one; drop one")
+        raise ConfigError(
+            "loader: `as_tuple` and `as_dict` cannot both be given. Leave one of them out."
+        )
     if as_tuple is not None:
         return Output(as_tuple)
     if as_dict is not None:

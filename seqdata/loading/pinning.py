@@ -12,7 +12,7 @@ from seqdata.errors import ConfigError
 
 
 def pin(output: Any) -> Any:
-    """Return what is handed out with its tensors in pinned memory, as torch's DataLoader does.
+    """Return an output with its tensors in pinned memory, as torch's DataLoader does.
 
     Args:
         output: A batch; or tensors, objects with ``pin_memory()``, tuples and dicts of them.
@@ -21,13 +21,13 @@ def pin(output: Any) -> Any:
 
 
 def check_cuda() -> None:
-    """Refuse to pin where there is nothing to pin for.
+    """Raise if there is no device to pin memory for.
 
     Raises:
         ConfigError: If there is no CUDA device.
     """
     if not torch.cuda.is_available():
         raise ConfigError(
-            "loader: `pin_memory` is True where there is no CUDA device, must be False; under a "
-            "Trainer leave it None"
+            "loader: `pin_memory` must be False without a CUDA device, but is True. Under a "
+            "Trainer leave it None."
         )

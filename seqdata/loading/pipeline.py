@@ -1,6 +1,6 @@
-"""Makes the batch of one step: read, transform, collate; an error is told where it happened.
+"""Makes the batch of one step: read, transform, collate; errors get the place of the batch.
 
-Place in the flow: RankPlan -> batches. Reads: a store. Makes: one batch for each step.
+Place in the flow: step request -> columns -> batch.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ _NO_RANGE: AbstractContextManager[Any] = nullcontext()
 
 
 def profile_range(name: str) -> AbstractContextManager[Any]:
-    """Return a range of the profiler that runs; without one it costs nothing to speak of."""
+    """Return a range of the running profiler; without a profiler it costs almost nothing."""
     return record_function(name) if torch.autograd.profiler._is_profiler_enabled else _NO_RANGE
 
 
 FetchFn = Callable[[StepRequest], tuple[Any, Axes]]
-"""Gives the columns of a request, here or from a worker process; or what that has collated."""
+"""Fetches the columns of a request, here or in a worker process, or its collated result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineParts:
-    """What makes batches, the same for all epochs of a loader.
+    """The parts that make batches, shared by all epochs of a loader.
 
     Attributes:
         fetcher: Reads and transforms columns.
-        occurrences: Says which drawing of its sequence each span is; None: nothing is drawn.
-        collator: Lays columns out.
-        output: Chooses what is handed out.
+        occurrences: Counts the draws of each sequence; None if nothing is random.
+        collator: Lays out columns.
+        output: Selects the output.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
-        on_error: What becomes of a sequence that cannot be read or transformed.
-        error_log: Counts them.
-        replay_hint: Says what shows a batch, by epoch and number; None: nothing does.
-        name: Of the loader.
+        on_error: What to do about a sequence that cannot be read or transformed.
+        error_log: Counts these errors.
+        replay_hint: Returns the command that replays a batch, from epoch and number; None if there
+            is none.
+        name: Name of the loader.
     """
 
     fetcher: Fetcher
@@ -75,11 +76,11 @@ class BatchPipeline:
     """The batches of one rank in one epoch, by step.
 
     Args:
-        parts: What makes batches.
+        parts: The parts that make batches.
         share: The rank's steps.
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         update_schedule: How steps make optimizer updates.
-        fetch: Gives columns; by default in this process.
+        fetch: Fetches columns; by default in this process.
     """
 
     parts: PipelineParts
@@ -90,7 +91,7 @@ class BatchPipeline:
     _preparer: StepPreparer = field(init=False)
     _requested: dict[int, PreparedStep] = field(default_factory=dict, init=False)
     _prepared: Iterator[PreparedStep] = field(default=iter(()), init=False)
-    _next_number: int = field(default=-1, init=False)  # the step that comes first
+    _next_number: int = field(default=-1, init=False)  # the first step
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
 
@@ -102,16 +103,16 @@ class BatchPipeline:
         )
 
     def prepare_request(self, number: int) -> StepRequest:
-        """Say what a step will ask for; the step is kept until its batch is made."""
+        """Return the request of a step; the step is kept until its batch is made."""
         prepared = self._requested[number] = self._prepare(number)
         return prepared.request
 
     def make_output(self, step: int) -> Any:
-        """Make the batch of a step, or what is chosen of it."""
+        """Return the output of a step."""
         return self._select_output(self.make_batch(step))
 
     def make_sized_output(self, step: int) -> tuple[Any, int]:
-        """Make the same, and say how many bytes of tensors it holds."""
+        """Return the output of a step, and the number of bytes of its tensors."""
         batch = self.make_batch(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
         return self._select_output(batch), size
@@ -129,11 +130,11 @@ class BatchPipeline:
         return batch if output is None else output(batch)
 
     def make_metadata(self, step: int) -> SequenceBatch:
-        """Make the batch of a step without its data: nothing is read."""
+        """Return the batch of a step without its data; nothing is read."""
         return self._fill_counts(self._prepare(step), step)
 
     def make_batch(self, number: int) -> SequenceBatch:
-        """Make the batch of a step, whatever is chosen of it."""
+        """Return the batch of a step, whatever the output is."""
         prepared = self._requested.pop(number, None) or self._prepare(number)
         try:
             try:
@@ -145,10 +146,10 @@ class BatchPipeline:
         except SeqDataError as error:
             located_error = self._locate_error(error, prepared.metadata.number, number)
             raise located_error.with_traceback(error.__traceback__) from error.__cause__
-        except StopIteration as error:  # as it is, it would end the epoch of whoever asks
+        except StopIteration as error:  # unchanged, it would end the caller's epoch
             stop_error = RuntimeError(
-                "loader: a transform, collator or data set raised StopIteration, must give "
-                "something; pass a default to its next()"
+                "loader: a transform, collator or data set raised StopIteration. Pass a default "
+                "to its next()."
             )
             for note in getattr(error, "__notes__", ()):
                 stop_error.add_note(note)
@@ -172,11 +173,11 @@ class BatchPipeline:
     def _collate(self, columns: Any, batch: SequenceBatch, prepared: PreparedStep) -> SequenceBatch:
         collator = self.parts.collator
         if self.parts.fetcher.collate is not None and isinstance(collator, SupportsWorkerCollate):
-            return collator.filled(columns, batch)  # a worker has collated them
+            return collator.filled(columns, batch)  # collated by a worker
         if prepared.request.is_shifted_stream and batch.bounds is None:
             columns = self._select_step_columns(columns, batch, prepared.make_step())
         batch = collator(columns, batch)
-        batch.bounds = None  # it has served
+        batch.bounds = None  # no longer needed
         return batch
 
     def _select_step_columns(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
@@ -188,7 +189,7 @@ class BatchPipeline:
         )
 
     def _fill_counts(self, prepared: PreparedStep, number: int) -> SequenceBatch:
-        """Return the batch of a step with what it counts, without data."""
+        """Return the batch of a step with its counts, without data."""
         batch = prepared.metadata
         self._set_totals(batch, number)
         batch.loader = self.parts.name
@@ -198,12 +199,12 @@ class BatchPipeline:
     def _repair(
         self, step: Step, request: StepRequest, number: int, error: Exception
     ) -> SequenceBatch:
-        """Make a batch without the sequences that fail, as many rows as were planned."""
+        """Return the batch without the sequences that fail, with the planned number of rows."""
         parts = self.parts
         repaired = repair_batch(parts.fetcher, step, request, parts.on_error)
-        if repaired is None:  # it is the batch that fails, and no sequence
+        if repaired is None:  # the whole batch fails, not a single sequence
             raise error
-        is_counted = step.weights.any()  # filler is another rank's row, who counts it
+        is_counted = step.weights.any()  # the rank that owns a filler row counts it
         for span, span_error in sorted(repaired.errors.items()) if is_counted else ():
             sequence = int(request.ids[span])
             parts.error_log.add(
@@ -218,17 +219,19 @@ class BatchPipeline:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._fill_counts(self._preparer.prepare(step), number)
         batch.num_tokens = count_scored(batch)
-        batch.axes, batch.bounds = repaired.axes, None  # the columns are others than planned
+        batch.axes, batch.bounds = repaired.axes, None  # the columns differ from the planned ones
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
 
     def _set_totals(self, batch: SequenceBatch, number: int) -> None:
-        """Say what the step and its update count over all ranks: known from the plan."""
+        """Set what the step and its update count over all ranks, known from the plan."""
         update_schedule, share = self.update_schedule, self.share
         accumulate = update_schedule.accumulate
         is_exact = (
             self.parts.on_error == "raise" and not self.parts.fetcher.reader.has_bounded_lengths
         )
-        if share.world.size == 1 and not share.plan.lanes and is_exact:  # the step is this batch
+        if (
+            share.world.size == 1 and not share.plan.lanes and is_exact
+        ):  # the step has only this batch
             step_totals = batch.num_tokens, len(batch)
         else:
             step_totals = share.totals(number, number + 1)

@@ -1,7 +1,4 @@
-"""Checks that a plan, its policy and what is asked of a loader fit each other.
-
-Makes: errors that say what does not fit.
-"""
+"""Checks that a plan, its policy and the options of a loader fit each other."""
 
 from __future__ import annotations
 
@@ -21,28 +18,28 @@ from seqdata.world import World
 def check_plan(
     plan: Plan, policy: Policy, reader: FieldReader, epoch: int, num_batches: int
 ) -> None:
-    """Raise if a plan is not what its policy has said, or does not fit what is read.
+    """Raise if a plan does not match its policy, or does not fit the reader.
 
     Args:
-        plan: Of an epoch.
-        policy: That made it.
-        reader: What reads.
-        epoch: Its number.
-        num_batches: The batches that it must have.
+        plan: The plan of an epoch.
+        policy: The policy that made it.
+        reader: The reader of the fields.
+        epoch: Number of the epoch.
+        num_batches: The number of batches that it must have.
 
     Raises:
-        PlanError: If it has another number of batches.
-        ConfigError: If a shift or lengths that are known by a bound do not go with it.
+        PlanError: If the number of batches differs.
+        ConfigError: If it cannot be combined with a shift, or with lengths that are only bounds.
     """
     if len(plan) != num_batches:
         raise PlanError(
-            f"policy {describe_policy(policy)}: epoch {epoch} has {len(plan)} batches, must have "
-            f"{num_batches} as `num_batches` says; change the policy"
+            f"policy {describe_policy(policy)}: epoch {epoch} must have {num_batches} batches, "
+            f"as `num_batches` returns, but has {len(plan)}. Change the policy."
         )
     if plan.lookahead and reader.shift:
         raise ConfigError(
-            f"loader: `shift` is {reader.shift} with windows of a horizon of "
-            f"{plan.lookahead}, must be 0; use batch.context and batch.future"
+            f"loader: `shift` must be 0 with windows of a horizon of {plan.lookahead}, but is "
+            f"{reader.shift}. Use batch.context and batch.future."
         )
     if reader.has_bounded_lengths and (plan.lanes or plan.lookahead):
         raise ConfigError(
@@ -52,7 +49,7 @@ def check_plan(
 
 
 def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError) -> None:
-    """Raise ConfigError if lengths that are known by a bound do not go with what else is asked."""
+    """Raise ConfigError if lengths that are only bounds do not fit the other options."""
     if not reader.has_bounded_lengths:
         return
     if isinstance(policy, SupportsMixing):
@@ -77,11 +74,11 @@ def check_filler_marks(output: Output, world: World, tail: Tail, lanes: int, num
     """Raise ConfigError if some of ``num_left`` batches leave a rank with filler.
 
     Args:
-        output: What is handed out, by which filler rows cannot be told.
-        world: How many ranks there are.
-        tail: What a rank without a batch in the last step gets.
-        lanes: Of a batch; 0: batches are dealt.
-        num_left: Batches that are still to come.
+        output: The output, which does not mark filler rows.
+        world: This rank and the number of ranks.
+        tail: What a rank without a batch in the last step receives.
+        lanes: Number of lanes; 0 if batches are divided among ranks.
+        num_left: Number of remaining batches.
     """
     size = world.size
     missing = max(0, size - lanes) if lanes else -num_left % size * (tail == "fill")
@@ -89,19 +86,19 @@ def check_filler_marks(output: Output, world: World, tail: Tail, lanes: int, num
         dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
         raise ConfigError(
             f"loader: {dealt} on {size} ranks leave {missing} without one, and "
-            f"{tuple(output.names)} has no 'weight' to tell filler rows by; add 'weight', or "
-            "pass tail='drop' (in training also 'repeat')"
+            f"{tuple(output.names)} has no 'weight' to mark filler rows. Add 'weight', or pass "
+            "tail='drop' (in training also 'repeat')."
         )
 
 
 def make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldReader) -> PlanError:
-    """Return the error of a plan without a batch, with the lengths that were planned over."""
+    """Return the error of a plan without a batch, with the planned lengths."""
     lengths = index.lengths_of[reader.axis]
     have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
-    shift = f", and a shift takes {reader.shift} of each" if reader.shift else ""
+    shift = f", of which a shift takes {reader.shift}" if reader.shift else ""
     has_crops = isinstance(find_base_policy(policy), SupportsCrops)
-    advice = "no window fits: make it shorter" if has_crops else "look at `empty` and `too_long`"
+    advice = "no window fits: make it shorter" if has_crops else "check `empty` and `too_long`"
     return PlanError(
-        f"loader: no sequence of {len(lengths)} is left to play under {describe_policy(policy)}: "
+        f"loader: none of the {len(lengths)} sequences is left under {describe_policy(policy)}: "
         f"{have}{shift}; {advice}"
     )

@@ -1,8 +1,8 @@
-"""One thread that makes batches ahead, so that reading overlaps with computing.
+"""A thread that makes batches ahead, so that reading overlaps with computing.
 
-Batches are handed over in groups: handing over each one would cost more than making it. A consumer
-that only draws has nothing to overlap with, so it makes its batches itself until it computes again.
-Every wait wakes up by itself from time to time and looks whether it still makes sense.
+Batches are handed over in groups: a hand-over of each would cost more than making it. A consumer
+that computes nothing between batches has nothing to overlap with, so it makes its batches itself
+until it computes again. Every wait has a timeout, after which its condition is checked again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from seqdata.sharing import RankPlan
 from seqdata.storage.local_files import describe_limit
 from seqdata.storage.views import View
 
-_PROBE_MAPPINGS = 16  # that a thread needs for its stack and first objects, and some more
+_PROBE_MAPPINGS = 16  # that a thread needs for its stack and first objects, with a reserve
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread.
+    """Start a thread, if there is memory for it.
 
-    Python waits without end for one that finds no memory for its first step, so that is looked at
-    before.
+    Python waits without end for a thread that finds no memory for its first step, so memory is
+    checked before.
 
     Raises:
-        ConfigError: If the system has no room for it.
+        ConfigError: If there is no memory for it.
     """
     protections = (
         mmap.PROT_READ,
         mmap.PROT_READ | mmap.PROT_WRITE,
-    )  # neighbours alike would be one
+    )  # equal neighbours would be merged
     try:
         with contextlib.ExitStack() as mappings:
             for i in range(_PROBE_MAPPINGS):
@@ -48,34 +48,34 @@ def start_thread(thread: threading.Thread) -> None:
         thread.start()
     except OSError as error:
         raise ConfigError(
-            f"loader: there is no memory for a thread ({error.strerror}), must be; raise "
-            f"{describe_limit(error)}, or pass prefetch=0"
+            f"loader: cannot start the prefetch thread: out of memory ({error.strerror}). Raise "
+            f"{describe_limit(error)}, or pass prefetch=0."
         ) from error
     except RuntimeError as error:
-        if thread.ident is not None:  # it runs already
+        if thread.ident is not None:  # already running
             raise
         raise ConfigError(
-            f"loader: a thread cannot be started ({error}), must be; raise `ulimit -u`, or pass "
-            "prefetch=0"
+            f"loader: cannot start the prefetch thread ({error}). Raise `ulimit -u`, or pass "
+            "prefetch=0."
         ) from error
 
 
 Item = TypeVar("Item")
 HANDOVER_BYTES = 1 << 20
 HANDOVER_BATCHES = 16
-_HANDOVER_SECONDS = 10e-6  # seconds that handing an item over costs: overlapping less does not pay
-_MAX_GATHER_SECONDS = 0.002  # seconds that a waiting consumer is kept for the sake of a full group
-_POLL_SECONDS = 1.0  # seconds after which every wait looks again
-_EXIT_TIMEOUT = 5.0  # seconds that the end of the process waits for a thread
+_HANDOVER_SECONDS = 10e-6  # seconds of a hand-over: overlapping less is not worth it
+_MAX_GATHER_SECONDS = 0.002  # seconds that a consumer waits for a full group
+_POLL_SECONDS = 1.0  # timeout of every wait, in seconds
+_EXIT_TIMEOUT = 5.0  # seconds that the interpreter's exit waits for a thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefetchSource(Generic[Item]):
-    """What a thread makes.
+    """The items that a thread makes.
 
     Attributes:
-        make: Gives item ``k`` and its size in bytes.
-        numbers: Which items, in which order.
+        make: Returns item ``k`` and its size in bytes.
+        numbers: Numbers of the items, in order.
         on_handover: Called after each hand-over with the number of the next item.
     """
 
@@ -85,11 +85,11 @@ class PrefetchSource(Generic[Item]):
 
 
 class Prefetcher(Generic[Item]):
-    """Items made in a thread, taken in order.
+    """An iterable of items that a thread makes ahead.
 
     Args:
-        source: What is made.
-        max_handovers: Groups that wait for the consumer at most.
+        source: The items.
+        max_handovers: Most groups that wait for the consumer.
     """
 
     def __init__(self, source: PrefetchSource[Item], max_handovers: int) -> None:
@@ -98,10 +98,10 @@ class Prefetcher(Generic[Item]):
         self._thread: threading.Thread | None = None
 
     def __iter__(self) -> Iterator[Item]:
-        """Yield the items; starts the thread, which ends when the iteration is left.
+        """Yield the items. The thread is started here, and ends with the iteration.
 
         Raises:
-            BaseException: What making an item raised, after all items before it were given.
+            BaseException: The error of an item, after all items before it.
         """
         numbers = iter(self._source.numbers)
         try:
@@ -118,7 +118,7 @@ class Prefetcher(Generic[Item]):
             raise error
 
     def _iterate_thread(self, numbers: Iterator[int]) -> Iterator[Item]:
-        """Yield items that a thread makes, until there are none or the consumer only draws."""
+        """Yield items that a thread makes, until the end or until the consumer computes nothing."""
         channel = self._queue
         self._thread = thread = threading.Thread(
             target=_run_thread,
@@ -127,13 +127,13 @@ class Prefetcher(Generic[Item]):
             daemon=True,
         )
         start_thread(thread)
-        # A thread inside torch while the interpreter goes away aborts the process.
+        # A thread that runs torch while the interpreter exits aborts the process.
         weakref.finalize(thread, _end_at_exit, channel, weakref.ref(thread))
         consumer_seconds, count = 0.0, 0
         while (handover := channel.take(thread.is_alive)) is not None:
             while handover:
                 yielded_at = time.perf_counter()
-                yield handover.popleft()  # nothing here keeps a batch that the consumer let go
+                yield handover.popleft()  # keeps no reference to a batch that the consumer released
                 consumer_seconds += time.perf_counter() - yielded_at
                 count += 1
             if count >= HANDOVER_BATCHES:
@@ -141,7 +141,7 @@ class Prefetcher(Generic[Item]):
                 consumer_seconds, count = 0.0, 0
 
     def _iterate_inline(self, numbers: Iterator[int]) -> Iterator[Item]:
-        """Yield items that the consumer's own thread makes, until it computes something itself."""
+        """Yield items made in the consumer's thread, until it computes between items."""
         items: list[Item] = []
         consumer_seconds, max_seconds = 0.0, 2 * HANDOVER_BATCHES * _HANDOVER_SECONDS
         for count, number in enumerate(numbers):
@@ -157,11 +157,11 @@ class Prefetcher(Generic[Item]):
                 consumer_seconds = 0.0
 
     def close(self) -> None:
-        """Let the thread end before its next item, and the iteration with it."""
+        """Stop the thread before its next item, and end the iteration."""
         self._queue.close()
 
     def join(self, timeout: float) -> bool:
-        """Wait until the thread has ended; say whether it has."""
+        """Wait for the end of the thread; return whether it has ended."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return thread is None
@@ -171,7 +171,7 @@ class Prefetcher(Generic[Item]):
 
 
 class _HandoverQueue(Generic[Item]):
-    """Groups of items on their way from the thread to the consumer; knows neither."""
+    """A bounded queue of groups of items between the thread and the consumer."""
 
     def __init__(self, max_handovers: int) -> None:
         self._max_handovers = max_handovers
@@ -179,8 +179,8 @@ class _HandoverQueue(Generic[Item]):
         self._ready: deque[deque[Item]] = deque()
         self._is_finished = False
         self.is_closed = False
-        self.is_consumer_waiting = False  # the consumer waits
-        self.is_stop_requested = False  # the consumer will make the rest itself
+        self.is_consumer_waiting = False  # the consumer is waiting
+        self.is_stop_requested = False  # the consumer makes the rest itself
         self.error: BaseException | None = None
 
     def put(self, handover: deque[Item]) -> None:
@@ -192,7 +192,7 @@ class _HandoverQueue(Generic[Item]):
                 self._changed.notify_all()
 
     def take(self, is_alive: Callable[[], bool]) -> deque[Item] | None:
-        """Return the next group; None where no more will come."""
+        """Return the next group; None at the end."""
         with self._changed:
             self.is_consumer_waiting = not self._ready
             while not (self._ready or self._is_finished or self.is_closed):
@@ -208,11 +208,11 @@ class _HandoverQueue(Generic[Item]):
     def finish(self, error: BaseException | None) -> None:
         with self._changed:
             self._is_finished = True
-            self.error = None if self.is_closed else error  # nobody is left to raise it
+            self.error = None if self.is_closed else error  # no consumer is left to raise it
             self._changed.notify_all()
 
     def reset_if_stopped(self) -> bool:
-        """Say whether the thread has stopped because it was enough; another may begin then."""
+        """Return whether the thread has stopped as the consumer wanted; another may then start."""
         with self._changed:
             has_stopped = (
                 self._is_finished
@@ -236,7 +236,7 @@ def _run_thread(
 ) -> None:
     try:
         _produce(source, numbers, channel)
-    except BaseException as error:  # handed to the consumer, who raises it
+    except BaseException as error:  # raised by the consumer
         channel.finish(error)
     else:
         channel.finish(None)
@@ -253,7 +253,7 @@ def _produce(
                 return
             item, item_bytes = source.make(number)
             handover.append(item)
-            del item  # the channel alone keeps it
+            del item  # only the queue keeps it
             size += item_bytes
             is_late = (
                 channel.is_consumer_waiting
@@ -266,7 +266,7 @@ def _produce(
                 handed_over_at = time.monotonic()
                 if channel.is_stop_requested:
                     return
-    finally:  # what is finished is delivered before an error
+    finally:  # finished items are delivered before an error
         if handover:
             channel.put(handover)
 
@@ -278,19 +278,19 @@ def _end_at_exit(channel: _HandoverQueue[Item], thread: weakref.ref[threading.Th
         live_thread.join(_EXIT_TIMEOUT)
 
 
-_MAX_STEPS = 64  # that it is told at most
+_MAX_STEPS = 64  # of a hint, at most
 
 
 def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[[int], None]:
-    """Return what plans the next block ahead, and hints to a store what will be read.
+    """Return a function that plans the next block ahead, and hints to a store what will be read.
 
     Args:
-        steps: Of this rank.
-        store: What is read.
-        first_step: The first step that is made; the store is told of it at once.
+        steps: The steps of this rank.
+        store: The store to read.
+        first_step: The first step; the store receives a hint for it at once.
 
     Returns:
-        A function that is called with the next step to make.
+        A function to be called with the next step.
     """
     planned_until = -1
     hint = make_prefetch_hint(store, steps)
@@ -311,11 +311,11 @@ def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[
 
 
 def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
-    """Return what tells a store of the steps from one on; None where it has no use for that.
+    """Return a function that hints to a store what the next steps read; None if it takes no hints.
 
     Args:
-        store: What is read; of a view its base is told.
-        steps: Of this rank.
+        store: The store to read; a view passes the hint to its base.
+        steps: The steps of this rank.
     """
     base = store.base if isinstance(store, View) else store
     if not isinstance(base, SupportsPrefetch):

@@ -1,7 +1,7 @@
-"""Columns of a stream that is shifted as a whole: rows go on over the ends of sequences.
+"""Input and target columns of a shifted stream, whose rows continue across sequence ends.
 
-Every row was read with the timesteps that follow it in the stream, so inputs and targets are two
-parts of one row.
+Every row is read with the timesteps that follow it in the stream, so inputs and targets are two
+parts of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seqdata.storage.array_column import ArrayColumn
 
 
 def simplify_rows(step: Step) -> Step:
-    """Return a step of lanes whose rows are spans, where every row lies in one sequence."""
+    """Return a step of lanes with a span per row, if every row lies in a single sequence."""
     if step.rows is None or step.lanes is None or len(step.spans) != len(step.weights):
         return step
     if step.wide is not None and len(step.wide.spans) != len(step.spans):
@@ -33,7 +33,7 @@ def simplify_rows(step: Step) -> Step:
 
 
 def find_whole_rows(steps: Steps) -> list[bool]:
-    """Return which of many steps have rows that are spans, once ``simplify_rows`` has seen them."""
+    """Return which of many steps have a span per row after ``simplify_rows``."""
     if steps.lanes is None:
         return [steps.table.rows is None] * len(steps.table)
     tables = [batch_table for batch_table in (steps.table, steps.wide) if batch_table is not None]
@@ -47,11 +47,11 @@ def find_whole_rows(steps: Steps) -> list[bool]:
 def compute_padded_offsets(
     table: ArrayTable, widths: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield where each span begins in the padded rows of its step, and where they end.
+    """Yield the offsets of each step's spans in its padded rows.
 
     Args:
-        table: A batch for each step, all of as many rows.
-        widths: int64 (k,), timesteps of a padded row of each.
+        table: A batch per step, all with the same number of rows.
+        widths: int64 (k,), length of each step's padded rows.
     """
     count = int(table.offsets[1])
     if table.rows is None:
@@ -63,7 +63,9 @@ def compute_padded_offsets(
         np.diff(table.rows)
     )
     step_offsets = table.rows[table.offsets]
-    padded_offsets = np.insert(padded_offsets, step_offsets[1:], count * widths)  # every step's end
+    padded_offsets = np.insert(
+        padded_offsets, step_offsets[1:], count * widths
+    )  # the end of every step
     for low, high in pairwise((step_offsets + np.arange(len(step_offsets))).tolist()):
         yield padded_offsets[low:high]
 
@@ -71,20 +73,20 @@ def compute_padded_offsets(
 def select_step_columns(
     columns: Columns, axes: Axes, step: Step, wide: PlanBatch, *, joint_targets: bool
 ) -> dict[str, Any]:
-    """Return the columns of a step's spans, of those of its wide rows.
+    """Return the columns of a step's spans, cut from those of its wide rows.
 
     Args:
         columns: One piece per wide span.
         axes: Which field runs along which axis, and which one is shifted.
-        step: Its spans, in rows.
-        wide: The same rows with what follows them; they begin with the same spans.
+        step: The spans, in rows.
+        wide: The rows extended by what follows them; they begin with the same spans.
         joint_targets: Whether the shifted field is one column with a piece per row, inputs and
             targets; else targets are a column of their own.
     """
     wide_offsets = wide.rows if wide.rows is not None else np.arange(len(wide.spans) + 1)
     selected: dict[str, Any] = {}
     column: Any
-    if joint_targets and axes.shift.keys() == columns.keys():  # nothing is cut
+    if joint_targets and axes.shift.keys() == columns.keys():  # nothing to cut
         for name, column in columns.items():
             selected[name] = RowColumn(column, wide_offsets)
         return selected
@@ -110,7 +112,7 @@ def select_step_columns(
 def _select_pieces(
     column: Column, piece_numbers: NDArray[np.int64], lengths: NDArray[np.int64], delay: int = 0
 ) -> ArrayColumn:
-    """Return some pieces of a column, cut to lengths; ``delay`` timesteps further along rows."""
+    """Return some pieces of a column, cut to lengths, shifted by ``delay`` timesteps along rows."""
     offsets = offsets_from_sizes(column.lengths)
     flat = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
     column.fill(flat, offsets, None)
@@ -124,10 +126,10 @@ def _select_pieces(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowColumn:
-    """A column with one piece per row, of one with several: a ``Column``.
+    """A ``Column`` with one piece per row, over a column with several.
 
     Attributes:
-        column: Its pieces.
+        column: The column of the pieces.
         row_offsets: int64 (r+1,), row -> pieces.
     """
 
@@ -136,12 +138,12 @@ class RowColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
+        """The dtype of an element."""
         return self.column.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
+        """The shape of a timestep."""
         return self.column.shape
 
     @property
@@ -161,11 +163,11 @@ class RowColumn:
         return np.concatenate([np.empty((0, *self.shape), dtype=self.dtype), *pieces])
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Copy all rows into place; what is left behind a row is padding.
+        """Copy all rows into place, each followed by padding.
 
         Args:
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
-            bounds: int64 (r+1,), rising: where each row begins.
+            bounds: int64 (r+1,), non-decreasing offsets of the rows.
             padding: The bytes of one element; None: zeros.
 
         Raises:
@@ -173,7 +175,7 @@ class RowColumn:
         """
         offsets = offsets_from_sizes(self.column.lengths)
         row_bounds = offsets[self.row_offsets]
-        if not np.array_equal(row_bounds, bounds):  # a row has padding behind it
+        if not np.array_equal(row_bounds, bounds):  # rows are followed by padding
             padding_shifts = (bounds[:-1] - row_bounds[:-1]).repeat(np.diff(self.row_offsets))
             offsets = np.append(offsets[:-1] + padding_shifts, bounds[-1])
         self.column.fill(out, offsets, padding)

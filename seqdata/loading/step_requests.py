@@ -1,6 +1,6 @@
-"""What a step asks for: spans of sequences, and how their columns are wanted.
+"""The request of a step: spans of sequences, and how their columns are returned.
 
-It is all that a worker process is told, and needs neither plan nor torch.
+It is all that a worker process receives, and needs neither plan nor torch.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from numpy.typing import NDArray
 
 
 def ignore_sequence(_sequence: int) -> None:
-    """Tell nobody."""
+    """Do nothing: the default of ``on_sequence``."""
 
 
 @dataclass(slots=True, eq=False)
 class StepRequest:
-    """The spans of one step.
+    """The spans to read for one step.
 
     Attributes:
         spans: int64 (n, 3): sequence, start, stop.
         ids: int64 (n,), base number of each span's sequence.
-        epoch: Of the plan.
-        horizon: Timesteps of a window's future, behind every span.
+        epoch: Epoch of the plan.
+        horizon: Timesteps of a window's future, after each span.
         joint_targets: Whether inputs and targets of a shift are one column, ``shift`` timesteps
             longer; else targets are a column of their own.
-        occurrences: int64 (n,), which drawing of its sequence each span is; None: each the first.
-        on_sequence: Called with the base number of each sequence that is worked on.
-        is_shifted_stream: Whether spans hold already what a shift needs, along a stream: nothing
-            is read past them.
+        occurrences: int64 (n,), the draw of its sequence that each span is; None: each is the
+            first.
+        on_sequence: Called with the base number of each sequence before it is read or transformed.
+        is_shifted_stream: Whether spans already include the timesteps of a shift along a stream, so
+            that nothing is read after them.
     """
 
     spans: NDArray[np.int64]
@@ -49,7 +50,7 @@ class StepRequest:
         return lengths
 
     def get_occurrences(self) -> NDArray[np.int64]:
-        """Return which drawing of its sequence each span is, int64 (n,)."""
+        """Return the draw of its sequence that each span is, int64 (n,)."""
         if self.occurrences is None:
             return np.zeros(len(self.spans), dtype=np.int64)
         return self.occurrences

@@ -1,4 +1,4 @@
-"""Values as they are delivered: of the dtype that was asked for, and finite where that is asked."""
+"""Dtype conversion and checks of the delivered values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from seqdata.storage.packing import NUMBER_DTYPES
 from seqdata.storage.views import locate_sequence
 
 DTypes = str | Mapping[str, str]
-"""A dtype for all fields of floats, or field -> dtype."""
+"""A dtype for all floating fields, or field -> dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueOptions:
-    """What is asked of the values that are delivered.
+    """The dtype and checks of the delivered values.
 
     Args:
-        dtype: For all fields of floats, or field -> dtype; None: as they are.
-        check: Whether a NaN or an infinity is an error.
+        dtype: Dtype of all floating fields, or field -> dtype; None: as stored.
+        check: Whether a NaN or an infinity raises an error.
 
     Raises:
         ConfigError: If a dtype is unknown.
@@ -72,13 +72,13 @@ class ValueOptions:
         """Return columns that convert and check what they copy.
 
         Args:
-            columns: What was read and transformed.
+            columns: The columns that were read and transformed.
             axes: Which of their fields runs along which axis.
-            request: What was asked for.
+            request: The request of the columns.
             store: Names sequences in errors.
 
         Raises:
-            ConfigError: If ``dtype`` names a field that is not there.
+            ConfigError: If ``dtype`` names a field that does not exist.
         """
         if isinstance(self.dtype, Mapping):
             for name in self.dtype:
@@ -106,9 +106,9 @@ class ConvertedColumn:
     """A column whose values are converted and checked as they are copied.
 
     Attributes:
-        column: What was read.
-        name: Of the field.
-        dtype: Of one element.
+        column: The column that was read.
+        name: Name of the field.
+        dtype: Dtype of an element.
         check: Whether values must be finite.
         ids: int64 (n,), base number of each piece's sequence.
         first_timesteps: int64 (n,), the timestep of its sequence that each piece begins at; None:
@@ -126,7 +126,7 @@ class ConvertedColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
+        """The shape of a timestep."""
         return self.column.shape
 
     @property
@@ -152,7 +152,7 @@ class ConvertedColumn:
         if self._is_valid(stored):
             if stored is not out:
                 out[:] = stored
-        else:  # a piece says which sequence it is; one by one is slow
+        else:  # one piece at a time is slow, but names the sequence
             for number, (begin, length) in enumerate(self._list_pieces(bounds)):
                 piece = stored[begin : begin + length]
                 out[begin : begin + length] = self._convert(piece, number)

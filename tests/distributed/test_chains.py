@@ -97,7 +97,7 @@ def test_the_cap_of_errors_is_for_all_ranks_together(ranks, tmp_path):
     spec = {"folder": str(tmp_path), "logs": str(tmp_path), "max_errors": FAILING + 1}
     told = ranks.play("mended", 3, spec)
     for one in told:
-        assert f"`max_errors` is {FAILING + 1}; repair the data, or raise it" in one["error"]
+        assert f"`max_errors` allows ({FAILING + 1}). Repair the data, or raise" in one["error"]
     assert {len(one["states"]) for one in told} == {len(told[0]["states"])}
     assert 4 <= len(told[0]["states"]) < 8  # after the first epoch, before the second one's end
 

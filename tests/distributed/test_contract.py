@@ -134,7 +134,9 @@ def test_item_38_without_a_trainer_the_process_group_says_who_we_are(ranks):
 def test_a_plain_loader_that_was_made_before_the_ranks_is_refused_before_the_first_step(ranks):
     for one in ranks.play("plain_loader", 2, {"early": True}):
         assert one["train"] == []
-        assert one["error"].startswith("ConfigError: loader: was made for one process before the")
+        assert one["error"].startswith(
+            "ConfigError: loader: it was made for one process, before the"
+        )
         assert "in `train_dataloader` of the LightningModule" in one["error"]
 
 

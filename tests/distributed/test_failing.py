@@ -36,7 +36,7 @@ def test_an_error_that_cannot_be_sent_is_told_in_words(ranks):
     here, there = ranks.play("fail", 2, {}, ranks={0: {"transform": {"how": "odd"}}})
     assert (here["class"], there["class"]) == ("OddError", "PeerFailedError")
     assert there["text"].startswith("ranks: rank 0 failed: OddError: nine is too many")
-    assert "(it cannot be sent as it is: " in there["text"]
+    assert "(it cannot be pickled: " in there["text"]
 
 
 VAL = [[[0.5]] * 11] * 9

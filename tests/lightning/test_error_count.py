@@ -87,7 +87,10 @@ def test_the_cap_holds_over_resumes(tmp_path):
     wanted = {"max_errors": 3 * FAILING - 1, "ckpt": path, "prefetch": 0}
     with pytest.raises(ValueError, match="no such tone") as caught:
         bad(tmp_path / "1", **wanted)
-    wanted = f"{3 * FAILING} errors in the data, `max_errors` is {3 * FAILING - 1}; repair"
+    wanted = (
+        f"{3 * FAILING} errors in the data, more than `max_errors` allows "
+        f"({3 * FAILING - 1}). Repair"
+    )
     assert wanted in "\n".join(caught.value.__notes__)
     (place,) = [one for one in listed(tmp_path / "1") if one == max(listed(tmp_path / "whole"))]
     assert place[0] == 2

@@ -169,7 +169,10 @@ def test_more_errors_than_the_cap_are_raised_with_advice(store):
     with pytest.raises(ValueError, match="no such tone") as caught:
         play(store, "mask", max_errors=1)
     notes = "\n".join(caught.value.__notes__)
-    assert "2 errors in the data, `max_errors` is 1; repair the data, or raise it" in notes
+    assert (
+        "2 errors in the data, more than `max_errors` allows (1). Repair the data, or raise"
+        in notes
+    )
     assert "epoch 0, batch 1" in notes
 
 
@@ -180,7 +183,7 @@ def test_errors_are_listed_in_a_file_that_counts_on(store, tmp_path, caplog):
     assert [line["sequence"] for line in lines] == list(BAD)
     assert {line["error"] for line in lines} == {"ValueError"}
     assert [line["batch"] for line in lines] == [0, 1]
-    assert "went on from error 2 of at most 100: no such tone" in caplog.text
+    assert "skipped error 2 of at most 100: no such tone" in caplog.text
     with log.open("a") as file:
         file.write('{"cut off')  # by the end of its process
     loader, _ = play(store, "mask", error_log=log, max_errors=2)  # met again: no more
@@ -232,8 +235,8 @@ def test_an_error_that_no_sequence_has_by_itself_is_raised(store):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"on_error": "skip"}, "`on_error` is 'skip', must be 'raise', 'mask' or 'replace'"),
-        ({"max_errors": -1}, "`max_errors` is -1, must be a whole number from 0"),
+        ({"on_error": "skip"}, "`on_error` must be 'raise', 'mask' or 'replace', but is 'skip'"),
+        ({"max_errors": -1}, "`max_errors` must be a whole number from 0.*, but is -1"),
     ],
 )
 def test_options_that_cannot_be_meant(store, options, text):
@@ -242,7 +245,7 @@ def test_options_that_cannot_be_meant(store, options, text):
 
 
 def test_a_lane_reads_no_other_sequence_instead(store):
-    with pytest.raises(ConfigError, match="`on_error` is 'replace' with lanes, must be 'mask' or"):
+    with pytest.raises(ConfigError, match="`on_error` must be 'mask' or 'raise' with lanes"):
         Loader(store, TBPTT(2, 4), on_error="replace")
     weights = [batch.weight for batch in play(store, "mask", TBPTT(2, 4))[1]]
     assert any((weight == 0).any() for weight in weights)

@@ -221,8 +221,8 @@ def test_a_name_that_is_not_there_is_refused_before_anything_is_read():
 
 def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
     match = (
-        r"loader: 13 batches on 4 ranks leave 3 without one, and \('x',\) has no 'weight' to tell "
-        "filler rows by; add 'weight', or pass tail='drop'"
+        r"loader: 13 batches on 4 ranks leave 3 without one, and \('x',\) has no 'weight' "
+        r"to mark filler rows. Add 'weight', or pass tail='drop'"
     )
     with pytest.raises(ConfigError, match=match):
         player(as_tuple=("x",), world=World(0, 4))
@@ -264,7 +264,7 @@ def test_drop_leaves_the_uneven_step_out_and_repeat_fills_it_again():
 
 def test_no_sequence_left_is_an_error():
     empty = MemoryStore.of([np.zeros(0), np.zeros(0)])
-    with pytest.raises(PlanError, match="no sequence of 2 is left to play under"):
+    with pytest.raises(PlanError, match="none of the 2 sequences is left under"):
         player(store=empty)
 
 
@@ -278,7 +278,9 @@ def test_three_sequences_on_four_ranks():
 
 def test_a_policy_whose_count_is_not_kept_is_refused():
     policy = Given(Plan([[0, 0, 1]], offsets=[0, 1]), batches=2)
-    with pytest.raises(PlanError, match="epoch 0 has 1 batches, must have 2 as `num_batches` says"):
+    with pytest.raises(
+        PlanError, match="epoch 0 must have 2 batches, as `num_batches` returns, but has 1"
+    ):
         play(policy)
 
 

@@ -131,7 +131,7 @@ def test_a_transform_that_raises_stop_iteration_is_told_with_its_place():
     def takes_from_an_empty_iterator(sequence, rng):
         return next(iter(()))
 
-    with pytest.raises(RuntimeError, match=r"raised StopIteration, must give something") as caught:
+    with pytest.raises(RuntimeError, match=r"raised StopIteration. Pass a default") as caught:
         next(iter(loader(takes_from_an_empty_iterator, prefetch=0)))
     assert isinstance(caught.value.__cause__, StopIteration)
     notes = "\n".join(caught.value.__notes__)

@@ -85,14 +85,14 @@ def test_the_index_names_sequences_through_a_view():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"axis": "frames"}, "the policy plans on axis 'frames', must be one of time, text"),
+        ({"axis": "frames"}, "the policy plans on axis 'frames', but the store has time, text"),
         ({"fields": ["xx"]}, "`fields` names no field 'xx'; did you mean 'x'"),
-        ({"shift": 1}, r"`shift` is 1 with 2 fields on axis 'time' \(x, f\), must say which"),
+        ({"shift": 1}, r"`shift` is 1 with 2 fields on axis 'time' \(x, f\). Name the field"),
         ({"shift": 1, "fields": ["y"]}, r"`shift` is 1 with 0 fields on axis 'time' \(none\)"),
-        ({"shift": {"x": 1, "f": 1}}, "`shift` is {'x': 1, 'f': 1}, must name one field"),
+        ({"shift": {"x": 1, "f": 1}}, "`shift` must name one field, but is {'x': 1, 'f': 1}"),
         ({"shift": {"y": 1}}, "`shift` names no field 'y'; .*there are: x, f"),
-        ({"shift": {"x": -1}}, "`shift` is -1, must be a whole number of timesteps"),
-        ({"shift": "x"}, "`shift` is 'x', must be a whole number of timesteps"),
+        ({"shift": {"x": -1}}, "`shift` must be a whole number of timesteps.*, but is -1"),
+        ({"shift": "x"}, "`shift` must be a whole number of timesteps.*, but is 'x'"),
         ({"output": Output(("lenghts",))}, "no field 'lenghts'; did you mean 'lengths'"),
         ({"output": Output(("targets",))}, "no field 'targets'"),
     ],
@@ -104,5 +104,5 @@ def test_what_does_not_fit_the_store_is_refused(options, message):
 
 def test_a_field_named_targets_and_a_shift_clash():
     store = MemoryStore.of([{"x": [1, 2], "targets": [1, 2]}])
-    with pytest.raises(ConfigError, match="the data has a field 'targets', must not have one with"):
+    with pytest.raises(ConfigError, match="adds a field 'targets', but the data has one"):
         reading(store=store, shift={"x": 1})

@@ -301,7 +301,7 @@ def test_an_error_leaves_the_state_before_the_batch():
     state = made.state_dict()
     assert 50 in epochs(1)[0][state["position"]]
     assert made.epoch == 1
-    with pytest.warns(SeqDataWarning, match="`transform` was .*broken .*, is none"):
+    with pytest.warns(SeqDataWarning, match="`transform` was .*broken .*, but is now none"):
         again = resumed(state)
     assert ids(again) == epochs(1)[0][state["position"] :]
 
@@ -330,19 +330,19 @@ def test_policy_and_collator_may_be_given_by_name():
     [
         (
             {"num_workers": -1},
-            "`num_workers` is -1, must be a whole number, 0 for no processes",
+            "`num_workers` must be a whole number, 0 for no processes.*, but is -1",
         ),
         (
             {"start_method": "thread"},
-            "`start_method` is 'thread', must be one of fork, spawn, forkserver, or None",
+            "`start_method` must be one of fork, spawn, forkserver, or None.*, but is 'thread'",
         ),
         (
             {"stall_timeout": 0},
-            "`stall_timeout` is 0, must be a number of seconds above 0",
+            "`stall_timeout` must be a number of seconds above 0.*, but is 0",
         ),
-        ({"epoch": -1}, "`epoch` is -1, must be a whole number from 0"),
-        ({"epoch": 0.5}, "`epoch` is 0.5, must be a whole number"),
-        ({"accumulate": 0}, "`accumulate` is 0, must be a whole number of at least 1"),
+        ({"epoch": -1}, "`epoch` must be a whole number from 0.*, but is -1"),
+        ({"epoch": 0.5}, "`epoch` must be a whole number.*, but is 0.5"),
+        ({"accumulate": 0}, "`accumulate` must be a whole number of at least 1.*, but is 0"),
         ({"fields": ("z",)}, "`fields` names no field 'z'"),
     ],
 )
@@ -352,9 +352,9 @@ def test_an_argument_that_cannot_be_meant_is_refused(options, message):
 
 
 def test_an_empty_data_set_is_an_error():
-    with pytest.raises(PlanError, match="no sequence of 1 is left to play"):
+    with pytest.raises(PlanError, match="none of the 1 sequences is left"):
         loader(store=[np.zeros(0)])
-    with pytest.raises(PlanError, match="no sequence of 100 is left to play"):
+    with pytest.raises(PlanError, match="none of the 100 sequences is left"):
         loader(Fixed(2, max_length=1, too_long="drop"), store=STORE.where(STORE.lengths > 1))
 
 

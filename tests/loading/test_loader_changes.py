@@ -43,7 +43,7 @@ def test_another_transform_than_before_is_told_with_both_names(now, name):
     state = made.state_dict()
     assert len(json.dumps(state)) < 1_000
     before = r"`transform` was .*test_loader_changes.doubled \([0-9a-f]{16}\)"
-    with pytest.warns(SeqDataWarning, match=rf"loader: {before}, is .*{name}: batches from here"):
+    with pytest.warns(SeqDataWarning, match=rf"loader: {before}, but is now .*{name}: the next"):
         again = resumed(state, transform=now)
     assert next(iter(again)).number == 1
     resumed(state, transform=doubled)  # warnings are errors here
@@ -55,7 +55,9 @@ def test_other_code_of_the_same_name_is_another_transform():
     one, other = ((lambda sequence, rng, k=k: {**sequence, "y": k}) for k in (1, 2))
     made = loader(transform=one)
     next(iter(made))
-    with pytest.warns(SeqDataWarning, match=r"was .*<lambda> \(\w+\), is .*<lambda> \(\w+\): "):
+    with pytest.warns(
+        SeqDataWarning, match=r"was .*<lambda> \(\w+\), but is now .*<lambda> \(\w+\): "
+    ):
         resumed(made.state_dict(), transform=other)
 
 
@@ -77,7 +79,9 @@ def test_a_loader_of_one_process_refuses_the_ranks_that_came_after_it(monkeypatc
     made, told = loader(), loader(world=World(1, 2))
     begun = after(1)[1]
     monkeypatch.setattr(World, "current", lambda: World(0, 2))
-    message = r"made for one process before the process group of 2 ranks .* `world=World\(rank, 2\)"
+    message = (
+        r"made for one process, before the process group of 2 ranks .* `world=World\(rank, 2\)"
+    )
     with pytest.raises(ConfigError, match=message):
         len(made)
     with pytest.raises(ConfigError, match=message):

@@ -204,7 +204,7 @@ def test_an_axis_may_be_new():
     assert batch.validate()["tokens"].tolist() == [[1, 2]]
     assert batch["targets"].tolist() == [[2, 1]]
     assert view.read(np.array([[1, 0, 1]]), ["raw"])["raw"][0].tobytes() == b"efg"
-    with pytest.raises(ConfigError, match="plans on axis 'bytes', must be 'time', which was meas"):
+    with pytest.raises(ConfigError, match="plans on axis 'bytes', but axis 'time' was measured"):
         Loader(view, Fixed(2, axis="bytes"))
 
 
@@ -243,7 +243,7 @@ def test_a_data_module_plays_the_view(folder):
 def test_one_transform_is_enough(folder, make):
     view = measure_lengths(folder, runs)
     with pytest.raises(
-        ConfigError, match=r"`transform` is .*runs_of_all but the view carries .*runs"
+        ConfigError, match=r"`transform` is .*runs_of_all, but the view carries .*runs"
     ):
         make(view, Fixed(2), transform=runs_of_all)
 
@@ -257,7 +257,7 @@ def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
     view = measure_lengths([[1.0, 2.0], [3.0]], grows)
     more.append(1.0)
     with pytest.raises(
-        DecodeError, match=r"'0': gave field 'x' 3 timesteps, must have the planned 2; measure aga"
+        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Measure aga"
     ):
         list(Loader(view, Fixed(2, shuffle=False)))
 
@@ -265,12 +265,15 @@ def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (lambda s, r: None, "gave None, must give a dict of arrays: it never drops"),
-        (lambda s, r: {"y": 3}, "gave y, must give a field along axis 'time' to be measured"),
-        (lambda s, r: {}, "gave nothing, must give a field along axis 'time'"),
+        (lambda s, r: None, "must return a dict of arrays, but returned None"),
+        (
+            lambda s, r: {"y": 3},
+            "must return a field along axis 'time' to be measured, but returned y",
+        ),
+        (lambda s, r: {}, "must return .* to be measured, but returned nothing"),
         (
             lambda s, r: {"x": s["x"], "z": s["x"][:1]},
-            "gave field 'z' 1 timesteps and 'x' 2, must be equal along axis 'time'",
+            "returned 1 timesteps of field 'z' and 2 of 'x', which must be equal along axis 'time'",
         ),
     ],
 )
@@ -311,13 +314,13 @@ said.lengths = lambda lengths: lengths
 @pytest.mark.parametrize(
     ("transform", "options", "message"),
     [
-        (said, {}, r"said has `.lengths`, must not have to be measured; pass it as `transform`"),
-        ("x", {}, "`transform` is 'x', must be a function"),
-        (runs, {"num_workers": -1}, "`num_workers` is -1, must be a whole number from 0"),
+        (said, {}, r"said has `.lengths` and needs no measuring. Pass it as `transform`"),
+        ("x", {}, "`transform` must be a function.*, but is 'x'"),
+        (runs, {"num_workers": -1}, "`num_workers` must be a whole number from 0.*, but is -1"),
         (
             lambda s, r: s,
             {"num_workers": 1},
-            "cannot be sent to a worker process .*write functions",
+            "cannot be pickled for a worker process .*Define functions",
         ),
     ],
 )
@@ -327,7 +330,7 @@ def test_what_cannot_be_meant_is_refused(transform, options, message):
 
 
 def test_a_view_carries_one_transform():
-    with pytest.raises(ConfigError, match=r"the view carries .*runs already, must carry none"):
+    with pytest.raises(ConfigError, match=r"the view already carries .*runs. Combine both"):
         measure_lengths(measure_lengths([[1, 2]], runs), runs)
 
 

@@ -74,13 +74,13 @@ def test_under_a_trainer_it_goes_by_the_device(marked, asked, cuda, due):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it may be pinned there")
 def test_to_pin_where_there_is_no_device_is_refused():
-    message = "`pin_memory` is True where there is no CUDA device, must be False; under a Trainer"
+    message = "`pin_memory` must be False without a CUDA device, but is True. Under a Trainer"
     with pytest.raises(ConfigError, match=message):
         loader()
 
 
 def test_whether_to_pin_is_yes_or_no():
-    with pytest.raises(ConfigError, match="`pin_memory` is 'auto', must be True or False"):
+    with pytest.raises(ConfigError, match=r"`pin_memory` must be True or False.*, but is 'auto'"):
         EngineOptions(pin_memory="auto")
 
 

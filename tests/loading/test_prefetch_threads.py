@@ -32,9 +32,12 @@ def test_without_memory_a_thread_is_an_error_and_no_wait(more):
     if more == 64:
         assert done.stdout == "ran\n", done.stderr
     else:
-        text = "loader: there is no memory for a thread (Cannot allocate memory), must be; raise "
+        text = (
+            "loader: cannot start the prefetch thread: out of memory (Cannot allocate "
+            "memory). Raise "
+        )
         assert done.stdout.startswith(f"{text}`sysctl vm.max_map_count`"), done.stderr
-        assert done.stdout.endswith("or pass prefetch=0")
+        assert done.stdout.endswith("or pass prefetch=0.")
 
 
 def test_more_threads_than_may_be_are_an_error():
@@ -42,7 +45,9 @@ def test_more_threads_than_may_be_are_an_error():
         def start(self):
             raise RuntimeError("can't start new thread")
 
-    with pytest.raises(Exception, match=r"thread cannot be started \(can't .*, must be; raise `ul"):
+    with pytest.raises(
+        Exception, match=r"cannot start the prefetch thread \(can't .*\). Raise `ul"
+    ):
         start_thread(Refused())
 
 

@@ -1,1 +1,1 @@
-"""Transforms: how they are declared, applied to a step, and given their random numbers."""
+"""Transforms: their declaration, their application to a step, and their random numbers."""

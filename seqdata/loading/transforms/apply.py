@@ -1,8 +1,8 @@
-"""Transforms: between reading and collating, one sequence at a time or a whole batch.
+"""Applies transforms between reading and collating, to one sequence at a time or a whole batch.
 
-A transform that keeps lengths sees the spans (and what is read past them); one that changes lengths
-sees whole sequences, and its results are cut to the spans. It draws from a generator that is keyed
-by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes.
+A transform that keeps lengths receives the spans (and what is read past them); one that changes
+lengths receives whole sequences, and its results are cut to the spans. Its random generator is
+keyed by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from seqdata.planning.randomness import Draw, Purpose
 from seqdata.protocols import Columns
 from seqdata.storage.views import locate_sequence
 
-if TYPE_CHECKING:  # it is made of what is here
+if TYPE_CHECKING:  # made of names in this module
     from seqdata.loading.fetcher import FieldReader
 
-_MAX_NAMED = 5  # sequences that a message names
+_MAX_NAMED = 5  # most sequences named in a message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +37,9 @@ class TransformApplier:
     """Applies a transform to the sequences of a batch.
 
     Args:
-        reader: Reads what it sees, and knows the lengths that were planned.
-        seed: Of the generators.
-        axes: Which field runs along which axis, in what it sees and in what it gives.
+        reader: Reads the transform's input, and has the planned lengths.
+        seed: Seed of the generators.
+        axes: The axis of each field, in the input and in the results.
     """
 
     reader: FieldReader
@@ -47,14 +47,14 @@ class TransformApplier:
     axes: Axes
 
     def apply(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Read and transform the spans of a step.
+        """Return the transformed columns of a step's spans.
 
         Returns:
             The columns, and which of their fields runs along which axis.
 
         Raises:
-            DecodeError: If a result is no dict, its fields do not fit, or its length is not what
-                was planned; naming the sequence.
+            DecodeError: If a result is not a dict, its fields do not fit, or its length differs
+                from the planned one; it names the sequence.
             ConfigError: If the results do not have the field that is shifted.
         """
         reader = self.reader
@@ -75,7 +75,7 @@ class TransformApplier:
         return self._cut_to_spans(results, begins, request)
 
     def _shorten_spans(self, results: TransformResults, request: StepRequest) -> StepRequest:
-        """Return the request with spans that end where results do."""
+        """Return the request with spans that end where the results end."""
         names, spans = results.along(self.axes.axis), request.spans.copy()
         if not names:
             return request
@@ -89,8 +89,10 @@ class TransformApplier:
                 )
                 raise self.make_error(
                     int(request.ids[bad[0]]),
-                    f"gave field {name!r} {found_length} timesteps and {names[0]!r} "
-                    f"{first_length}, must be equal",
+                    (
+                        f"returned {found_length} timesteps of field {name!r} and {first_length} "
+                        f"of {names[0]!r}, which must be equal"
+                    ),
                     field=name,
                 )
         input_lengths = np.maximum(lengths - self.reader.shift, 0)
@@ -99,10 +101,10 @@ class TransformApplier:
         return replace(request, spans=spans)
 
     def compute_results(self, inputs: Columns, request: StepRequest) -> TransformResults:
-        """Transform what was read; lengths are not looked at.
+        """Return the results for columns that were read; lengths are not checked.
 
         Raises:
-            DecodeError: If a result is no dict, or its fields do not fit.
+            DecodeError: If a result is not a dict, or its fields do not fit.
         """
         if is_columnar(self.reader.transform):
             return self._apply_columnar(inputs, request)
@@ -132,18 +134,18 @@ class TransformApplier:
         )
 
     def describe_sequence(self, base: int) -> str:
-        """Name a sequence in a message."""
+        """Return the name of a sequence for messages."""
         return repr(self.reader.store.keys([base])[0])
 
-    def make_error(self, base: int, problem: str, **facts: int | str) -> DecodeError:
-        """Make the error about what a transform gave for a sequence."""
-        text = (
-            f"transform of sequence {self.describe_sequence(base)}: {problem}; change the transform"
-        )
+    def make_error(
+        self, base: int, problem: str, *, remedy: str = "Change the transform", **facts: int | str
+    ) -> DecodeError:
+        """Return the error about a transform's result for a sequence."""
+        text = f"transform of sequence {self.describe_sequence(base)}: {problem}. {remedy}."
         return DecodeError.at(text, **{**self._locate_facts(base), **facts})
 
     def _locate_facts(self, base: int) -> dict[str, Fact]:
-        """Return the place of a sequence; what lies there is as it should be."""
+        """Return the facts about a sequence's place; its stored data is correct."""
         facts = locate_sequence(self.reader.store, base).facts
         return {name: fact for name, fact in facts.items() if name != "remedy"}
 
@@ -151,7 +153,7 @@ class TransformApplier:
         ids, drawings = request.ids, request.get_occurrences()
         seeds = Draw(self.seed, request.epoch).hash_each(Purpose.TRANSFORM, drawings, ids)
 
-        def describe() -> str:  # asked for by errors only: names may have to be read
+        def describe() -> str:  # only for errors: names may have to be read
             return self._describe_sequences(ids)
 
         try:
@@ -181,12 +183,12 @@ class TransformApplier:
             if not len(bad):
                 continue
             found_length, planned_length = int(lengths[bad[0]]), int(planned[bad[0]])
-            rule = "have" if self.reader.has_changed_lengths else "keep"
-            rule = "have at most" if has_bounded_lengths else rule
+            bound = "at most " if has_bounded_lengths else ""
             raise self.make_error(
                 int(ids[bad[0]]),
-                f"gave field {name!r} {found_length} timesteps, must {rule} the planned "
-                f"{planned_length}" + self.reader.length_advice,
+                f"returned {found_length} timesteps of field {name!r}, but {bound}{planned_length} "
+                "are planned",
+                remedy=self.reader.length_advice,
                 field=name,
                 planned=planned_length,
                 found=found_length,
@@ -218,12 +220,12 @@ class TransformApplier:
         return columns, Axes(axis, axis_of, {} if shifted_field is None else {shifted_field: shift})
 
     def _find_shifted_field(self, results: TransformResults) -> str:
-        """Find the field that is shifted: the one that was named, or the only ragged one."""
+        """Return the field that is shifted: the named one, or the only ragged one."""
         ragged, name = results.along(self.axes.axis), self.reader.shifted_field
         if TARGETS in results.columns:
             raise ConfigError(
-                "loader: the transform gives a field 'targets', must not with `shift`; leave one "
-                "of them out"
+                "loader: `shift` adds a field 'targets', but the transform returns one. Leave "
+                "one of them out."
             )
         if name is None and len(ragged) != 1:
             raise ConfigError(
@@ -241,16 +243,16 @@ class TransformApplier:
 
 
 def make_transform_applier(reader: FieldReader, seed: int) -> TransformApplier:
-    """Prepare the transform of a reading."""
+    """Return the applier of a reader's transform."""
     return TransformApplier(reader, seed, Axes(reader.axis, reader.result_axes))
 
 
 def _add_location(error: Exception, location: str, facts: Mapping[str, Fact]) -> Exception:
-    """Say in an exception where it was raised: which sequence."""
+    """Add the sequence to an exception as a note."""
     if isinstance(error, SeqDataError):
         return error.with_place(f"in the {location}", **facts).with_traceback(error.__traceback__)
     error.add_note(f"in the {location}")
     if facts:
-        with contextlib.suppress(AttributeError, TypeError):  # an exception without attributes
+        with contextlib.suppress(AttributeError, TypeError):  # an exception that cannot have notes
             vars(error).setdefault("facts", dict(facts))
     return error

@@ -1,4 +1,4 @@
-"""Columnar transforms: columns to what they see, and back; no Python per sequence."""
+"""Input and results of columnar transforms, converted without Python code per sequence."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from seqdata.batch.axes import Axes
-from seqdata.errors import DecodeError
+from seqdata.errors import DecodeError, must_be
 from seqdata.loading.transforms.declare import Ragged
 from seqdata.loading.transforms.results import FlatValues, TransformResults
 from seqdata.protocols import Columns
 
 
 def make_inputs(columns: Columns, axes: Axes) -> dict[str, Any]:
-    """Return what a columnar transform sees: arrays that it may write into.
+    """Return the input of a columnar transform: arrays that it may write to.
 
     Args:
-        columns: What was read.
+        columns: The columns that were read.
         axes: Which field runs along which axis.
     """
     inputs: dict[str, Any] = {}
@@ -40,22 +40,22 @@ def make_inputs(columns: Columns, axes: Axes) -> dict[str, Any]:
 def check_columnar_result(
     result: Any, count: int, axes: Axes, describe: Callable[[], str]
 ) -> TransformResults:
-    """Return what a columnar transform gave, checked as far as one field shows.
+    """Return a columnar transform's result after checking each field.
 
     Args:
-        result: What it gave.
-        count: Sequences of the batch.
+        result: The result.
+        count: Number of sequences of the batch.
         axes: Which field runs along which axis; a new ragged one along the planned axis.
-        describe: Says who gave it, for messages.
+        describe: Returns the name of the transform and its sequences, for messages.
 
     Raises:
-        DecodeError: If it is no dict, or a field has not one entry per sequence.
+        DecodeError: If it is not a dict, or a field does not have one entry per sequence.
     """
     if result is None or not isinstance(result, Mapping):
         kind = "None" if result is None else type(result).__name__
         raise DecodeError(
-            f"{describe()}: gave {kind}, must give a dict of columns for all {count} sequences: it "
-            "never drops one; change the transform"
+            f"{describe()}: must return a dict of columns for all {count} sequences, but "
+            f"returned {kind}. Change the transform; it cannot drop sequences."
         )
     columns: dict[str, Any] = {}
     axis_of: dict[str, str | None] = {}
@@ -71,17 +71,20 @@ def check_columnar_result(
             array = np.asarray(value)
             if array.dtype.kind not in "biufc" or not array.ndim:
                 raise DecodeError.at(
-                    f"{describe()}: gave field {name!r} as {value!r:.60}, must be a Ragged, an "
-                    "array "
-                    "of numbers or a list of text; change the transform",
+                    must_be(
+                        f"{describe()}: field {name!r}",
+                        "a Ragged, an array of numbers or a list of text",
+                        f"{value!r:.60}",
+                        "Change the transform",
+                    ),
                     field=name,
                 )
             values = np.ascontiguousarray(array)
             columns[name] = FlatValues(values, np.ones(len(values), dtype=np.int64))
         if len(value) != count:
             raise DecodeError.at(
-                f"{describe()}: gave field {name!r} {len(value)} values, must give one for each of "
-                f"{count} sequences; where it is ragged, give a Ragged",
+                f"{describe()}: field {name!r} must have one value for each of {count} "
+                f"sequences, but has {len(value)}. Return a Ragged for a ragged field.",
                 field=name,
             )
     return TransformResults(columns, axis_of)
@@ -98,16 +101,20 @@ def _make_flat(value: Ragged, count: int, name: str, describe: Callable[[], str]
         or int(lengths.sum()) != len(values)
     ):
         raise DecodeError.at(
-            f"{describe()}: gave field {name!r} with lengths {lengths.dtype}{list(lengths.shape)} "
-            "for "
-            f"{values.shape} values, must have one length for each of {count} sequences that add up"
-            " to the values; change the transform",
+            f"{describe()}: the lengths of field {name!r} must be {count} integers, one for each "
+            "sequence, whose sum is the number of values, but are "
+            f"{lengths.dtype}{list(lengths.shape)} for {values.shape} values. Change the "
+            "transform.",
             field=name,
         )
     if values.dtype.kind not in "biufc":
         raise DecodeError.at(
-            f"{describe()}: gave field {name!r} as {values.dtype}, must be numbers; change the "
-            "transform",
+            must_be(
+                f"{describe()}: field {name!r}",
+                "numbers",
+                str(values.dtype),
+                "Change the transform",
+            ),
             field=name,
         )
     return FlatValues(values, lengths.astype(np.int64))

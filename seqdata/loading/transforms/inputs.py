@@ -1,4 +1,4 @@
-"""What a transform of one sequence is given: arrays of its own, and its own random numbers."""
+"""The input of a transform of one sequence: its own arrays and random numbers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from seqdata.planning.randomness import Purpose
 
-_MAX_COPIED_BYTES = 8 << 20  # bytes of a column up to which it is copied in one go
+_MAX_COPIED_BYTES = 8 << 20  # largest column, in bytes, that is copied in one go
 
 
 def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
-    """Return the pieces of a column by number: arrays that may be written to, or texts.
+    """Return a function that returns a column's pieces by number: writable arrays, or texts.
 
     Args:
         column: A ``Column``, or a list.
         ragged: Whether it runs along an axis; else it has one value per sequence.
 
     Raises:
-        DataError: Now or when a piece is asked for, if what is stored is damaged.
+        DataError: If stored data is damaged: here, or when the piece is read.
     """
     if isinstance(column, list):
         return column.__getitem__
@@ -31,7 +31,7 @@ def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
     timestep_bytes = column.dtype.itemsize * math.prod(column.shape)
     if (
         int(offsets[-1]) * timestep_bytes > _MAX_COPIED_BYTES
-    ):  # long ones: one at a time is in memory
+    ):  # long pieces: only one at a time is in memory
         if ragged:
             return lambda number: np.array(column[number])
         return lambda number: np.array(column[number])[0]
@@ -46,11 +46,11 @@ def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
 class SequenceGenerator:
     """Random numbers of sequences, each keyed by (seed, epoch) and its own counter.
 
-    One generator is set anew for each sequence, which costs a tenth of making it.
+    One generator is reset for each sequence, which costs a tenth of making one.
 
     Args:
-        seed: Of the run.
-        epoch: Of the plan.
+        seed: Seed of the run.
+        epoch: Epoch of the plan.
     """
 
     __slots__ = ("_counter", "_generator", "_philox", "_state")
@@ -63,7 +63,7 @@ class SequenceGenerator:
         self._generator = np.random.Generator(self._philox)
 
     def seek(self, occurrence: int, sequence: int) -> np.random.Generator:
-        """Return the generator at the beginning of a sequence's numbers."""
+        """Return the generator, reset to the start of a sequence's random numbers."""
         self._counter[:] = (0, occurrence, int(Purpose.TRANSFORM), sequence)
         self._philox.state = self._state
         return self._generator

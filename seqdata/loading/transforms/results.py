@@ -1,7 +1,7 @@
-"""What a transform gave for the sequences of a batch, checked and ready to be cut.
+"""The checked results of a transform for the sequences of a batch, ready to be cut.
 
-Two forms: ``SeparateArrays``, an array per sequence, and ``FlatValues``, the values of all behind
-one another.
+Two forms: ``SeparateArrays``, an array per sequence, and ``FlatValues``, the contiguous values of
+all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SeparateArrays:
         return np.array([len(array) for array in self.arrays], dtype=np.int64)
 
     def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
-        """Return timesteps ``begins[i]:ends[i]`` of each array: views."""
+        """Return timesteps ``begins[i]:ends[i]`` of each array, as views."""
         cuts = zip(self.arrays, begins.tolist(), ends.tolist(), strict=True)
         first = self.arrays[0]
         pieces = [array[begin:end] for array, begin, end in cuts]
@@ -41,11 +41,11 @@ class SeparateArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatValues:
-    """Values of all sequences, one behind another.
+    """The contiguous values of all sequences.
 
     Attributes:
         values: (N, *shape), C-contiguous.
-        lengths: int64 (n,), timesteps of each sequence; N in all.
+        lengths: int64 (n,), timesteps of each sequence; their sum is N.
     """
 
     values: NDArray[Any]
@@ -64,7 +64,7 @@ class FlatValues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransformResults:
-    """What a transform gave, by field.
+    """The results of a transform, by field.
 
     Attributes:
         columns: Field -> ``SeparateArrays`` or ``FlatValues``, or a list of ``str`` or ``bytes``.
@@ -75,14 +75,14 @@ class TransformResults:
     axis_of: dict[str, str | None]
 
     def along(self, axis: str) -> list[str]:
-        """Name the fields along an axis."""
+        """Return the names of the fields along an axis."""
         return [name for name in self.columns if self.axis_of[name] == axis]
 
 
 ErrorFactory = Callable[[int, str], DecodeError]
-"""Makes the error about a piece's result: ``make_error(piece, what)``."""
+"""Returns the error about a piece's result: ``make_error(piece, what)``."""
 FindAxis = Callable[[str, int], str | None]
-"""Tells the axis of an array by its field's name and its dimensions."""
+"""Returns the axis of an array, from its field's name and number of dimensions."""
 
 
 def check_result(
@@ -91,16 +91,20 @@ def check_result(
     """Return one sequence's result with its values as arrays.
 
     Raises:
-        DecodeError: If it is no dict, or a field along an axis is no array.
+        DecodeError: If it is not a dict, or a field along an axis is not an array.
     """
     if result is None:
         raise make_error(
             piece,
-            "gave None, must give a dict of arrays: it never drops a sequence; leave sequences out "
-            "with `where`",
+            (
+                "must return a dict of arrays, but returned None. It cannot drop a sequence: leave "
+                "sequences out with `where`"
+            ),
         )
     if type(result) is not dict and not isinstance(result, Mapping):
-        raise make_error(piece, f"gave {type(result).__name__}, must give a dict of arrays")
+        raise make_error(
+            piece, f"must return a dict of arrays, but returned {type(result).__name__}"
+        )
     arrays: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, str | bytes):
@@ -109,7 +113,9 @@ def check_result(
         array = np.asarray(value)
         axis = find_axis(name, array.ndim)
         if array.dtype.kind not in "biufc" or (axis is not None and not array.ndim):
-            raise make_error(piece, f"gave field {name!r} as {value!r:.60}, must be an array")
+            raise make_error(
+                piece, f"must return field {name!r} as an array, but returned {value!r:.60}"
+            )
         arrays[name] = array
     return arrays
 
@@ -120,16 +126,16 @@ def concat_results(
     make_error: ErrorFactory,
     describe_sequence: Callable[[int], str],
 ) -> TransformResults:
-    """Put the results of sequences together by field.
+    """Return the results of all sequences, joined by field.
 
     Args:
-        results: Of each sequence.
-        find_axis: Tells the axis of an array.
-        make_error: Makes the error about a piece.
-        describe_sequence: Names the sequence of a piece.
+        results: The result of each sequence.
+        find_axis: Returns the axis of an array.
+        make_error: Returns the error about a piece.
+        describe_sequence: Returns the name of a piece's sequence.
 
     Raises:
-        DecodeError: If one is not like the first.
+        DecodeError: If a result has another form than the first.
     """
     columns: dict[str, Any] = {}
     axes: dict[str, str | None] = {}
@@ -142,9 +148,10 @@ def concat_results(
             if not _is_alike(first, value, axis) or len(result) != len(results[0]):
                 raise make_error(
                     piece,
-                    f"gave {_format_result(result)}, must be like {_format_result(results[0])} of "
-                    "sequence "
-                    f"{describe_sequence(0)}",
+                    (
+                        f"returned {_format_result(result)}, unlike {_format_result(results[0])} "
+                        f"of sequence {describe_sequence(0)}"
+                    ),
                 )
             values.append(value)
         axes[name] = axis

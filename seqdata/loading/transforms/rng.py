@@ -1,4 +1,4 @@
-"""Which drawing of its sequence a span is: what keeps the randomness of repeats apart."""
+"""The draw number of each span: a sequence that occurs twice has different random numbers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ CropNumbersFn = Callable[[NDArray[np.int64], int, SequenceIndex | None], NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occurrences:
-    """Counts what was drawn for before of each span's sequence: positions of a view, or crops.
+    """Numbers the draws of each sequence: its positions in a view, or its crops.
 
     Attributes:
-        earlier_counts: int64 (sequences,), how many earlier positions of a view hold the same base
-            sequence; None: each is there once.
-        crop_numbers: Gives the number of each span among its sequence's random crops, for an epoch.
+        earlier_counts: int64 (sequences,), the number of earlier positions of a view with the same
+            base sequence; None if each occurs once.
+        crop_numbers: Returns the number of each span among its sequence's random crops, for an
+            epoch.
     """
 
     earlier_counts: NDArray[np.int64] | None
@@ -33,7 +34,7 @@ class Occurrences:
     def number_spans(
         self, spans: NDArray[np.int64], epoch: int, drawn: DrawnBatch | None = None
     ) -> NDArray[np.int64] | None:
-        """Return the number of each span, int64 (n,); None: all are 0.
+        """Return the draw number of each span, int64 (n,); None if all are 0.
 
         The upper half of a number is the position's, the lower half the crop's.
 
@@ -55,5 +56,5 @@ class Occurrences:
 
 
 def count_occurrences(store: Store, crop_numbers: CropNumbersFn | None = None) -> Occurrences:
-    """Look which sequences a store holds more than once."""
+    """Return the counter of a store's sequences; None if nothing is drawn twice."""
     return Occurrences(count_earlier(store.base_numbers, len(store)), crop_numbers)

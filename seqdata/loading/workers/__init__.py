@@ -1,1 +1,1 @@
-"""Worker processes: make columns elsewhere, lose nothing, leave nothing behind."""
+"""Worker processes that read and transform the columns of batches."""

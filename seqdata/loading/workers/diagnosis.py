@@ -1,4 +1,4 @@
-"""How a worker ended, or why it does not go on, in words and facts."""
+"""Diagnoses a dead or stalled worker, and builds the error about it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from seqdata.storage.shared_memory import AnonymousMemory
 from seqdata.storage.views import locate_sequence
 
 Error = TypeVar("Error", bound=SeqDataError)
-CALLER = "_answer"  # the function of a worker that calls the transform or data set
-_DUMP_TIMEOUT = 2.0  # seconds that a silent worker has to write its stack
+CALLER = "_answer"  # the worker's function that calls the transform or data set
+_DUMP_TIMEOUT = 2.0  # seconds for a silent worker to write its stack
 _POLL_SECONDS = 0.02
-_CRASH = "Fatal Python error"  # how faulthandler begins
+_CRASH = "Fatal Python error"  # the beginning of faulthandler's output
 _REMEDIES = {
-    "SIGKILL": "the system does that where memory runs out: use fewer workers or smaller batches",
-    "SIGBUS": "a file was cut off while it was read, or memory ran out: verify the store",
-    "SIGSEGV": "a library that the transform uses has crashed: run it alone, with num_workers=0",
+    "SIGKILL": (
+        "the system kills a process when memory runs out: use fewer workers or smaller batches"
+    ),
+    "SIGBUS": "a file was truncated while it was read, or memory ran out: verify the store",
+    "SIGSEGV": "a library that the transform uses crashed: run the transform with num_workers=0",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """What is known of a worker at its end.
+    """The state of a worker when it ended or stalled.
 
     Attributes:
-        worker: Its number.
-        pid: Of its process.
-        is_ready: Whether it had begun with a task.
-        sequence: Base number of the sequence that it worked on; None: not known.
-        batch_sequences: Base numbers of the sequences of the batch that it worked on.
-        peak_kib: The most that it had resident, in KiB.
+        worker: Number of the worker.
+        pid: Id of its process.
+        is_ready: Whether it had begun a task.
+        sequence: Base number of its current sequence; None if unknown.
+        batch_sequences: Base numbers of the sequences of its current batch.
+        peak_kib: Its peak resident memory, in KiB.
     """
 
     worker: int
@@ -50,24 +52,23 @@ class WorkerSnapshot:
 def make_died_error(
     snapshot: WorkerSnapshot, exitcode: int | None, stack: str, store: Store
 ) -> WorkerDiedError:
-    """Make the error about a worker that is gone."""
+    """Return the error about a worker that has ended."""
     code = 0 if exitcode is None else exitcode
     name = _signal_name(-code) if code < 0 else None
     ending = f"was killed by {name}" if name else f"ended with exit code {exitcode}"
     if name is not None:
-        remedy = _REMEDIES.get(name, "look who sent the signal")
+        remedy = _REMEDIES.get(name, "find out what sent the signal")
     elif not snapshot.is_ready:
         remedy = (
             "its error is printed above; put the call of a script under "
             "`if __name__ == '__main__':`, or pass start_method='fork'"
         )
     else:
-        remedy = "the transform or data set ended the process: let it raise an error instead"
+        remedy = "the transform or data set ended the process: raise an error there instead"
     location_text, location = _describe_location(snapshot, store)
     memory = f", with {snapshot.peak_kib / 1024:.0f} MiB of memory" if snapshot.peak_kib else ""
     text = (
-        f"worker {snapshot.worker} (pid {snapshot.pid}) {ending} {location_text}{memory}, must "
-        f"live; {remedy}"
+        f"worker {snapshot.worker} (pid {snapshot.pid}) {ending} {location_text}{memory}: {remedy}"
     )
     return _make_error(
         WorkerDiedError,
@@ -81,7 +82,7 @@ def make_died_error(
 
 
 def _extract_crash(stack: str) -> str:
-    """Leave out what a process has written before: whoever asks for its stack gets it."""
+    """Return the part of the output that begins with a crash, if there was one."""
     start = stack.rfind(_CRASH)
     return "" if start < 0 else stack[start:]
 
@@ -89,18 +90,17 @@ def _extract_crash(stack: str) -> str:
 def make_stalled_error(
     snapshot: WorkerSnapshot, seconds: float, stack: str, store: Store
 ) -> StallError:
-    """Make the error about a worker that makes no progress."""
+    """Return the error about a worker that makes no progress."""
     location_text, location = _describe_location(snapshot, store)
     text = (
         f"worker {snapshot.worker} (pid {snapshot.pid}) made no progress for {seconds:.0f} s "
-        f"{location_text}, must "
-        "go on; look at its stack, or raise `stall_timeout`"
+        f"{location_text}. Look at its stack, or raise `stall_timeout`"
     )
-    return _make_error(StallError, text, stack or "its process gave no stack", snapshot, location)
+    return _make_error(StallError, text, stack or "its process wrote no stack", snapshot, location)
 
 
 def describe_slow(snapshot: WorkerSnapshot, seconds: float, store: Store) -> str:
-    """Say that a worker takes long."""
+    """Return the warning about a worker that takes long."""
     location_text, _ = _describe_location(snapshot, store)
     return (
         f"worker {snapshot.worker} (pid {snapshot.pid}) has made no progress for {seconds:.0f} "
@@ -109,11 +109,11 @@ def describe_slow(snapshot: WorkerSnapshot, seconds: float, store: Store) -> str
 
 
 def dump_stack(pid: int, stacks: AnonymousMemory) -> str:
-    """Ask a process for its stack; empty where it gives none in time."""
+    """Return the stack of a process, requested by a signal; empty if it writes none in time."""
     earlier = read_stack(stacks)
     try:
         os.kill(pid, signal.SIGUSR1)
-    except OSError:  # it ended in the meantime, which is noticed elsewhere
+    except OSError:  # it has ended, which is noticed elsewhere
         return ""
     deadline = time.monotonic() + _DUMP_TIMEOUT
     while time.monotonic() < deadline:
@@ -125,7 +125,7 @@ def dump_stack(pid: int, stacks: AnonymousMemory) -> str:
 
 
 def read_stack(stacks: AnonymousMemory) -> str:
-    """Return what a process has written of its stack."""
+    """Return the stack that a process has written."""
     return bytes(stacks.mapping[:]).rstrip(b"\0").decode(errors="replace")
 
 
@@ -146,13 +146,13 @@ def _make_error(
     }
     shown_stack = "".join(f"\n  | {line}" for line in _extract_user_frames(stack))
     remedy, end = facts_by_name.pop("remedy", None), ""
-    if remedy is not None and facts.get("signal") == "SIGBUS":  # else no file is to blame
+    if remedy is not None and facts.get("signal") == "SIGBUS":  # otherwise no file caused it
         facts_by_name["remedy"], end = remedy, f"{REMEDY}{remedy}."
     return kind.at(f"loader: {text}{shown_stack}{end}", **facts_by_name)
 
 
 def _extract_user_frames(stack: str) -> list[str]:
-    """Return the lines of a stack down to where the worker calls what it was given."""
+    """Return the lines of a stack down to the worker's call of user code."""
     lines = stack.strip().splitlines()
     ends = [number for number, line in enumerate(lines) if line.endswith(f" in {CALLER}")]
     return lines[: ends[0] if ends else len(lines)]
@@ -178,5 +178,5 @@ def _describe_location(snapshot: WorkerSnapshot, store: Store) -> tuple[str, Dat
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal has none
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"

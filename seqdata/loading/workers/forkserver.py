@@ -1,9 +1,8 @@
-"""How processes are started so that a signal to all of them leaves the decision to the first.
+"""Starts workers such that a signal to all processes of a job is left to the training process.
 
-A cluster sends SIGTERM to every process of a job, a terminal Ctrl-C. A worker is born with such
-signals blocked and ignores them later. The fork server of ``multiprocessing`` ends by them, and its
-processes with it, so workers have one of their own; it knows what a worker needs, so that one
-starts at once.
+A cluster sends SIGTERM to every process of a job, a terminal Ctrl-C. A worker starts with these
+signals blocked and then ignores them. They end the fork server of ``multiprocessing`` and its
+processes, so workers have a server of their own, which has imported what a worker needs.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from typing import Any
 PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that are left to the training process."""
 
-_SOCKET = "/listener-abcdefgh"  # what multiprocessing adds
-_MAX_SOCKET_PATH = 103  # bytes of a socket's path, on any system
+_SOCKET = "/listener-abcdefgh"  # appended by multiprocessing
+_MAX_SOCKET_PATH = 103  # longest path of a socket, in bytes, on any system
 _SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
-_ALIVE_PIPE = "_forkserver_alive_fd"  # where multiprocessing keeps that pipe
+_ALIVE_PIPE = "_forkserver_alive_fd"  # attribute in which multiprocessing keeps that pipe
 _PRELOADED = ["seqdata.loading.workers.worker"]
 
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Block these signals in what is started, until it does ``ignore_signals``.
+    """Block these signals in processes that are started, until they call ``ignore_signals``.
 
-    ``multiprocessing``'s tracker has to run, for starting it unblocks them.
+    ``multiprocessing``'s tracker must already run, since starting it unblocks them.
     """
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
     try:
@@ -59,17 +58,17 @@ def block_signals() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignore these signals in this process, whose main thread this is."""
+    """Ignore these signals in this process; to be called in its main thread."""
     for number in PARENT_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
 
 
 def end_with_parent() -> None:
-    """Let the system end this process when the thread that started it does, where it can.
+    """Request from the system, if it can, to end this process with the thread that started it.
 
-    Python code that waits for the same cannot run where a library is stuck and keeps Python's lock.
-    The server itself ends when nobody holds its pipe, which it hands to each process.
+    Python code cannot watch for it while a stuck library holds Python's lock. The server itself
+    ends when its pipe, of which each process has a copy, is closed everywhere.
     """
     alive_pipe = getattr(forkserver._forkserver, _ALIVE_PIPE, None)
     if alive_pipe is not None:
@@ -80,7 +79,7 @@ def end_with_parent() -> None:
 
 
 def get_context(method: str) -> Any:
-    """Return what starts processes by a method, as ``multiprocessing.get_context``, ready to start.
+    """Return the context of a start method, as ``multiprocessing.get_context``, ready to start.
 
     Args:
         method: ``fork``, ``forkserver`` or ``spawn``.
@@ -91,7 +90,7 @@ def get_context(method: str) -> Any:
 
 
 class _Popen(popen_forkserver.Popen):
-    """A process that our server starts."""
+    """A process that this fork server starts."""
 
     _fds: list[int]
 
@@ -104,7 +103,7 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
         self.sentinel, writer = _get_server(os.getpid()).connect_to_new_process(self._fds)
-        alive = os.dup(writer)  # the child notices our end when it is closed
+        alive = os.dup(writer)  # closed at the parent's end, which the child notices
         self.finalizer = util.Finalize(self, _close_descriptors, (alive, self.sentinel))
         with open(writer, "wb") as file:
             file.write(data.getbuffer())
@@ -127,7 +126,7 @@ class _Context(context.ForkServerContext):
 
 
 class _Server(ForkServer):
-    """A server whose socket has a path that a socket can have, whatever TMPDIR is."""
+    """A fork server whose socket has a short enough path, whatever TMPDIR is."""
 
     def ensure_running(self) -> None:
         config: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
@@ -141,7 +140,7 @@ class _Server(ForkServer):
 
 @functools.cache
 def _find_short_folder(folder: str, pid: int) -> str:
-    """Return a folder for sockets of a process: the given one, or one with a shorter path.
+    """Return a folder for a process's sockets: the given one, or one with a shorter path.
 
     Raises:
         OSError: If no other folder can be written to.
@@ -164,7 +163,7 @@ def _find_short_folder(folder: str, pid: int) -> str:
 
 @functools.cache
 def _get_server(pid: int) -> ForkServer:
-    """Return the server of this process; a fork of it has its own."""
+    """Return the fork server of this process; a forked process has another."""
     del pid
     server = _Server()
     server.set_forkserver_preload(_PRELOADED)

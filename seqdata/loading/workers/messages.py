@@ -1,7 +1,7 @@
-"""Requests, columns and objects as bytes in shared memory: each is written once.
+"""Requests, columns and objects as bytes in shared memory, each written once.
 
-Columns are read where they lie; what a ``collate_fn`` makes in a worker is an object, whose arrays
-and tensors are written next to its pickle and copied out once.
+Columns are read in place. The result of a ``collate_fn`` in a worker is an object, whose arrays and
+tensors are written next to its pickle and copied out once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
-from seqdata.errors import LimitError
+from seqdata.errors import LimitError, must_be
 from seqdata.kernel.dispatch import Kernel
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers.shared_slots import SLOT_HEADER
@@ -31,7 +31,7 @@ OnSequence = Callable[[int], None]
 
 
 def count_request_bytes(request: StepRequest) -> int:
-    """Return the bytes that a request takes in a slot."""
+    """Return the number of bytes of a request in a slot."""
     num_occurrences = 0 if request.occurrences is None else len(request.ids)
     return 8 * (_HEADER_NUMBERS + 4 * len(request.ids) + num_occurrences)
 
@@ -45,10 +45,9 @@ def write_requests(slot: memoryview, requests: Sequence[StepRequest]) -> None:
     needed = 8 + sum(map(count_request_bytes, requests))
     if SLOT_HEADER + needed > len(slot):
         raise LimitError(
-            f"loader: {len(requests[0].ids)} spans of one batch take {needed} bytes, must take at "
-            f"most {len(slot) - SLOT_HEADER} to be sent to a worker process; make batches "
-            "smaller, or "
-            "pass num_workers=0"
+            f"loader: the {len(requests[0].ids)} spans of a batch take {needed} bytes, but at "
+            f"most {len(slot) - SLOT_HEADER} can be sent to a worker process. Use smaller "
+            "batches, or pass num_workers=0."
         )
     numbers = np.frombuffer(slot, dtype=np.int64, count=needed // 8, offset=SLOT_HEADER)
     numbers[0] = len(requests)
@@ -74,7 +73,7 @@ def write_requests(slot: memoryview, requests: Sequence[StepRequest]) -> None:
 
 
 def read_requests(slot: memoryview, on_sequence: OnSequence) -> list[StepRequest]:
-    """Read the requests of a task; they are copies, so that answers may be written over them."""
+    """Return copies of a task's requests, so that answers may overwrite them."""
     numbers = np.frombuffer(slot, dtype=np.int64, offset=SLOT_HEADER)
     requests = []
     offset = 1
@@ -98,11 +97,11 @@ def read_requests(slot: memoryview, on_sequence: OnSequence) -> list[StepRequest
 
 
 class ColumnsMessage:
-    """The columns of one answer, before they are written.
+    """The columns of an answer, before they are written.
 
     Args:
         columns: Field -> column.
-        axes: Which field runs along which axis; None: as the main process knows.
+        axes: The axis of each field; None if the main process knows it.
     """
 
     def __init__(self, columns: Columns, axes: Axes | None) -> None:
@@ -125,10 +124,10 @@ class ColumnsMessage:
         self.size = offset
 
     def write(self, target: memoryview) -> None:
-        """Copy the columns to their place; ``target`` has room for them and the head.
+        """Copy the columns into ``target``, which has room for them and the header.
 
         Raises:
-            DataError: If what is stored is damaged.
+            DataError: If stored data is damaged.
         """
         for column, lengths, offset, values_at in self._fills:
             offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -148,14 +147,14 @@ def _align(position: int) -> int:
 def unpack_columns(
     answer: memoryview, header: memoryview, kernel: Kernel
 ) -> tuple[dict[str, Any], Axes | None]:
-    """Return the columns of an answer, where they lie: they are there until the slot is used again.
+    """Return the columns of an answer, in place: they are valid until the slot is reused.
 
     Args:
-        answer: Its bytes.
-        header: The part that says what they are.
+        answer: The bytes of the answer.
+        header: Bytes of the part that describes them.
         kernel: Copies the values later.
     """
-    fields, axes_args = pickle.loads(header)  # our own worker wrote it
+    fields, axes_args = pickle.loads(header)  # written by a worker of this process
     columns = {
         name: sent if isinstance(sent, list) else SharedColumn(answer, kernel, *sent)
         for name, sent in fields.items()
@@ -164,20 +163,20 @@ def unpack_columns(
 
 
 class SharedColumn:
-    """One field of the spans that a worker read: a ``Column``.
+    """A ``Column`` of a field that a worker read, in shared memory.
 
-    Where pieces begin is copied at once: whoever was left behind while it collates may be
-    overwritten values, but never reads outside of them.
+    The offsets are copied at once: if an abandoned iteration still collates while the slot is
+    reused, its values may be overwritten, but it never reads outside of them.
 
     Args:
         answer: Bytes of shared memory.
-        kernel: The kernel that copies.
-        dtype: Of one element.
-        shape: Of one timestep.
-        offsets_at: Where it lies where each piece begins, and the last one ends.
-        count: How many pieces.
-        values_at: Where the values lie.
-        total: Timesteps of all pieces.
+        kernel: The kernel that copies values.
+        dtype: Dtype of an element.
+        shape: Shape of a timestep.
+        offsets_at: Position of the offsets of the pieces.
+        count: Number of pieces.
+        values_at: Position of the values.
+        total: Number of timesteps of all pieces.
     """
 
     __slots__ = ("_kernel", "_offsets", "_values", "_width", "dtype", "shape")
@@ -212,15 +211,15 @@ class SharedColumn:
 
         Args:
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
-            bounds: int64 (n+1,), rising.
+            bounds: int64 (n+1,), non-decreasing.
             padding: The bytes of one element; None: zeros.
 
         Raises:
-            ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
+            ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
         """
         if out.dtype != self.dtype:
-            raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
-        if not self._width:  # timesteps of no elements
+            raise ValueError(must_be("fill: `out`", f"{self.dtype}", f"{out.dtype}", "Make it so"))
+        if not self._width:  # timesteps without elements
             return
         count, offsets = len(self), self._offsets
         spans = np.zeros((count, 3), dtype=np.int64)
@@ -255,27 +254,27 @@ class ObjectMessage:
         self.size = offset
 
     def write(self, target: memoryview) -> None:
-        """Copy everything to its place; ``target`` has room for it."""
+        """Copy the object into ``target``, which has room for it."""
         for raw, offset in self._buffers:
             target[offset : offset + raw.nbytes] = raw
         target[self.size : self.size + len(self.header)] = self.header
 
 
 def unpack_object(answer: memoryview, header: memoryview) -> Any:
-    """Return the object; nothing of it lies in the slot any more.
+    """Return the object, which no longer uses the slot.
 
     Args:
-        answer: Its bytes.
-        header: The part that says what they are.
+        answer: The bytes of the answer.
+        header: Bytes of the part that describes them.
     """
-    pickled, extents = pickle.loads(header)  # our own worker wrote it
+    pickled, extents = pickle.loads(header)  # written by a worker of this process
     return pickle.loads(
         pickled, buffers=[bytearray(answer[offset : offset + size]) for offset, size in extents]
     )
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles plain tensors as arrays, whose bytes go beside the pickle."""
+    """Pickles plain tensors as arrays, whose bytes are stored next to the pickle."""
 
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -285,7 +284,7 @@ class _Pickler(pickle.Pickler):
 
 
 def reduce_tensor(value: Any) -> Any:
-    """Return how a tensor is pickled as an array; ``NotImplemented`` where it is no plain one."""
+    """Return the reduction of a plain tensor to an array; ``NotImplemented`` for any other."""
     import torch
 
     is_plain = value.layout is torch.strided and value.device.type == "cpu"

@@ -1,7 +1,7 @@
-"""The crew: worker processes of one loader, and the slots that batches come back in.
+"""The worker processes of a loader, and the slots of shared memory for their answers.
 
-It owns all slots and sends one with each task; a worker holds no position. Answers are taken in the
-order of the plan, whoever gave them.
+The pool owns all slots and sends one with each task; a worker has no position. Answers are taken in
+the order of the plan, independent of the worker.
 """
 
 from __future__ import annotations
@@ -35,28 +35,33 @@ from seqdata.loading.workers.shared_slots import SharedSlots, receive_overflow
 from seqdata.loading.workers.worker import MESSAGE, OVERFLOW, STOP, WorkerTraceback
 
 LOG = logging.getLogger("seqdata")
-SLOT_BYTES = 64 << 20  # of a slot, taken from the system where it is written
-TASKS_AHEAD = 2  # tasks that wait at a worker
-_SPARE_TASKS = 1  # tasks per worker that are answered and not taken
-TASK_SECONDS = 0.05  # that a task may take, as far as earlier ones tell
+SLOT_BYTES = 64 << 20  # bytes of a slot, allocated by the system when written
+TASKS_AHEAD = 2  # most tasks that wait at a worker
+_SPARE_TASKS = 1  # most answered tasks per worker that were not taken
+TASK_SECONDS = 0.05  # bytes of a task, estimated from earlier ones
 _WARN_SECONDS = 10.0  # seconds without progress after which a line is logged
-_POLL_SECONDS = 0.2  # seconds after which every wait looks again
-_LIMIT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)  # of what limits bound
+_POLL_SECONDS = 0.2  # timeout of every wait, in seconds
+_LIMIT_ERRNOS = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EAGAIN,
+    errno.ENOMEM,
+)  # of resources that limits bound
 _MAX_PROGRESS_GAP = (
-    1.0  # seconds without progress that one look can find: we may have been stopped ourselves
+    1.0  # most seconds without progress per check: this process may have been stopped itself
 )
-_EXIT_TIMEOUT = 1.0  # seconds that workers have to end by themselves
+_EXIT_TIMEOUT = 1.0  # seconds for workers to end by themselves
 
 
 class WorkerPool:
-    """Worker processes; one epoch is played over them at a time.
+    """A pool of worker processes, used by one epoch at a time.
 
     Args:
-        fetcher: What they do.
-        options: How many they are, and how they are started.
+        fetcher: Does the work of the workers.
+        options: The number of workers, and their start method.
 
     Raises:
-        ConfigError: If they cannot be started, or what they need cannot be sent to them.
+        ConfigError: If workers cannot be started, or the fetcher cannot be pickled.
     """
 
     def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:
@@ -67,7 +72,7 @@ class WorkerPool:
         self._workers: list[WorkerHandle] = []
         self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
         self._before_joining: util.Finalize | None = None
-        self._lock = threading.RLock()  # whoever receives holds it; so does who closes
+        self._lock = threading.RLock()  # held while receiving and closing
         self.is_cancelled = False
         self._checked_at = 0.0
         self.request_bytes, self.request_seconds = 0.0, 0.0
@@ -91,7 +96,7 @@ class WorkerPool:
         self._status = self._slots.view_status()
         self._slots.memory.close()
         atexit.register(self._at_exit)
-        # multiprocessing joins the workers of its own children before anything of atexit
+        # multiprocessing joins its children before functions of atexit run
         self._before_joining = util.Finalize(None, self._at_exit, exitpriority=10)
         weakref.finalize(self, _end_workers, self._workers, self._pid, kill=True).atexit = False
 
@@ -102,19 +107,19 @@ class WorkerPool:
 
     @property
     def error(self) -> SeqDataError | None:
-        """Why no more tasks are given out; None: they are."""
+        """The error after which no more tasks are sent; None if there was none."""
         return next((worker.error for worker in self._workers if worker.error is not None), None)
 
     @property
     def is_alive(self) -> bool:
-        """Whether all its workers live, and are this process's."""
+        """Whether all workers are alive, and belong to this process."""
         return self._pid == os.getpid() and all(
             worker.process.is_alive() for worker in self._workers
         )
 
     @property
     def has_room(self) -> bool:
-        """Whether there is a slot, and a worker that is not busy enough."""
+        """Whether there is a free slot, and a worker that can take a task."""
         if self.is_cancelled or not self._free_slots or self.error is not None:
             return False
         return len(self._find_least_busy().tasks) < TASKS_AHEAD
@@ -123,7 +128,7 @@ class WorkerPool:
         return min(self._workers, key=lambda worker: len(worker.tasks))
 
     def submit(self, requests: list[StepRequest]) -> WorkerTask:
-        """Return a task to the worker that has least to do."""
+        """Send a task to the worker with the fewest tasks."""
         worker = self._find_least_busy()
         slot = self._slots.view_slot(self._free_slots[-1])
         write_requests(slot, requests)
@@ -134,15 +139,15 @@ class WorkerPool:
         worker.tasks.append(task)
         try:
             worker.connection.send_bytes(MESSAGE.pack(len(worker.tasks), task.slot, 0))
-        except OSError:  # it is gone: found out when its answers are waited for
-            LOG.debug("worker %d is gone", worker.number)
+        except OSError:  # it has ended, which is noticed when its answers are awaited
+            LOG.debug("worker %d has ended", worker.number)
         return task
 
     def take_answer(self, task: WorkerTask) -> tuple[Any, Axes]:
-        """Take the next answer of a task: columns, or what a worker has collated.
+        """Return the next answer of a task: columns, or the result of collating.
 
         Raises:
-            Exception: What the worker raised instead.
+            Exception: The error that the worker raised.
         """
         slot, (offset, size, header_bytes) = task.slot_view, task.answer_table[task.num_taken]
         task.num_taken += 1
@@ -161,22 +166,23 @@ class WorkerPool:
         return columns, axes or reader_axes
 
     def release(self, task: WorkerTask) -> None:
-        """Take a slot back; of a task that is not answered, when it is."""
+        """Free the slot of a task; if the task is not answered yet, once it is."""
         task.is_abandoned = True
         if task.is_finished:
             task.overflow.clear()
             self._free_slots.append(task.slot)
 
     def receive(self) -> None:
-        """Wait a moment for answers.
+        """Wait a short time for answers.
 
         Raises:
-            IncompleteEpochError: If the crew is being closed.
+            IncompleteEpochError: If the pool is being closed.
         """
         with self._lock:
             if self.is_cancelled:
                 raise IncompleteEpochError(
-                    "loader: its worker processes were shut down while it played; play again"
+                    "loader: its worker processes were shut down during the iteration. Iterate "
+                    "again."
                 )
             worker_of: dict[Any, WorkerHandle] = {}
             for worker in self._workers:
@@ -189,7 +195,7 @@ class WorkerPool:
             self._check_progress()
 
     def _read_message(self, worker: WorkerHandle) -> bool:
-        """Read one message; False: there will be none."""
+        """Read one message; return False if no more will follow."""
         try:
             kind, _, value = MESSAGE.unpack(worker.connection.recv_bytes())
             task = worker.tasks[0]
@@ -210,7 +216,7 @@ class WorkerPool:
         return True
 
     def _finish_task(self, task: WorkerTask, error: SeqDataError | None = None) -> None:
-        """Let what is done of a task be taken; the rest of it will not come."""
+        """Make the finished answers of a task available; the others are lost."""
         num_done = int(slots.view_num_done(task.slot_view)[0])
         task.answer_table = slots.view_answer_table(task.slot_view)[:num_done].tolist()
         task.is_finished, task.error = True, error
@@ -218,7 +224,7 @@ class WorkerPool:
             self.release(task)
 
     def _update_costs(self, task: WorkerTask, seconds: float) -> None:
-        """Remember what a request costs, newer ones more."""
+        """Update the estimated cost of a request, weighting recent requests more."""
         count = len(task.requests)
         request_bytes = (
             sum(size + header_bytes for _, size, header_bytes in task.answer_table) / count
@@ -229,7 +235,7 @@ class WorkerPool:
         self.request_seconds += (seconds - self.request_seconds) * (0.25 if is_known else 1)
 
     def _handle_exit(self, worker: WorkerHandle) -> None:
-        """Take what a worker that is gone has finished; the rest of its tasks is lost."""
+        """Take the finished answers of a worker that has ended; the rest of its tasks is lost."""
         if worker.error is not None:
             return
         while _has_message(worker.connection) and self._read_message(worker):
@@ -245,13 +251,13 @@ class WorkerPool:
         )
 
     def _fail_worker(self, worker: WorkerHandle, error: SeqDataError) -> None:
-        """Let what a worker has not finished be lost; what it has finished can be taken."""
+        """Mark a worker as failed: its finished answers can be taken, the others are lost."""
         worker.error = error
         while worker.tasks:
             self._finish_task(worker.tasks.popleft(), error)
 
     def _check_progress(self) -> None:
-        """Look which workers make progress."""
+        """Check which workers make progress."""
         now = time.monotonic()
         elapsed, self._checked_at = min(now - self._checked_at, _MAX_PROGRESS_GAP), now
         for worker in self._workers:
@@ -279,7 +285,7 @@ class WorkerPool:
             )
 
     def _take_snapshot(self, worker: WorkerHandle) -> diagnosis.WorkerSnapshot:
-        """Say what is known of a worker's last work."""
+        """Return the state of a worker and its last work."""
         status = self._status[worker.number].tolist()
         is_ready, batch_sequences = status[slots.PROGRESS] > 0, tuple[int, ...]()
         if is_ready and worker.tasks:
@@ -294,9 +300,9 @@ class WorkerPool:
         )  # fmt: skip
 
     def close(self, *, kill: bool = False) -> None:
-        """End the processes; those that do not end by themselves in a second are killed."""
+        """End the processes; those that do not end within a second are killed."""
         self.is_cancelled = True
-        if os.getpid() != self._pid:  # a forked process of somebody else: they are not its own
+        if os.getpid() != self._pid:  # in a forked process, which does not own them
             return
         with self._lock:
             _end_workers(self._workers, self._pid, kill=kill)
@@ -306,7 +312,7 @@ class WorkerPool:
 
 
 def _end_workers(workers: list[WorkerHandle], pid: int, *, kill: bool) -> None:
-    """End the workers of a crew, which forgets them."""
+    """End the workers of a pool."""
     if os.getpid() != pid:
         return
     ending = workers[:]
@@ -314,7 +320,7 @@ def _end_workers(workers: list[WorkerHandle], pid: int, *, kill: bool) -> None:
     for worker in ending:
         if kill:
             worker.process.kill()
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # it has ended already
             worker.connection.send_bytes(MESSAGE.pack(STOP, 0, 0))
         worker.connection.close()
     deadline = time.monotonic() + _EXIT_TIMEOUT
@@ -331,15 +337,15 @@ def _end_workers(workers: list[WorkerHandle], pid: int, *, kill: bool) -> None:
 def _make_start_error(error: OSError, count: int) -> ConfigError:
     if error.errno not in _LIMIT_ERRNOS:
         return ConfigError(
-            f"loader: {count} worker processes cannot be started ({error.strerror or error}), must "
-            "be; change what it names, or use num_workers=0"
+            f"loader: cannot start {count} worker processes ({error.strerror or error}). Change "
+            "what the error names, or use num_workers=0."
         )
     files, processes = (
         resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
     return ConfigError(
-        f"loader: {count} worker processes cannot be started ({error.strerror}), must be; raise "
-        f"`ulimit -n` (now {files}) or `ulimit -u` (now {processes}), or use fewer `num_workers`"
+        f"loader: cannot start {count} worker processes ({error.strerror}). Raise `ulimit -n` "
+        f"(now {files}) or `ulimit -u` (now {processes}), or use fewer `num_workers`."
     )
 
 
@@ -351,7 +357,7 @@ def _has_message(connection: Connection) -> bool:
 
 
 def _raise_worker_error(header: memoryview, worker: WorkerHandle) -> None:
-    """Raise what a worker raised, with its traceback as the cause."""
+    """Raise the error of a worker, with its traceback as the cause."""
     pickled, message, trace = pickle.loads(header)  # our own worker wrote it
     error = _unpack_error(pickled, *message)
     if isinstance(error, SeqDataError):
@@ -362,12 +368,12 @@ def _raise_worker_error(header: memoryview, worker: WorkerHandle) -> None:
 
 
 def _unpack_error(pickled: bytes, message: str, notes: list[str]) -> Exception:
-    """Return an exception as itself where it can be made here, else in words."""
+    """Return the worker's exception, or its text if it cannot be unpickled here."""
     if pickled:
         try:
             error: Exception = pickle.loads(pickled)
-        except Exception as unpickle_error:  # unpickling runs anybody's code
-            message = f"{message} (it cannot be made again here: {unpickle_error})"
+        except Exception as unpickle_error:  # unpickling may raise anything
+            message = f"{message} (it cannot be unpickled here: {unpickle_error})"
         else:
             return error
     substitute = RuntimeError(message)

@@ -1,4 +1,4 @@
-"""One epoch over a worker pool: requests go out ahead, columns are taken in order.
+"""One epoch over a worker pool: requests are sent ahead, columns are taken in order.
 
 A loader keeps its pool from epoch to epoch, since starting processes takes long.
 """
@@ -22,14 +22,14 @@ from seqdata.loading.workers.messages import count_request_bytes
 from seqdata.loading.workers.pool import SLOT_BYTES, TASK_SECONDS, WorkerPool
 from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER
 
-_END_TIMEOUT = 5.0  # seconds that the end waits for whoever takes
+_END_TIMEOUT = 5.0  # seconds that ``end`` waits for a thread that takes
 
 
 class PoolSession:
-    """Takes the columns of requests, one after the other.
+    """The use of a worker pool by one epoch: columns are taken in the order of the requests.
 
     Args:
-        pool: Who makes them; nobody else may use it until the end.
+        pool: The workers, used by no other session until the end.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -37,46 +37,46 @@ class PoolSession:
         self._requests: Iterator[StepRequest] = iter(())
         self._take_lock = threading.Lock()
         self._is_ended = False
-        self._is_inconsistent = False  # what is known of the workers may be half of the truth
+        self._is_inconsistent = False  # the pool's state may be incomplete
         self._tasks: deque[WorkerTask] = deque()
-        self._open_task: WorkerTask | None = None  # its last answer is being looked at
-        self._failure: Exception | None = None  # of asking for the next request, or sending it
-        self._pending_request: StepRequest | None = None  # asked for, and not sent
+        self._open_task: WorkerTask | None = None  # its last answer is in use
+        self._failure: Exception | None = None  # of preparing or sending the next request
+        self._pending_request: StepRequest | None = None  # prepared, but not sent
         self._is_exhausted = False
 
     def begin(self, requests: Iterator[StepRequest]) -> None:
-        """Say what will be taken, in order; it is asked for as far ahead as there is room."""
+        """Set the requests to take, in order; they are sent ahead as far as there is room."""
         self._requests = requests
 
     def take(self) -> tuple[Any, Axes]:
-        """Return the columns of the next request; they are there until the next one is taken.
+        """Return the columns of the next request, which are valid until the next call.
 
         Raises:
-            Exception: What a worker raised, after all that was made before was taken.
-            WorkerDiedError: If it is gone.
-            StallError: If it makes no progress.
-            IncompleteEpochError: If the crew is shut down.
+            Exception: The error of a worker, after all answers before it were taken.
+            WorkerDiedError: If a worker has ended.
+            StallError: If a worker makes no progress.
+            IncompleteEpochError: If the pool is shut down.
         """
         with self._take_lock:
             try:
                 return self._take_next()
             except Exception:
                 raise
-            except BaseException:  # Ctrl-C may have come between any two steps
+            except BaseException:  # Ctrl-C may have interrupted any statement
                 self._is_inconsistent = True
                 raise
 
     def end(self) -> bool:
-        """Return all slots back; what was not taken is thrown away.
+        """Free all slots; answers that were not taken are discarded.
 
         Returns:
-            Whether nobody takes any more, so that the crew can be used again.
+            Whether no thread takes any more, so that the pool can be used again.
         """
         self._is_ended = True
         self._requests, self._pending_request = (
             iter(()),
             None,
-        )  # they hold the epoch's share, and this
+        )  # they refer to the epoch's share, and to this session
         if self._is_inconsistent or not self._take_lock.acquire(timeout=_END_TIMEOUT):
             return False
         self._release_open_task()
@@ -95,15 +95,15 @@ class PoolSession:
         task = self._tasks[0]
         try:
             return self._pool.take_answer(task)
-        finally:  # an error is an answer, too
+        finally:  # an error counts as an answer
             if task.num_taken == len(task.requests):
                 self._open_task = self._tasks.popleft()
 
     def _wait_for_answer(self) -> None:
-        """Wait a moment for the oldest task, or raise why its next answer will not come."""
-        if self._is_ended:  # the crew and its slots are somebody else's now
+        """Wait a short time for the oldest task, or raise why its next answer is missing."""
+        if self._is_ended:  # another session uses the pool and its slots
             raise IncompleteEpochError(
-                "loader: the iteration was left while a batch was made; begin another one"
+                "loader: the iteration was left while a batch was made. Begin another one."
             )
         task = self._tasks[0] if self._tasks else None
         failure = (self._pool.error or self._failure) if task is None else task.error
@@ -111,8 +111,7 @@ class PoolSession:
             raise failure
         if task is None and self._is_exhausted:
             raise IncompleteEpochError(
-                "loader: no batch is left of those that workers were asked for; begin another "
-                "iteration"
+                "loader: no requested batch is left. Begin another iteration."
             )
         self._pool.receive()
         self._submit_tasks()
@@ -128,11 +127,11 @@ class PoolSession:
             try:
                 if requests:
                     self._tasks.append(self._pool.submit(requests))
-            except LimitError as error:  # raised when all before it is taken
+            except LimitError as error:  # raised after all answers before it
                 self._failure, self._is_exhausted = error, True
 
     def _next_requests(self) -> list[StepRequest]:
-        """Return the requests of the next task: about 1 MiB, and not more than a moment's work."""
+        """Return the requests of the next task: about 1 MiB, and a short time of work at most."""
         pool, requests = self._pool, list[StepRequest]()
         max_requests, free_bytes = 1, SLOT_BYTES - SLOT_HEADER - 8
         if pool.request_seconds:
@@ -157,18 +156,18 @@ class PoolSession:
             return request
         try:
             request = next(self._requests, None)
-        except Exception as error:  # raised when all before it is taken
+        except Exception as error:  # raised after all answers before it
             self._failure = error
         self._is_exhausted = request is None
         return request
 
 
 class WorkerPoolCache:
-    """Worker processes, started when they are first needed.
+    """A cache of worker pools, started when they are first needed.
 
     Args:
-        fetcher: What they do.
-        options: How many they are, and how they are started.
+        fetcher: Does the work of the workers.
+        options: The number of workers, and their start method.
     """
 
     def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:
@@ -185,7 +184,7 @@ class WorkerPoolCache:
 
     @contextmanager
     def open_session(self) -> Iterator[PoolSession]:
-        """Yield a run over a crew of its own.
+        """Yield a session over a pool of its own.
 
         Raises:
             ConfigError: If processes cannot be started.
@@ -201,7 +200,7 @@ class WorkerPoolCache:
                 self._release(pool, is_reusable=is_reusable)
 
     def cancel(self) -> None:
-        """Let all runs end with an error at their next step."""
+        """Make all sessions raise at their next step."""
         for pool in list(self._busy):
             pool.is_cancelled = True
 
@@ -214,7 +213,7 @@ class WorkerPoolCache:
             pool.close()
 
     def _acquire(self) -> WorkerPool:
-        """Return a crew whose workers all live: the one that was kept, or a new one."""
+        """Return a pool whose workers are all alive: the cached one, or a new one."""
         with self._lock:
             idle_pools, self._idle = self._idle, []
             for pool in idle_pools:

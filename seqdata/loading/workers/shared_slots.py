@@ -1,7 +1,7 @@
-"""Where a rank and its worker processes meet: a line of status per worker, and slots for batches.
+"""The shared memory of a rank and its workers: a status line per worker, and slots for batches.
 
-A slot holds the requests of one task on their way out and the columns on their way back; what is
-finished is counted inside of it, so that it can be taken even of a worker that was killed.
+A slot holds the requests of a task, and then its answers. The number of finished answers is counted
+inside of it, so that they can be taken even if the worker was killed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from seqdata.storage.shared_memory import AnonymousMemory
 
 STATUS_WIDTH = 8  # int64 per worker
 PROGRESS, SEQUENCE, MEMORY = 0, 1, 2  # columns of the status: a count, a base number, KiB
-MAX_REQUESTS = 16  # requests of a task at most
-SLOT_HEADER = 512  # bytes of a slot before its data: how many are done, and where each lies
+MAX_REQUESTS = 16  # most requests of a task
+SLOT_HEADER = 512  # bytes of a slot before its data: number of answers, and the place of each
 _PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedSlots:
-    """Shared memory, cut into lines and slots.
+    """Shared memory, divided into status lines and slots.
 
     Attributes:
-        memory: All of it.
-        num_workers: How many lines of status.
-        num_slots: How many slots.
-        slot_bytes: Of each; no memory is taken before something is written there.
+        memory: The whole memory.
+        num_workers: Number of status lines.
+        num_slots: Number of slots.
+        slot_bytes: Size of a slot; memory is only taken when it is written.
     """
 
     memory: AnonymousMemory
@@ -42,10 +42,10 @@ class SharedSlots:
 
     @classmethod
     def allocate(cls, num_workers: int, num_slots: int, slot_bytes: int) -> SharedSlots:
-        """Make one.
+        """Return new shared memory.
 
         Raises:
-            OSError: If the system gives no memory or descriptor.
+            OSError: If the system has no memory or descriptor left.
         """
         status_bytes = -(-num_workers * STATUS_WIDTH * 8 // _PAGE) * _PAGE
         return cls(
@@ -56,7 +56,7 @@ class SharedSlots:
         )
 
     def view_status(self) -> NDArray[np.int64]:
-        """Return the lines of all workers, int64 (workers, 8)."""
+        """Return the status lines of all workers, int64 (workers, 8)."""
         flat = np.frombuffer(
             self.memory.mapping, dtype=np.int64, count=self.num_workers * STATUS_WIDTH
         )
@@ -69,30 +69,30 @@ class SharedSlots:
 
 
 def view_num_done(slot: memoryview) -> NDArray[np.int64]:
-    """Return the head of a slot, int64 (1,): how many of its requests are done."""
+    """Return the number of finished requests of a slot, int64 (1,)."""
     return np.frombuffer(slot, dtype=np.int64, count=1)
 
 
 def view_answer_table(slot: memoryview) -> NDArray[np.int64]:
-    """Return where answers lie, int64 (16, 3): place, bytes, bytes of a head.
+    """Return the places of answers, int64 (16, 3): position, bytes, bytes of the header.
 
-    A place of -1 is memory of its own; bytes of -1 an error.
+    A position of -1 is separate memory; bytes of -1 an error.
     """
     flat = np.frombuffer(slot, dtype=np.int64, count=3 * MAX_REQUESTS, offset=8)
     return flat.reshape(MAX_REQUESTS, 3)
 
 
 def receive_overflow(connection: Connection, size: int, *, timeout: float) -> AnonymousMemory:
-    """Receive the memory that was announced.
+    """Return the announced memory of a large answer.
 
     Args:
-        connection: To the worker.
-        size: Bytes of the memory.
-        timeout: Seconds that its descriptor may take.
+        connection: The connection to the worker.
+        size: Size of the memory in bytes.
+        timeout: Most seconds until its descriptor arrives.
 
     Raises:
-        EOFError: If the worker is gone, or its descriptor does not come.
-        LimitError: If this process can have no more descriptors, or no more memory.
+        EOFError: If the worker has ended, or the descriptor does not arrive.
+        LimitError: If this process has no descriptor or memory left.
     """
     try:
         if not connection.poll(timeout):
@@ -100,11 +100,11 @@ def receive_overflow(connection: Connection, size: int, *, timeout: float) -> An
         memory = AnonymousMemory(size, reduction.recv_handle(connection))
     except ConnectionError as error:
         raise EOFError from error
-    except (OSError, RuntimeError) as error:  # RuntimeError: it came without its descriptor
+    except (OSError, RuntimeError) as error:  # RuntimeError: the message had no descriptor
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         raise LimitError(
-            f"loader: one batch takes {size} bytes, which need memory of their own; it cannot be "
-            f"had ({error}), must be; make batches smaller, or raise `ulimit -n` (now {files})"
+            f"loader: a batch of {size} bytes does not fit its slot, and separate memory could "
+            f"not be received ({error}). Use smaller batches, or raise `ulimit -n` (now {files})."
         ) from error
     memory.close()
     return memory

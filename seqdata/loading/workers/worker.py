@@ -1,6 +1,6 @@
-"""A worker process: takes requests, gives columns, and leaves when its parent does.
+"""The worker process: it receives requests, returns columns, and ends with its parent.
 
-It imports no torch unless the transform or the data set does, holds no position, and ignores Ctrl-C
+It imports no torch unless the transform or the data set does, has no position, and ignores Ctrl-C
 and SIGTERM: the training process decides when it ends.
 """
 
@@ -51,16 +51,16 @@ from seqdata.storage.views import View, format_title
 MESSAGE = struct.Struct("<qqq")
 DONE, OVERFLOW = 0, 1  # kinds of messages: a task is done, memory of an answer that is too large
 STOP = -1  # in place of a task
-_PARENT_POLL_SECONDS = 0.25  # seconds between two looks at the parent
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of glibc's mallopt
-_POLL_SECONDS = 1.0  # seconds after which every wait looks again
+_PARENT_POLL_SECONDS = 0.25  # seconds between two checks of the parent
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # constants of glibc's mallopt
+_POLL_SECONDS = 1.0  # timeout of every wait, in seconds
 
 
 class DeferredPickle:
-    """What a worker needs, unpickled by itself, so that it can tell what goes wrong there.
+    """An object for a worker, which unpickles it itself, so that it can report errors.
 
     Args:
-        content: Anything that pickles; a forked process has it as it is.
+        content: Any picklable object; a forked process has it unchanged.
     """
 
     def __init__(self, content: Any, *, pickled: bool = False) -> None:
@@ -80,10 +80,10 @@ class DeferredPickle:
 
 
 class _DeferredPickler(reduction.ForkingPickler):
-    """Pickles for a process that is being started.
+    """Pickles objects for a process that is being started.
 
-    Tensors go by value where nobody has shared them: torch would move them to ``/dev/shm``, which
-    may be small.
+    Tensors that are not shared go by value: torch would move them to ``/dev/shm``, which may be
+    small.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -96,18 +96,18 @@ class _DeferredPickler(reduction.ForkingPickler):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkerContext:
-    """What one worker is given.
+    """The arguments of a worker.
 
     Attributes:
-        number: Among the workers of its rank.
-        connection: To the crew.
-        slots: Where requests and answers lie.
-        stacks: Where its stack is written when it crashes or is asked for it.
-        seed: Of the global generators of random numbers, which a Dataset may use.
-        is_started_by_main: Whether the main thread of the training process starts it, or a fork
-            server.
-        fetcher: Makes the columns.
-        fingerprints: Fingerprints of the stores that it opens again.
+        number: Number of the worker in its rank.
+        connection: The connection to the pool.
+        slots: The shared memory of requests and answers.
+        stacks: Memory for its stack, written when it crashes or on request.
+        seed: Seed of the global random generators, which a Dataset may use.
+        is_started_by_main: Whether the main thread of the training process, or a fork server,
+            starts it.
+        fetcher: Fetches the columns.
+        fingerprints: Fingerprints of the stores that it reopens.
     """
 
     number: int
@@ -121,7 +121,7 @@ class WorkerContext:
 
 
 class WorkerTraceback(Exception):
-    """The traceback of a worker, as the cause of what it raised."""
+    """The traceback of a worker, as the cause of its error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -131,7 +131,7 @@ class WorkerTraceback(Exception):
 
 
 def run_worker(context: WorkerContext) -> None:
-    """Answer until the crew closes the connection or the parent is gone."""
+    """Answer tasks until the pool closes the connection or the parent ends."""
     _set_up_process(context)
     status = context.slots.view_status()[context.number]
     status[slots.SEQUENCE] = -1
@@ -145,7 +145,7 @@ def run_worker(context: WorkerContext) -> None:
         fetcher = _observe_dataset(
             _check_reopened(context.fetcher.load(), context.fingerprints), on_sequence
         )
-    except Exception as error:  # told in place of every answer
+    except Exception as error:  # reported in place of every answer
         fetcher = _make_unpickle_error(error)
     _seed_generators(context)
     while (received := _receive_task(context.connection)) is not None:
@@ -153,17 +153,17 @@ def run_worker(context: WorkerContext) -> None:
         status[slots.PROGRESS] += 1
         message = _answer(context, fetcher, task, context.slots.view_slot(slot), on_sequence)
         status[slots.SEQUENCE] = -1
-        with contextlib.suppress(OSError):  # the crew has closed the connection
+        with contextlib.suppress(OSError):  # the pool has closed the connection
             context.connection.send_bytes(message)
 
 
 def collect_fingerprints(fetcher: WorkerFetcher) -> list[str]:
-    """Return the fingerprints of the stores that a worker opens again."""
+    """Return the fingerprints of the stores that a worker reopens."""
     return [store.fingerprint for store in _iterate_reopened(fetcher.reader.store)]
 
 
 def _iterate_reopened(store: Store) -> Iterator[Store]:
-    """Return the stores that are not sent as they are, but by where they lie."""
+    """Yield the stores that are sent by location and reopened."""
     if isinstance(store, View):
         yield from _iterate_reopened(store.base)
     elif isinstance(store, ConcatStore):
@@ -174,10 +174,10 @@ def _iterate_reopened(store: Store) -> Iterator[Store]:
 
 
 def _check_reopened(fetcher: WorkerFetcher, fingerprints: list[str]) -> WorkerFetcher:
-    """Return what was sent, if the stores that were opened again hold the same data.
+    """Return the content, if the reopened stores have the same data.
 
     Raises:
-        FingerprintMismatch: If one does not, whatever backend it is of.
+        FingerprintMismatch: If the data of a store differs, whatever its backend is.
     """
     stores = _iterate_reopened(fetcher.reader.store)
     for store, fingerprint in zip(stores, fingerprints, strict=True):
@@ -191,32 +191,31 @@ def _check_reopened(fetcher: WorkerFetcher, fingerprints: list[str]) -> WorkerFe
 
 
 def _make_unpickle_error(error: Exception) -> SeqDataError:
-    """Say that what was sent cannot be made here, as a function of a notebook cannot.
+    """Return the error about content that cannot be unpickled here, such as a notebook's function.
 
-    It is no ``DataError`` where data was damaged after the training process opened it: that process
-    must not read on to leave out (``on_error``) what it cannot know. What a server or the cache
-    refuses is told as it is.
+    It is not a ``DataError`` if data was damaged after the training process opened it, since
+    ``on_error`` must not skip it. Errors of a server or of the cache stay as they are.
     """
     if isinstance(error, RemoteReadError | CacheError):
         return error
     if isinstance(error, DataError):
         config_error = ConfigError(
             f"loader: a worker process cannot open the data ({type(error).__name__}: {error}), "
-            "must find it as the training process did; restore it"
+            "which the training process could. Restore it."
         ).with_facts(**error.facts)
     else:
         config_error = ConfigError(
-            "loader: what was sent to a worker process cannot be made there "
-            f"({type(error).__name__}: {error}), must be; write functions in a module, or pass "
-            "start_method='fork'"
+            "loader: a worker process cannot unpickle what it was sent "
+            f"({type(error).__name__}: {error}). Define functions in a module, or pass "
+            "start_method='fork'."
         )
     config_error.__cause__ = error
     return config_error
 
 
 def _receive_task(connection: Connection) -> tuple[int, int] | None:
-    """Wait for a task and its slot; None: there will be none."""
-    with contextlib.suppress(EOFError, OSError):  # the crew has closed the connection
+    """Wait for a task, and return it with its slot; None if there are no more."""
+    with contextlib.suppress(EOFError, OSError):  # the pool has closed the connection
         while not connection.poll(_POLL_SECONDS):
             continue
         task, slot, _ = MESSAGE.unpack(connection.recv_bytes())
@@ -231,7 +230,7 @@ def _answer(
     slot: memoryview,
     on_sequence: OnSequence,
 ) -> bytes:
-    """Make the answers of one task, errors among them. Gives the message about it."""
+    """Write the answers of a task, including errors, and return the message about it."""
     started_at = time.monotonic()
     writer = _ResultWriter(context, task, slot)
     for request in read_requests(slot, on_sequence):
@@ -254,7 +253,7 @@ def _answer(
 
 
 class _ResultWriter:
-    """Puts the answers of a task into its slot, or into memory of their own where it is full."""
+    """Writes the answers of a task into its slot, or into separate memory if it is full."""
 
     def __init__(self, context: WorkerContext, task: int, slot: memoryview) -> None:
         self._context = context
@@ -266,11 +265,11 @@ class _ResultWriter:
         self._table = slots.view_answer_table(slot)
 
     def write(self, message: ColumnsMessage | ObjectMessage) -> None:
-        """Write one answer."""
+        """Write an answer."""
         self._write_result(message.size, message.header, message.write)
 
     def write_error(self, packed: bytes) -> None:
-        """Write what an answer cannot be had for."""
+        """Write an error in place of an answer."""
 
         def write(to: memoryview) -> None:
             to[: len(packed)] = packed
@@ -291,7 +290,7 @@ class _ResultWriter:
         self._num_done[0] = number + 1
 
     def _send_overflow(self, size: int, write: Callable[[memoryview], None]) -> None:
-        """Write into memory that the crew gets the descriptor of."""
+        """Write into separate memory, whose descriptor is sent to the pool."""
         memory = AnonymousMemory(max(1, size))
         write(memoryview(memory.mapping))
         connection, parent = self._context.connection, parent_process()
@@ -301,28 +300,28 @@ class _ResultWriter:
 
 
 def _pack_error(error: Exception) -> bytes:
-    """Return an exception with its traceback as bytes, as itself where it can be sent."""
+    """Return an exception and its traceback as bytes; its text if it cannot be pickled."""
     text = "".join(traceback.format_exception(error))
     class_path = f"{type(error).__module__}.{type(error).__qualname__}"
     message = f"{class_path}: {error}", list(getattr(error, "__notes__", ()))
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
-    except Exception as pickle_error:  # pickling runs anybody's code
+    except Exception as pickle_error:  # pickling may raise anything
         pickled, message = (
             b"",
-            (f"{message[0]} (it cannot be sent as it is: {pickle_error})", message[1]),
+            (f"{message[0]} (it cannot be pickled: {pickle_error})", message[1]),
         )
     return pickle.dumps((pickled, message, text))
 
 
 def _set_up_process(context: WorkerContext) -> None:
-    """Leave signals to the parent, write stacks where it can read them, and leave when it does."""
+    """Ignore signals, write stacks to memory that the parent reads, and end with the parent."""
     _tune_malloc()
     ignore_signals()
     if context.is_started_by_main:
         end_with_parent()
-    faulthandler.disable()  # enabled before, it would leave a handler that came after it
+    faulthandler.disable()  # if enabled before, it would leave a later handler in place
     faulthandler.enable(context.stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, context.stacks.fileno(), all_threads=False)
     thread = threading.Thread(target=_exit_with_parent, args=(context,), name="seqdata-parent")
@@ -331,7 +330,7 @@ def _set_up_process(context: WorkerContext) -> None:
 
 
 def _exit_with_parent(context: WorkerContext) -> None:
-    """Note how much memory is taken, until the parent is gone; then leave."""
+    """Record the memory use until the parent has ended; then exit."""
     parent_pid, sentinels = os.getppid(), _open_parent_sentinels()
     status = context.slots.view_status()[context.number]
     while os.getppid() == parent_pid:
@@ -342,22 +341,24 @@ def _exit_with_parent(context: WorkerContext) -> None:
 
 
 def _open_parent_sentinels() -> list[int]:
-    """Return descriptors that are ready once the parent is gone, whoever else holds its pipes."""
+    """Return descriptors that become ready when the parent ends, even if others hold its pipes."""
     parent = parent_process()
     if parent is None or parent.pid is None:
         return []
     sentinels = [parent.sentinel]
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # not allowed here, or it is gone: the pipe says so
+        with contextlib.suppress(
+            OSError
+        ):  # not allowed here, or it has ended: then the pipe is ready
             sentinels.append(os.pidfd_open(parent.pid))
     return sentinels
 
 
 def _tune_malloc() -> None:
-    """Let malloc recycle large arrays: a transform makes and drops them for every batch.
+    """Make malloc recycle large arrays, which a transform makes and drops for every batch.
 
-    By default each is mapped and given back, which costs a page fault per 4 KiB, several times what
-    is done with them. Only glibc has this.
+    By default each is mapped and unmapped, which costs a page fault per 4 KiB, several times the
+    cost of using them. Only glibc has this option.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -366,7 +367,7 @@ def _tune_malloc() -> None:
 
 
 def _seed_generators(context: WorkerContext) -> None:
-    """Seed the global generators of this worker, and bound torch to one thread, if imported."""
+    """Seed the global generators of this worker, and limit torch to one thread, if imported."""
     random.seed(context.seed)
     np.random.seed(context.seed % (1 << 32))
     torch = sys.modules.get("torch")
@@ -376,7 +377,7 @@ def _seed_generators(context: WorkerContext) -> None:
 
 
 def _observe_dataset(fetcher: WorkerFetcher, on_sequence: OnSequence) -> WorkerFetcher:
-    """Return the same, where a Dataset tells of each item before it reads it."""
+    """Return the fetcher; if it reads a Dataset, each item is reported before it is read."""
     store, reader = fetcher.reader.store, fetcher.reader
     if isinstance(store, SupportsObserver):
         store = store.watched(on_sequence)

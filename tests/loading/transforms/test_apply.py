@@ -124,17 +124,23 @@ def test_each_occurrence_in_a_view_draws_for_itself():
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (lambda s, r: [s["x"]], "gave list, must give a dict of arrays"),
-        (lambda s, r: None, "gave None, must give a dict of arrays: it never drops a sequence; le"),
-        (lambda s, r: {"x": s["x"][1:]}, "gave field 'x' 3 timesteps, must keep the planned 4"),
-        (lambda s, r: {"new": np.ones(9)}, "gave field 'new' 9 timesteps, must keep the planned 4"),
-        (lambda s, r: {"x": 3.0}, "gave field 'x' as 3.0, must be an array"),
-        (lambda s, r: {"x": s["x"].astype(object)}, "gave field 'x' as array.*, must be an array"),
+        (lambda s, r: [s["x"]], "must return a dict of arrays, but returned list"),
+        (lambda s, r: None, "must return a dict of arrays, but returned None. It cannot drop"),
+        (lambda s, r: {"x": s["x"][1:]}, "returned 3 timesteps of field 'x', but 4 are planned"),
+        (
+            lambda s, r: {"new": np.ones(9)},
+            "returned 9 timesteps of field 'new', but 4 are planned",
+        ),
+        (lambda s, r: {"x": 3.0}, "must return field 'x' as an array, but returned 3.0"),
+        (
+            lambda s, r: {"x": s["x"].astype(object)},
+            "must return field 'x' as an array, but returned array",
+        ),
     ],
 )
 def test_a_result_that_does_not_fit_is_an_error_naming_the_sequence(transform, message):
     match = (
-        f"transform of sequence 's4': {message}(.|\n)*; change the transform(.|\n)*epoch 0, batch 0"
+        f"transform of sequence 's4': {message}(.|\n)*. Change the transform(.|\n)*epoch 0, batch 0"
     )
     with pytest.raises(DecodeError, match=match) as caught:
         batch(transform)
@@ -154,7 +160,7 @@ def test_a_result_that_does_not_fit_is_an_error_naming_the_sequence(transform, m
 )
 def test_results_must_be_alike(transform):
     with pytest.raises(
-        DecodeError, match=r"of sequence 's2': gave {.*, must be like {.*} of seq.* 's4'"
+        DecodeError, match=r"of sequence 's2': returned {.*, unlike {.*} of seq.* 's4'"
     ):
         batch(transform)
 
@@ -173,7 +179,7 @@ def test_what_a_transform_raises_says_where():
 
 
 def test_a_transform_is_a_function():
-    with pytest.raises(ConfigError, match="`transform` is 'noise', must be a function"):
+    with pytest.raises(ConfigError, match=r"`transform` must be a function.*, but is 'noise'"):
         batch("noise")
 
 
@@ -294,8 +300,8 @@ def other(lengths, axes=None):
 def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
     with pytest.raises(
         DecodeError,
-        match=r"of sequence 's9': gave field 'x' 4 timesteps, must have the planned 3 that "
-        "`.lengths` says; change the transform",
+        match=r"of sequence 's9': returned 4 timesteps of field 'x', but 3 are planned. "
+        "Change the transform, or its `.lengths`",
     ) as caught:
         batch(other(lambda lengths: lengths // 3), store=LONG)
     facts = caught.value.facts
@@ -305,11 +311,17 @@ def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (other(lambda n: n / 2), r"other.<locals>.transform: `.lengths` gave float64 of shape \(4"),
-        (other(lambda n: n[1:]), r"`.lengths` gave int64 of shape \(3,\), must .* of \(4,\); div"),
-        (other(lambda n: n - 5), "`.lengths` gave -4 for length 1, must be at least 0; use np.max"),
-        (other(3), "`.lengths` is 3, must be a function"),
-        (other(None, axes=3), "`axes` is 3, must be a dict of field -> axis"),
+        (
+            other(lambda n: n / 2),
+            r"other.<locals>.transform: `.lengths` must .* float64 of shape \(4",
+        ),
+        (other(lambda n: n[1:]), r"of shape \(4,\), but returned int64 of shape \(3,\). Div"),
+        (
+            other(lambda n: n - 5),
+            "`.lengths` must return at least 0, but returned -4 for length 1. Use np.max",
+        ),
+        (other(3), "`.lengths` must be a function, but is 3"),
+        (other(None, axes=3), "`axes` must be a dict of field -> axis, but is 3"),
     ],
 )
 def test_what_a_transform_says_of_itself_is_checked(transform, message):
@@ -332,8 +344,8 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
         (lambda s, r: {**s, "more": s["x"]}, 1, r"with 2 fields on axis 'time' from .* \(x, more"),
         (lambda s, r: {"y": 3}, 1, r"with 0 fields on axis 'time' from the transform \(none\)"),
         (lambda s, r: s, {"token": 1}, "names no field 'token'; .*there are: x on axis 'time' fro"),
-        (lambda s, r: {"targets": s["x"]}, 1, "the transform gives a field 'targets'"),
-        (lambda s, r: s, -1, "`shift` is -1, must be a whole number"),
+        (lambda s, r: {"targets": s["x"]}, 1, "but the transform returns one"),
+        (lambda s, r: s, -1, "`shift` must be a whole number of timesteps, but is -1"),
     ],
 )
 def test_a_shift_names_what_the_transform_gives(transform, shift, message):

@@ -115,7 +115,7 @@ def test_more_than_the_bound_is_an_error():
 
     doubled.max_length = lambda lengths: lengths
     with pytest.raises(
-        DecodeError, match=r"must have at most the planned .* that `.max_length` says"
+        DecodeError, match=r"but at most .* are planned. Change the transform, or its `.max_length`"
     ):
         list(Loader(ROWS, Bucketed(8), transform=doubled))
 

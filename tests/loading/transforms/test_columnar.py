@@ -74,22 +74,37 @@ def test_a_columnar_transform_may_make_text_and_what_is_per_sequence():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda c: None, "gave None, must give a dict of columns for all 3 sequences: it never"),
-        (lambda c: [c], "gave list, must give a dict of columns"),
-        (lambda c: {"y": c["y"][1:]}, "gave field 'y' 2 values, must give one for each of 3 seq"),
-        (lambda c: {"y": ["a"]}, "gave field 'y' 1 values, must give one for each of 3 sequences"),
-        (lambda c: {"y": 3}, "gave field 'y' as 3, must be a Ragged, an array of numbers or a"),
-        (lambda c: {"y": ["a", 1, 2]}, "gave field 'y' as .*, must be a Ragged, an array of num"),
+        (lambda c: None, "must return a dict of columns for all 3 sequences, but returned None"),
+        (lambda c: [c], "must return a dict of columns for all 3 sequences, but returned list"),
+        (
+            lambda c: {"y": c["y"][1:]},
+            "field 'y' must have one value for each of 3 sequences, but has 2",
+        ),
+        (
+            lambda c: {"y": ["a"]},
+            "field 'y' must have one value for each of 3 sequences, but has 1",
+        ),
+        (
+            lambda c: {"y": 3},
+            "field 'y' must be a Ragged, an array of numbers or a list of text, but is 3",
+        ),
+        (
+            lambda c: {"y": ["a", 1, 2]},
+            "field 'y' must be a Ragged, an array of numbers or a list of text, but is",
+        ),
         (
             lambda c: {"x": Ragged(c["x"].values, c["x"].lengths[1:])},
-            r"with lengths int64\[2\] for",
+            r"but are int64\[2\] for",
         ),
-        (lambda c: {"x": Ragged(c["x"].values[1:], c["x"].lengths)}, r"for \(8,\) values, must ha"),
-        (lambda c: {"x": Ragged(c["x"].values, -c["x"].lengths)}, "must have one length for each"),
-        (lambda c: {"x": Ragged(c["x"].values, c["x"].lengths / 1)}, r"with lengths float64\[3\]"),
+        (lambda c: {"x": Ragged(c["x"].values[1:], c["x"].lengths)}, r"for \(8,\) values"),
+        (
+            lambda c: {"x": Ragged(c["x"].values, -c["x"].lengths)},
+            "the lengths of field 'x' must be 3 integers, one for each",
+        ),
+        (lambda c: {"x": Ragged(c["x"].values, c["x"].lengths / 1)}, r"but are float64\[3\]"),
         (
             lambda c: {"x": Ragged(c["x"].values.astype(str), c["x"].lengths)},
-            "as <U.*, must be num",
+            "must be numbers, but is <U",
         ),
     ],
 )
@@ -107,7 +122,11 @@ def test_a_columnar_length_that_was_not_planned_names_the_sequence():
         return {"x": Ragged(x.values[:-1], x.lengths - np.array([0, 0, 1]))}
 
     with pytest.raises(
-        DecodeError, match=r"of sequence 's3': gave .* 2 timesteps, .* planned 3, or say with"
+        DecodeError,
+        match=(
+            r"of sequence 's3': returned 2 timesteps .* 3 are planned. Change the "
+            r"transform, or declare with"
+        ),
     ):
         batch(shorten)
 
@@ -126,5 +145,5 @@ def test_what_a_columnar_transform_raises_says_where():
 
 
 def test_columnar_marks_functions_only():
-    with pytest.raises(ConfigError, match="columnar: `transform` is 'x', must be a function"):
+    with pytest.raises(ConfigError, match="columnar: `transform` must be a function"):
         columnar("x")

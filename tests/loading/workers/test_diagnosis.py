@@ -92,8 +92,8 @@ def test_an_exception_that_cannot_travel_is_told_in_words(monkeypatch):
     came, error = played(
         At(parts.fails_stubbornly),
         RuntimeError,
-        match=r"tests\.loading\.workers\.parts\.Stubborn: cannot travel \(it cannot be sent as it "
-        r"is: .*missing 1 required positional argument: 'other'\)",
+        match=r"tests\.loading\.workers\.parts\.Stubborn: cannot travel \(it cannot be "
+        r"pickled: .*missing 1 required positional argument: 'other'\)",
     )
     assert len(came) == BEFORE
     assert any("in the transform of sequence 's33'" in note for note in error.__notes__)
@@ -113,9 +113,8 @@ def test_the_crew_goes_on_after_an_exception():
 @pytest.mark.slow
 def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_first_batch():
     message = (
-        r"loader: what was sent to a worker process cannot be made there \(ValueError: does not "
-        r"want to be made again\), must be; write functions in a module, or pass "
-        r"start_method='fork'"
+        r"loader: a worker process cannot unpickle what it was sent \(ValueError: does not "
+        r"want to be made again\). Define functions in a module, or pass start_method='fork'"
     )
     came, error = played(
         parts.Unmakeable(), ConfigError, match=message, start_method="forkserver", on_error="mask"
@@ -133,7 +132,7 @@ def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path)
         None,
         ConfigError,
         match=r"(?s)loader: a worker process cannot open the data \(CorruptShardError: .*has 64 "
-        r"bytes, must have .*\), must find it as the training process did; restore it",
+        r"bytes, must have .*\), which the training process could. Restore it",
         store=store,
         start_method="forkserver",
         on_error="mask",
@@ -159,8 +158,8 @@ def test_a_transform_that_cannot_be_sent_is_refused(method):
         start_method=method,
     )  # fmt: skip
     message = (
-        r"loader: .*<lambda>, the store cannot be sent to a worker process \(.*\), must be; write "
-        r"functions in a module, or pass start_method='fork'"
+        r"loader: .*<lambda>, the store cannot be pickled for a worker process \(.*\). "
+        r"Define functions in a module, or pass start_method='fork'"
     )
     with pytest.raises(ConfigError, match=message):
         list(mine)
@@ -168,15 +167,32 @@ def test_a_transform_that_cannot_be_sent_is_refused(method):
 
 
 DEATHS = [
-    (parts.leaves, r"ended with exit code 3 at .*, must live; the transform or data set ended the "
-     r"process: let it raise an error instead", {"exitcode": 3}),
+    (
+        parts.leaves,
+        (
+            r"ended with exit code 3 at .*: the transform or data set ended the process: raise an "
+            r"error there instead"
+        ),
+        {"exitcode": 3},
+    ),
     (parts.leaves_at_once, r"ended with exit code 4 at ", {"exitcode": 4}),
-    (parts.is_killed, r"was killed by SIGKILL at .*, with \d+ MiB of memory, must live; the system "
-     r"does that where memory runs out: use fewer workers or smaller batches",
-     {"signal": "SIGKILL", "exitcode": -9}),
-    (parts.crashes, r"was killed by SIGSEGV at .*must live; a library that the transform uses has "
-     r"crashed: run it alone, with num_workers=0", {"signal": "SIGSEGV"}),
-]  # fmt: skip
+    (
+        parts.is_killed,
+        (
+            r"was killed by SIGKILL at .*, with \d+ MiB of memory: the system kills a process when "
+            r"memory runs out: use fewer workers or smaller batches"
+        ),
+        {"signal": "SIGKILL", "exitcode": -9},
+    ),
+    (
+        parts.crashes,
+        (
+            r"was killed by SIGSEGV at .*: a library that the transform uses crashed: run the "
+            r"transform with num_workers=0"
+        ),
+        {"signal": "SIGSEGV"},
+    ),
+]
 
 
 @pytest.mark.parametrize(("act", "message", "facts"), DEATHS)
@@ -248,21 +264,38 @@ def last(**known):
 
 STORE = MemoryStore.of([[1], [2, 2]])
 WORDS = [
-    (last(is_ready=False), 1, "ended with exit code 1 before it was ready, must live; its error is "
-     "printed above; put the call of a script under `if __name__ == '__main__':`, or pass "
-     "start_method='fork'"),
-    (last(is_ready=False), -11, "was killed by SIGSEGV before it was ready, must live; a library"),
-    (last(), None, "ended with exit code None while it had nothing to do, must live; the"),
-    (last(batch_sequences=(0, 1)), -7, "was killed by SIGBUS in the batch of memory, sequence 0 "
-                                       "and 1 more, "
-     "must live; a file was cut off while it was read, or memory ran out: verify the store"),
-    (last(batch_sequences=(1,)), -2, "was killed by SIGINT in the batch of memory, sequence 1, "
-                                     "must live; "
-     "look who sent the signal"),
-    (last(batch_sequences=(0, 1), sequence=1, peak_kib=2048), -40, "was killed by signal 40 at "
-                                                                   "memory, "
-     "sequence 1, with 2 MiB of memory, must live; look who sent the signal"),
-]  # fmt: skip
+    (
+        last(is_ready=False),
+        1,
+        (
+            "ended with exit code 1 before it was ready: its error is printed above; put the call "
+            "of a script under `if __name__ == '__main__':`, or pass start_method='fork'"
+        ),
+    ),
+    (last(is_ready=False), -11, "was killed by SIGSEGV before it was ready: a library"),
+    (last(), None, "ended with exit code None while it had nothing to do: the"),
+    (
+        last(batch_sequences=(0, 1)),
+        -7,
+        (
+            "was killed by SIGBUS in the batch of memory, sequence 0 and 1 more: a file was "
+            "truncated while it was read, or memory ran out: verify the store"
+        ),
+    ),
+    (
+        last(batch_sequences=(1,)),
+        -2,
+        ("was killed by SIGINT in the batch of memory, sequence 1: find out what sent the signal"),
+    ),
+    (
+        last(batch_sequences=(0, 1), sequence=1, peak_kib=2048),
+        -40,
+        (
+            "was killed by signal 40 at memory, sequence 1, with 2 MiB of memory: find out what "
+            "sent the signal"
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("known", "exitcode", "text"), WORDS)
@@ -280,8 +313,8 @@ def test_processes_that_cannot_be_started_say_which_limit(monkeypatch):
 
     monkeypatch.setattr("multiprocessing.context.ForkProcess.start", no_more)
     message = (
-        r"loader: 2 worker processes cannot be started \(Too many open files\), must be; raise "
-        r"`ulimit -n` \(now \d+\)"
+        r"loader: cannot start 2 worker processes \(Too many open files\). Raise `ulimit "
+        r"-n` \(now \d+\)"
     )
     with pytest.raises(ConfigError, match=message):
         list(loader(num_workers=2))
@@ -296,7 +329,7 @@ def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free
     with playing(store=store, prefetch=0) as mine:
         batches = iter(mine)
         next(batches)
-        message = "bytes, which need memory of their own; it cannot be had"
+        message = "bytes does not fit its slot, and separate memory could not be"
         with no_descriptors(free), pytest.raises(LimitError, match=message) as one:
             list(batches)
         assert "or raise `ulimit -n` (now " in str(one.value)
@@ -331,8 +364,8 @@ class no_descriptors:
 def test_a_loader_inside_a_worker_of_others_says_what_to_do(monkeypatch):
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     message = (
-        r"loader: `num_workers` is 2 inside of a worker process of somebody else, must be 0; it "
-        r"may start none of its own"
+        r"loader: `num_workers` must be 0, but is 2 inside of another library's worker "
+        r"process. Such a process may not"
     )
     with pytest.raises(ConfigError, match=message):
         list(loader(num_workers=2))
@@ -343,6 +376,8 @@ def test_an_iteration_that_is_shut_down_says_so():
         batches = iter(mine)
         next(batches)
         mine.shutdown()
-        with pytest.raises(IncompleteEpochError, match="its worker processes were shut down while"):
+        with pytest.raises(
+            IncompleteEpochError, match="its worker processes were shut down during"
+        ):
             list(batches)
         assert len(list(mine)) == 15

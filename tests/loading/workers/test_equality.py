@@ -234,7 +234,7 @@ def test_a_batch_of_too_many_sequences_is_refused_after_those_before_it(monkeypa
     monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
     seen = []
     few = playing(store=MemoryStore.of([[1]] * 300), policy=Ends())
-    message = "200 spans of one batch take"
+    message = "200 spans of a batch take"
     with few as loader, pytest.raises(LimitError, match=message) as caught:
         seen.extend(len(batch) for batch in loader)
     assert seen == [2, 2]

@@ -70,8 +70,8 @@ def test_a_request_that_fills_its_slot_goes_and_one_that_does_not_fit_says_so():
     write_requests(slot, [request])
     assert len(read_requests(slot, print)[0].ids) == 10
     message = (
-        r"loader: 10 spans of one batch take 368 bytes, must take at most 360 to be sent to a "
-        r"worker process; make batches smaller, or pass num_workers=0"
+        r"loader: the 10 spans of a batch take 368 bytes, but at most 360 can be sent to a "
+        r"worker process. Use smaller batches, or pass num_workers=0."
     )
     with pytest.raises(LimitError, match=message):
         write_requests(slot[:-8], [request])
@@ -162,7 +162,7 @@ def test_a_column_of_another_dtype_is_not_filled():
     slot = memoryview(bytearray(parcel.size + len(parcel.header)))
     parcel.write(slot)
     column = unpack_columns(slot, slot[parcel.size :], get_kernel())[0]["x"]
-    with pytest.raises(ValueError, match=r"fill: `out` is float32, must be int64; make it so"):
+    with pytest.raises(ValueError, match=r"fill: `out` must be int64, but is float32. Make it so"):
         column.fill(np.zeros(3, dtype=np.float32), np.array([0, 3]), None)
 
 

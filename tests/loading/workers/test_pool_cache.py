@@ -143,7 +143,7 @@ def test_more_than_was_asked_for_never_comes_and_nobody_waits_for_it():
         span = np.array([[0, 0, 1]], dtype=np.int64)
         run.begin(iter([StepRequest(span, span[:, 0], 0)]))
         run.take()
-        with pytest.raises(IncompleteEpochError, match="no batch is left of those that workers"):
+        with pytest.raises(IncompleteEpochError, match="no requested batch is left"):
             run.take()
 
 

@@ -136,8 +136,8 @@ def test_a_script_without_a_guard_works_where_nothing_of_it_is_needed_else_says_
     assert lines[:2] == ["the script runs", "2 batches"], err
     assert "the script runs" in lines[2:]  # the second time
     message = (
-        "ended with exit code 1 before it was ready, must live; its error is printed above; put "
-        "the call of a script under `if __name__ == '__main__':`, or pass start_method='fork'"
+        "ended with exit code 1 before it was ready: its error is printed above; put the call "
+        "of a script under `if __name__ == '__main__':`, or pass start_method='fork'"
     )
     assert any(message in line for line in lines)
     assert "An attempt has been made to start a new process" in err
