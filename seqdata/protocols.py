@@ -290,6 +290,21 @@ class SupportsCrops(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsFuture(Protocol):
+    """What a policy has, too, whose windows end with a future: only there are targets."""
+
+    @property
+    def size(self) -> int:
+        """Timesteps of a window before its future."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Timesteps of the future; 0: there is none."""
+        ...
+
+
 class Collator(Protocol):
     """Lays out the columns of one batch as tensors, each filled once; it reads nothing."""
 

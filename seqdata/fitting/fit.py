@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import ConfigError, DataError, must_be
@@ -29,6 +28,7 @@ from seqdata.protocols import Columns, Store
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.fields import default_axis, make_unknown_name_error
+from seqdata.storage.row_chunks import RowChunks, flatten_column
 from seqdata.storage.views import get_measured_transform
 from seqdata.storage.writing.progress import progress_bar
 
@@ -150,8 +150,8 @@ class _ChunkMeasurer:
             ragged = store.fields[name].axis is not None
             lengths = spans[:, 2] - spans[:, 1] if ragged else np.ones(len(spans), dtype=np.int64)
             by = self.groups.get(name)
-            groups = None if by is None else _flatten(columns[by])
-            values = _flatten(columns[name])
+            groups = None if by is None else flatten_column(columns[by])
+            values = flatten_column(columns[name])
             if not isinstance(values, list):
                 values = values.reshape(len(values), -1)
             chunk = FieldChunk(store, name, values, lengths, spans[:, 0], groups)
@@ -180,7 +180,7 @@ def _run_pass(
         read_names = tuple(dict.fromkeys((*names, *sorted(by))))
         axes = Axes(read_axis, {name: store.fields[name].axis for name in read_names})
         reader = FieldReader(store, read_axis, read_names, None, 0, axes)
-        chunks = _Chunks.of(store, axis, names)
+        chunks = _make_chunks(store, axis, names)
         with ExitStack() as stack:
             bar = stack.enter_context(progress_bar(progress, title, len(store)))
             measurer = _ChunkMeasurer(reader, used, groups)
@@ -195,77 +195,29 @@ def _run_pass(
 
 @contextmanager
 def _measure(
-    measurer: _ChunkMeasurer, chunks: _Chunks, num_workers: int
+    measurer: _ChunkMeasurer, chunks: RowChunks, num_workers: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
     """Yield what chunks add, in their order."""
+    requests = _make_requests(measurer.reader.store, chunks)
     if not num_workers or not len(chunks):
-        yield map(measurer.fetch, chunks)
+        yield map(measurer.fetch, requests)
         return
     pools = WorkerPoolCache(measurer, EngineOptions(num_workers=min(num_workers, len(chunks))))
     try:
         with pools.open_session() as session:
-            session.begin(iter(chunks))
+            session.begin(requests)
             yield (session.take() for _ in range(len(chunks)))
     finally:
         pools.close()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunks:
-    """The rows of all sequences, cut into equal chunks.
-
-    Attributes:
-        store: Whose sequences they are.
-        offsets: int64 (sequences + 1,), the first row of each sequence.
-        size: Rows of a chunk.
-        is_ragged: Whether rows are timesteps; else each sequence has one.
-    """
-
-    store: Store
-    offsets: NDArray[np.int64]
-    size: int
-    is_ragged: bool
-
-    @classmethod
-    def of(cls, store: Store, axis: str | None, names: list[str]) -> _Chunks:
-        offsets = np.arange(len(store) + 1, dtype=np.int64)
-        if axis is None:
-            return cls(store, offsets, _CHUNK_SEQUENCES, is_ragged=False)
-        np.cumsum(store.lengths_of[axis], out=offsets[1:], dtype=np.int64)
-        width = sum(int(np.prod(store.fields[name].shape)) for name in names)
-        return cls(store, offsets, max(1, _CHUNK_NUMBERS // width), is_ragged=True)
-
-    def __len__(self) -> int:
-        return -(-int(self.offsets[-1]) // self.size)
-
-    def __iter__(self) -> Iterator[StepRequest]:
-        return map(self._make_request, range(len(self)))
-
-    def count_sequences(self, chunks: int) -> int:
-        """Return how many sequences end in the first chunks."""
-        return int(np.searchsorted(self.offsets, chunks * self.size, side="right")) - 1
-
-    def _make_request(self, chunk: int) -> StepRequest:
-        first = chunk * self.size
-        stop = min(first + self.size, int(self.offsets[-1]))
-        begin = int(np.searchsorted(self.offsets, first, side="right")) - 1
-        end = int(np.searchsorted(self.offsets, stop, side="left"))
-        spans = np.zeros((end - begin, 3), dtype=np.int64)
-        spans[:, 0] = np.arange(begin, end)
-        if self.is_ragged:
-            spans[:, 1] = np.maximum(first - self.offsets[begin:end], 0)
-            spans[:, 2] = np.minimum(stop, self.offsets[begin + 1 : end + 1])
-            spans[:, 2] -= self.offsets[begin:end]
-            spans = spans[spans[:, 2] > spans[:, 1]]
-        return StepRequest(spans, self.store.base_numbers(spans[:, 0]), epoch=0)
+def _make_chunks(store: Store, axis: str | None, names: list[str]) -> RowChunks:
+    if axis is None:
+        return RowChunks.of_sequences(store, _CHUNK_SEQUENCES)
+    width = sum(int(np.prod(store.fields[name].shape)) for name in names)
+    return RowChunks.along(store, axis, max(1, _CHUNK_NUMBERS // width))
 
 
-def _flatten(column: Any) -> Any:
-    """Return the values of a column as one array; texts as a list."""
-    if isinstance(column, list):
-        return column
-    offsets = np.zeros(len(column) + 1, dtype=np.int64)
-    np.cumsum(column.lengths, out=offsets[1:])
-    values = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
-    column.fill(values, offsets, None)
-    return values
+def _make_requests(store: Store, chunks: RowChunks) -> Iterator[StepRequest]:
+    for spans in chunks:
+        yield StepRequest(spans, store.base_numbers(spans[:, 0]), epoch=0)

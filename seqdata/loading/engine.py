@@ -37,6 +37,7 @@ from seqdata.loading.pinning import check_cuda, pin
 from seqdata.loading.pipeline import BatchPipeline, PipelineParts
 from seqdata.loading.plan_checks import (
     check_bounded_lengths,
+    check_context,
     check_filler_marks,
     check_plan,
     make_empty_plan_error,
@@ -97,6 +98,7 @@ class EpochEngine:
         joint_targets = isinstance(collator, SupportsJointTargets) and collator.joint_targets
         fetcher, occurrences = self._make_fetcher()
         check_bounded_lengths(self._reader, find_base_policy(policy), options.on_error)
+        check_context(store, find_base_policy(policy), self._reader.shift)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collated)

@@ -10,8 +10,9 @@ from seqdata.loading.output import Output
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
-from seqdata.protocols import Policy, SupportsCrops, SupportsMixing
+from seqdata.protocols import Policy, Store, SupportsCrops, SupportsFuture, SupportsMixing
 from seqdata.sharing import Tail
+from seqdata.storage.span_store import find_longest_context
 from seqdata.world import World
 
 
@@ -67,6 +68,31 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
         raise ConfigError(
             "loader: windows need exact lengths, but the transform's are random "
             "(`.max_length`). Let the transform keep lengths: it then sees each window."
+        )
+
+
+def check_context(store: Store, policy: Policy, shift: int) -> None:
+    """Raise ConfigError if timesteps that are context might become targets.
+
+    Args:
+        store: What is read; a part of a split in time may begin with context.
+        policy: Only the futures of its windows are targets, if it has any.
+        shift: Timesteps between inputs and targets.
+    """
+    context = find_longest_context(store)
+    if not context:
+        return
+    if not isinstance(policy, SupportsFuture) or policy.horizon < 1 or policy.size < context:
+        raise ConfigError(
+            f"loader: data with a context of {context} timesteps (`split(..., context=)`) must be "
+            f"read in windows with a future and a size of at least {context}, so that no target "
+            f"lies in it, but the policy is {describe_policy(policy)}. Use e.g. "
+            f"Windows({context}, horizon=1), or a smaller context"
+        )
+    if shift:
+        raise ConfigError(
+            f"loader: `shift` must be 0 with a context (`split(..., context=)`), but is {shift}: "
+            "targets would lie in it. Use batch.context and batch.future"
         )
 
 

@@ -23,6 +23,7 @@ from seqdata.storage.concat import ConcatStore, concat_stores
 from seqdata.storage.digest_trailer import has_digest, strip_digest
 from seqdata.storage.remote.urls import redact_secrets
 from seqdata.storage.selection import MeasuredTransform
+from seqdata.storage.span_store import SpanStore
 from seqdata.storage.views import SequenceStore, View, as_sequence_store, take, with_transform
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -31,6 +32,7 @@ MOST_NUMBERS = 1 << 24
 
 PATH, VIEW, RANGE, NUMBERS = "path", "view", "range", "numbers"
 TRANSFORM, AXIS, CONCAT, NAMES = "transform", "axis", "concat", "names"
+SPANS = "spans"
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,8 @@ class DataRefWriter:
             return self._joined_to_plain(data, argument)
         if isinstance(data, ConcatStore):
             return self._joined_to_plain(data.stores, argument)
+        if isinstance(data, SpanStore):
+            return self._spans_to_plain(data, argument)
         location = getattr(data, "location", None)
         if isinstance(location, str) and set(STORE_MEMBERS) <= set(dir(data)):
             return {PATH: make_absolute(location)}
@@ -105,6 +109,21 @@ class DataRefWriter:
             self.side_files[plain_view[NUMBERS]] = arrays
         return plain_view
 
+    def _spans_to_plain(self, store: SpanStore, argument: str) -> Any:
+        base = self.to_plain(store.base, argument)
+        if UNREPLAYABLE in base:
+            return base
+        if len(store) > MOST_NUMBERS:
+            return self.writer.mark_unreplayable(
+                argument, f"spans of {len(store)} sequences, more than {MOST_NUMBERS}"
+            )
+        name = self._free_name(argument)
+        sequences, starts, stops = store.spans.T
+        self.side_files[name] = {
+            "sequences": sequences, "starts": starts, "stops": stops, "contexts": store.contexts
+        }  # fmt: skip
+        return {SPANS: base, AXIS: store.axis, NUMBERS: name}
+
     def _free_name(self, argument: str) -> str:
         name = f"{self.prefix}-{re.sub(r'[^A-Za-z0-9_]+', '-', argument)}"
         is_taken = f"{name}.npz" in self.side_files
@@ -141,7 +160,8 @@ def open_data_ref(
         ConfigError: If it could not be written down, or what lies beside the run file is gone.
         DataError: If what lies there is not whole.
     """
-    if not isinstance(plain, Mapping) or not {PATH, VIEW, CONCAT, UNREPLAYABLE} & plain.keys():
+    forms = {PATH, VIEW, CONCAT, SPANS, UNREPLAYABLE}
+    if not isinstance(plain, Mapping) or not forms & plain.keys():
         raise ConfigError(
             f"{reader.file}: `{argument}` is {plain!r:.200}, must be a location; it was not part "
             "of the run, or the file was changed"
@@ -157,6 +177,11 @@ def open_data_ref(
                 for plain_store in plain[CONCAT]
             ]
         )
+    if SPANS in plain:
+        base = open_data_ref(plain[SPANS], argument, folder, reader, backend)
+        arrays = _read_arrays(folder / plain[NUMBERS], argument, reader)
+        names = ("sequences", "starts", "stops", "contexts")
+        return SpanStore(base, plain[AXIS], *(arrays[name].astype(np.int64) for name in names))
     base = open_data_ref(plain[VIEW], argument, folder, reader, backend)
     arrays = _read_arrays(folder / plain[NUMBERS], argument, reader) if NUMBERS in plain else {}
     view: SequenceStore = as_sequence_store(base)

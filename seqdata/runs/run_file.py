@@ -19,7 +19,16 @@ from seqdata.builtin import POLICIES
 from seqdata.errors import ConfigError
 from seqdata.resolve import resolve_policy
 from seqdata.runs.bounded_yaml import load_plain
-from seqdata.runs.data_refs import PATH, VIEW, Arrays, DataRefWriter, open_data_ref, pack_arrays
+from seqdata.runs.data_refs import (
+    CONCAT,
+    PATH,
+    SPANS,
+    VIEW,
+    Arrays,
+    DataRefWriter,
+    open_data_ref,
+    pack_arrays,
+)
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataKind, DataOptions
 from seqdata.runs.to_plain import IMPORT, OBJECT, UNREPLAYABLE, PlainReader, PlainWriter
@@ -342,5 +351,6 @@ def list_store_paths(plain: Any) -> list[str]:
         return []
     if PATH in plain:
         return [str(plain[PATH])]
-    inner_values = [plain[VIEW]] if VIEW in plain else plain.get("named", {}).values()
+    inner_values = [plain[form] for form in (VIEW, SPANS) if form in plain]
+    inner_values += [*plain.get(CONCAT, ()), *plain.get("named", {}).values()]
     return [path for value in inner_values for path in list_store_paths(value)]

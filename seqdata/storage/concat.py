@@ -301,8 +301,12 @@ def _check_fields(stores: Sequence[Store]) -> None:
     for number, store in enumerate(stores):
         if dict(store.fields) == first:
             continue
+        theirs = dict(store.fields)
+        names = [name for name in first | theirs if first.get(name) != theirs.get(name)]
+        what = f" in {', '.join(map(repr, names))}" if names else ""
         raise ConfigError(
-            f"concat: stores must have the same fields, but store {number} differs from store 0:\n"
+            "concat: stores must have the same fields, but store "
+            f"{number} differs from store 0{what}:\n"
             f"  0: {format_title(stores[0])}: {_format_schema(stores[0])}\n"
             f"  {number}: {format_title(store)}: {_format_schema(store)}\n"
             "Use `select` and `rename` to make them equal, or write one of them again"

@@ -129,5 +129,6 @@ def test_a_batch_is_made_again_from_the_run_file_without_the_training_view(tmp_p
     text = yaml.safe_load(Path(NAME).read_text())["data"]["transform"]
     assert text["fields"]["statistics"]["fields"]["digest"] == stats.digest
     made = open_replay(Path(NAME), ReplayRequest(epoch=0, batch=1), "train", None)
+    assert made.engine.fingerprint(0) == data.train_dataloader().engine.fingerprint(0)
     batch = remake_batch(made.engine, made.located)
     assert torch.equal(batch["x"], data.replay(epoch=0, batch=1)["x"])

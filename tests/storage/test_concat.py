@@ -152,7 +152,8 @@ def test_other_fields_are_refused_and_both_are_shown():
     with pytest.raises(ConfigError) as caught:
         concat_stores([a, a, b])
     assert str(caught.value).splitlines() == [
-        "concat: stores must have the same fields, but store 2 differs from store 0:",
+        "concat: stores must have the same fields, but store 2 differs from store 0 in 'x', 'y', "
+        "'label':",
         "  0: MemoryStore(1 sequences): x float32 (time, 3), y int64 per sequence",
         "  2: MemoryStore(1 sequences): x float64 (time, 3), label int64 per sequence",
         "Use `select` and `rename` to make them equal, or write one of them again",

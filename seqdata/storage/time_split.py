@@ -1,0 +1,273 @@
+"""A split in time: each sequence is cut at dates of a field, or at timesteps, into parts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.protocols import Store
+from seqdata.storage.fields import list_axes, make_unknown_name_error
+from seqdata.storage.row_chunks import RowChunks, flatten_column
+from seqdata.storage.span_store import SpanStore, find_longest_context
+from seqdata.storage.views import get_measured_transform, locate_sequence
+
+Bound = int | float | np.datetime64
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+_CHUNK_ROWS = 1 << 20
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EARLIEST, _LATEST = 315_532_800, 4_102_444_800  # 1980 and 2100, in seconds
+_INTEGER, _FRACTION = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d*\.\d+")
+_DATE = re.compile(r"\d{4}-\d\d[-0-9T:. ]*")
+_EXAMPLE = "Write e.g. {'train': '..2024-01-01', 'val': '2024-01-01..2024-07-01'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The bounds of a part: from ``start`` up to, without, ``stop``; None: open."""
+
+    name: str
+    start: Bound | None
+    stop: Bound | None
+
+    @property
+    def bounds(self) -> list[Bound]:
+        return [bound for bound in (self.start, self.stop) if bound is not None]
+
+
+def split_along(
+    store: Store,
+    parts: Mapping[str, Any],
+    along: str,
+    *,
+    context: int = 0,
+    unit: TimeUnit | None = None,
+) -> dict[str, SpanStore]:
+    """Cut every sequence into parts along time; see ``seqdata.split``.
+
+    Raises:
+        ConfigError: If bounds are invalid or overlap, the field does not fit, or a part is empty.
+        DataError: If timestamps of a sequence fall.
+    """
+    ranges = _parse_parts(parts)
+    axis, field = _find_axis(store, along, ranges)
+    if not isinstance(context, int) or isinstance(context, bool) or context < 0:
+        needed = "an integer of at least 0, in timesteps"
+        raise ConfigError(must_be("split: `context`", needed, repr(context)))
+    lengths = np.asarray(store.lengths_of[axis]).astype(np.int64)
+    bounds = list(dict.fromkeys(bound for part in ranges for bound in part.bounds))
+    if field is None:
+        positions = {bound: _locate_timestep(bound, lengths) for bound in bounds}
+    else:
+        positions = _locate_values(store, field, axis, bounds, unit)
+    spans = {
+        part.name: (
+            np.zeros_like(lengths) if part.start is None else positions[part.start],
+            lengths if part.stop is None else positions[part.stop],
+        )
+        for part in ranges
+    }
+    _check_disjoint(spans)
+    return {
+        name: _cut(store, axis, name, start, stop, context) for name, (start, stop) in spans.items()
+    }
+
+
+def _cut(
+    store: Store,
+    axis: str,
+    name: str,
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    context: int,
+) -> SpanStore:
+    sequences = np.flatnonzero(stops > starts)
+    if not len(sequences):
+        raise ConfigError(
+            f"split: part {name!r} must have at least one timestep, but has none in any of "
+            f"{len(store)} sequences. Look at its bounds, and at the timestamps of the data"
+        )
+    starts, stops = starts[sequences], stops[sequences]
+    contexts = np.minimum(starts, context)
+    return SpanStore(store, axis, sequences, starts - contexts, stops, contexts)
+
+
+def _parse_parts(parts: Any) -> list[_Range]:
+    """Return the bounds of each part.
+
+    Raises:
+        ConfigError: If they are neither ranges of one kind nor fractions that add up to 1.
+    """
+    if not isinstance(parts, Mapping) or not parts:
+        raise ConfigError(
+            must_be("split: `parts`", "names with ranges", f"{parts!r:.80}", _EXAMPLE)
+        )
+    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in parts.values()):
+        ends = list(itertools.accumulate(parts.values()))
+        if min(parts.values()) <= 0 or abs(ends[-1] - 1) > 1e-6:
+            needed = "fractions above 0 that add up to 1"
+            raise ConfigError(must_be("split: `parts`", needed, repr(dict(parts)), _EXAMPLE))
+        starts = [None, *(float(end) for end in ends[:-1])]
+        stops = [*starts[1:], None]
+        return [_Range(*one) for one in zip(map(str, parts), starts, stops, strict=True)]
+    ranges = [_parse_range(str(name), value) for name, value in parts.items()]
+    kinds = {type(bound) for one in ranges for bound in one.bounds}
+    if len(kinds) > 1:
+        needed = "dates, or timesteps, or fractions, in all parts alike"
+        raise ConfigError(must_be("split: bounds", needed, repr(dict(parts)), _EXAMPLE))
+    return ranges
+
+
+def _parse_range(name: str, value: Any) -> _Range:
+    bounds = value.split("..") if isinstance(value, str) else ()
+    if len(bounds) != 2 or not any(map(str.strip, bounds)):
+        raise ConfigError(
+            must_be(f"split: part {name!r}", "a range 'start..stop'", repr(value), _EXAMPLE)
+        )
+    start, stop = (_parse_bound(name, bound.strip()) for bound in bounds)
+    return _Range(name, start, stop)
+
+
+def _parse_bound(name: str, text: str) -> Bound | None:
+    if not text:
+        return None
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FRACTION.fullmatch(text):
+        return float(text)
+    needed = "dates such as 2024-01-31, timesteps or fractions"
+    if not _DATE.fullmatch(text):
+        raise ConfigError(must_be(f"split: bounds of part {name!r}", needed, repr(text)))
+    try:
+        return np.datetime64(text)
+    except ValueError as error:
+        found = f"{text!r} ({error})"
+        raise ConfigError(must_be(f"split: bounds of part {name!r}", needed, found)) from error
+
+
+def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str | None]:
+    """Return the axis that is cut, and the field whose values are compared; None: timesteps."""
+    if get_measured_transform(store) is not None or find_longest_context(store):
+        raise ConfigError(
+            "split: what is cut along time must not carry a transform or a context, but does. "
+            "Split first"
+        )
+    fields = store.fields
+    has_dates = any(isinstance(bound, np.datetime64) for one in ranges for bound in one.bounds)
+    field = None
+    if along in store.lengths_of and not has_dates:
+        axis = along
+    elif along not in fields:
+        raise make_unknown_name_error(
+            "split: `along`", "field" if has_dates else "field or axis", along,
+            fields if has_dates else {**fields, **store.lengths_of},
+        )  # fmt: skip
+    else:
+        field, one = along, fields[along]
+        is_number = one.dtype not in ("str", "bytes") and np.dtype(one.dtype).kind in "iuf"
+        if one.axis is None or one.shape or not is_number:
+            raise ConfigError(
+                must_be(
+                    "split: `along`",
+                    "a field with one number per timestep",
+                    f"{along!r}, {one.dtype}{list(one.shape)} along {one.axis}",
+                    "Store timestamps as integers, e.g. seconds since 1970",
+                )
+            )
+        axis = str(one.axis)
+    others = [name for name in list_axes(fields) if name != axis]
+    if others:
+        raise ConfigError(
+            f"split: fields must all run along {axis!r} to be cut there, but some run along "
+            f"{others[0]!r}. Leave them out with `select`"
+        )
+    return axis, field
+
+
+def _locate_timestep(bound: Bound, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of a timestep, or of a fraction, in each sequence, int64 (n,)."""
+    if isinstance(bound, float):
+        if not 0 <= bound <= 1:
+            raise ConfigError(must_be("split: fractions", "in [0, 1]", repr(bound)))
+        return np.asarray(np.floor(lengths * bound + 1e-9).astype(np.int64))
+    timestep = int(bound)
+    return np.asarray(np.clip(timestep if timestep >= 0 else lengths + timestep, 0, lengths))
+
+
+def _locate_values(
+    store: Store, field: str, axis: str, bounds: list[Bound], unit: TimeUnit | None
+) -> dict[Bound, NDArray[np.int64]]:
+    """Return how many timesteps of each sequence are before a bound, int64 (n,) for each."""
+    counts = np.zeros((len(bounds), len(store)), dtype=np.int64)
+    last_number, last_value = -1, 0
+    if unit is None and any(isinstance(bound, np.datetime64) for bound in bounds):
+        unit = _guess_unit(store, field, axis)
+    limits = np.array([_to_number(bound, unit) for bound in bounds])
+    for spans in RowChunks.along(store, axis, _CHUNK_ROWS):
+        values = flatten_column(store.read(spans, [field], axis=axis)[field])
+        numbers = np.repeat(spans[:, 0], spans[:, 2] - spans[:, 1])
+        falls = np.zeros(len(values), dtype=bool)
+        falls[1:] = (values[1:] < values[:-1]) & (numbers[1:] == numbers[:-1])
+        falls[0] = numbers[0] == last_number and values[0] < last_value
+        if values.dtype.kind == "f":
+            falls |= np.isnan(values)
+        if falls.any():
+            raise _make_order_error(store, field, int(numbers[int(np.flatnonzero(falls)[0])]))
+        last_number, last_value = int(numbers[-1]), values[-1]
+        starts = np.cumsum(spans[:, 2] - spans[:, 1]) - (spans[:, 2] - spans[:, 1])
+        for place, limit in enumerate(limits):
+            before = np.add.reduceat(values < limit, starts, dtype=np.int64)
+            np.add.at(counts[place], spans[:, 0], before)
+    return dict(zip(bounds, counts, strict=True))
+
+
+def _make_order_error(store: Store, field: str, number: int) -> DataError:
+    base = int(store.base_numbers(np.array([number]))[0])
+    facts = {**locate_sequence(store, base).facts, "field": field}
+    facts.pop("remedy", None)
+    return DataError.at(
+        f"split: timestamps must not fall, but those of sequence {store.keys([base])[0]!r} in "
+        f"field {field!r} do (or one is NaN). Sort its timesteps, or leave it out with `where`",
+        **facts,
+    )
+
+
+def _guess_unit(store: Store, field: str, axis: str) -> TimeUnit:
+    """Return the unit in which timestamps are dates between 1980 and 2100; at most one is."""
+    lengths = np.asarray(store.lengths_of[axis]).astype(np.int64)
+    numbers = np.flatnonzero(lengths > 0)[:1]
+    spans = np.stack([numbers, 0 * numbers, 0 * numbers + 1], axis=1)
+    values = flatten_column(store.read(spans, [field], axis=axis)[field]).tolist()
+    for unit, per_second in _UNITS.items():
+        if values and _EARLIEST * per_second <= values[0] < _LATEST * per_second:
+            return unit  # type: ignore[return-value]
+    raise ConfigError(
+        f"split: the unit of timestamps must be known to compare {field!r} with dates, but its "
+        f"first value, {values[0] if values else None}, does not tell. Pass unit='s', 'ms', 'us' "
+        "or 'ns': what is counted since 1970"
+    )
+
+
+def _to_number(bound: Bound, unit: TimeUnit | None) -> int | float:
+    if not isinstance(bound, np.datetime64):
+        return bound
+    if unit not in _UNITS:
+        raise ConfigError(must_be("split: `unit`", "'s', 'ms', 'us' or 'ns'", repr(unit)))
+    return int(bound.astype(f"datetime64[{unit}]").astype(np.int64))
+
+
+def _check_disjoint(spans: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+    for (name, first), (other, second) in itertools.combinations(spans.items(), 2):
+        shared = np.minimum(first[1], second[1]) - np.maximum(first[0], second[0])
+        if (shared > 0).any():
+            raise ConfigError(
+                f"split: parts must not share timesteps, but {name!r} and {other!r} share "
+                f"{int(np.maximum(shared, 0).sum())}. Change their bounds"
+            )
