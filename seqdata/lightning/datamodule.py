@@ -37,7 +37,7 @@ from seqdata.resolve import CollatorLike
 from seqdata.resume_state import FitState
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, locate_batch, remake_batch
-from seqdata.runs.options import DataKind, DataOptions, Location, Locations, OnChanged
+from seqdata.runs.options import DataKind, DataOptions, Locations, OnChanged
 from seqdata.runs.run_file import RunFile
 from seqdata.runs.run_record import RunRecord, installed_versions
 from seqdata.sharing import Tail
@@ -57,7 +57,8 @@ class SequenceDataModule(LightningDataModule):
 
     Args:
         train: A path, an opened store, or sequences in memory (arrays, dicts of fields, or a
-            pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``.
+            pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``; or, with a
+            ``Mix``, name -> one of these.
         val: One such location, or name -> location: then there is one loader for each.
         test: Likewise.
         predict: Likewise.
@@ -104,7 +105,7 @@ class SequenceDataModule(LightningDataModule):
     def __init__(  # noqa: PLR0913
         self,
         *,
-        train: Location | None = None,
+        train: Locations | None = None,
         val: Locations | None = None,
         test: Locations | None = None,
         predict: Locations | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -15,8 +15,8 @@ from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions
 from seqdata.planning.wrapping import has_draws
 from seqdata.protocols import Policy, Store
-from seqdata.resolve import resolve_collator, resolve_policy, resolve_store
-from seqdata.runs.options import DataKind, DataOptions, disable_shuffle
+from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store
+from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy, disable_shuffle
 from seqdata.world import World
 
 ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
@@ -97,21 +97,20 @@ class DataSources:
 
     def make_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:
         """Make the players of a kind, one per location."""
-        policy, engine_options = (
-            self._resolve_policy(kind, context),
-            self._make_engine_options(kind, context),
-        )
         engine_options = replace(
-            engine_options,
+            self._make_engine_options(kind, context),
             error_log=self._get_error_log(context),
             on_plan_ready=default_host().plan_ready,
         )
         return [
-            EpochEngine(store, policy, self._add_loader_name(engine_options, kind, name))
+            EpochEngine(
+                store, self._resolve_policy(kind, context, name),
+                self._add_loader_name(engine_options, kind, name),
+            )
             for store, name in zip(
                 self._get_stores(kind), self._options.get_names(kind), strict=True
             )
-        ]
+        ]  # fmt: skip
 
     def make_replay_engine(
         self, kind: DataKind, name: str | None, context: RunContext
@@ -136,7 +135,7 @@ class DataSources:
         engine_options = replace(engine_options, num_workers=0, prefetch=0, pin_memory=False)
         store = self._get_stores(kind)[names.index(name)]
         engine_options = replace(engine_options, name=_make_loader_name(kind, name))
-        return EpochEngine(store, self._resolve_policy(kind, context), engine_options)
+        return EpochEngine(store, self._resolve_policy(kind, context, name), engine_options)
 
     def _add_loader_name(
         self, engine_options: EngineOptions, kind: DataKind, name: str | None
@@ -146,7 +145,7 @@ class DataSources:
         )
         return replace(engine_options, replay_hint=hint, name=_make_loader_name(kind, name))
 
-    def _resolve_policy(self, kind: DataKind, context: RunContext) -> Policy:
+    def _resolve_policy(self, kind: DataKind, context: RunContext, name: str | None) -> Policy:
         options, is_evaluation = self._options, kind != "train"
         batching = options.batching
         if is_evaluation and options.eval_batching is not None:
@@ -158,6 +157,8 @@ class DataSources:
                 "Pass the policy within, or leave it out: `batching` is then evaluated without "
                 "its weights."
             )
+        if is_evaluation:
+            policy = choose_eval_policy(policy, kind, name)
         if is_evaluation or context.is_frozen:
             policy = disable_shuffle(policy)
         return policy
@@ -198,12 +199,20 @@ class DataSources:
         if kind not in self._stores:
             options = self._options
             self._stores[kind] = [
-                resolve_store(location, lengths=lengths, names=options.fields)
+                self._open(kind, location, lengths)
                 for location, lengths in zip(
                     options.get_locations(kind), options.get_lengths(kind), strict=True
                 )
             ]
         return self._stores[kind]
+
+    def _open(self, kind: DataKind, location: Any, lengths: Any) -> Store:
+        """Open one location; of the named ones of a mixture, all as one."""
+        names = self._options.fields
+        if kind == "train" and isinstance(location, Mapping):
+            policy = resolve_policy(self._options.batching)
+            return resolve_parts(location, policy, lengths=lengths, names=names)
+        return resolve_store(location, lengths=lengths, names=names)
 
 
 def _make_loader_name(kind: DataKind, name: str | None) -> str:

@@ -12,8 +12,9 @@ from seqdata.errors import ConfigError
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions, OnError
 from seqdata.loading.value_options import DTypes, ValueOptions
+from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
-from seqdata.protocols import Policy, Store, Transform
+from seqdata.protocols import Policy, Store, SupportsMixing, Transform
 from seqdata.resolve import CollatorLike, is_map_style
 from seqdata.sharing import Tail
 from seqdata.storage.dataset import MapStyle
@@ -23,7 +24,7 @@ Location = str | Path | Store | MapStyle | Iterable[Any]
 """A path, an opened store or view, sequences in memory, or a torch Dataset."""
 
 Locations = Location | Mapping[str, Location]
-"""One location, or name -> location: then there is one loader for each, in this order."""
+"""One location, or name -> location: the parts of a mixture of ``train``; else one loader each."""
 
 Shift = int | Mapping[str, int]
 OnChanged = Literal["error", "next_epoch"]
@@ -38,7 +39,7 @@ class DataOptions:
         ConfigError: If an argument cannot be meant.
     """
 
-    train: Location | None
+    train: Locations | None
     val: Locations | None
     test: Locations | None
     predict: Locations | None
@@ -83,10 +84,13 @@ class DataOptions:
         self._check_lengths()
         self.make_engine_options(World(), self.seed or 0)
         if isinstance(self.train, Mapping):
-            raise ConfigError(
-                f"datamodule: `train` has {len(self.train)} named locations, must be one; several "
-                "training sets are one store that holds them all"
-            )
+            policy = self.batching
+            if not isinstance(policy, str | SupportsMixing):
+                raise ConfigError(
+                    f"datamodule: `train` must be one location, but has {len(self.train)} named "
+                    "locations. Pass batching=Mix({name: weight, ...}, policy) to draw from them, "
+                    "or `concat` them to one store."
+                )
         if self.batches_per_update is not None and self.tail != "fill":
             raise ConfigError(
                 f"datamodule: `tail` is {self.tail!r}, must be 'fill' with `batches_per_update`; "
@@ -141,20 +145,18 @@ class DataOptions:
         )
 
     def get_locations(self, kind: DataKind) -> list[Location]:
-        """Return the locations of a kind, in the order of their loaders."""
+        """Return the locations of a kind, in the order of their loaders; a mixture's as one."""
         kind_locations: Locations | None = getattr(self, kind)
         if kind_locations is None:
             return []
-        return (
-            list(kind_locations.values())
-            if isinstance(kind_locations, Mapping)
-            else [kind_locations]
-        )
+        if isinstance(kind_locations, Mapping) and kind != "train":
+            return list(kind_locations.values())
+        return [cast(Location, kind_locations)]
 
     def get_names(self, kind: DataKind) -> list[str | None]:
         """Return the names of a kind's locations, in the same order; None where there are none."""
         kind_locations: Locations | None = getattr(self, kind)
-        if isinstance(kind_locations, Mapping):
+        if isinstance(kind_locations, Mapping) and kind != "train":
             return list(kind_locations)
         return [None] * len(self.get_locations(kind))
 
@@ -166,7 +168,10 @@ class DataOptions:
         """
         locations, given_lengths = self.get_locations(kind), self.lengths
         if callable(given_lengths):
-            return [given_lengths if is_map_style(location) else None for location in locations]
+            return [
+                given_lengths if is_map_style(location) or isinstance(location, Mapping) else None
+                for location in locations
+            ]
         if isinstance(given_lengths, Mapping):
             given_lengths = given_lengths.get(kind)
         elif kind != "train":
@@ -183,7 +188,32 @@ class DataOptions:
 
     def is_named(self, kind: DataKind) -> bool:
         """Return whether locations of a kind were given by name, for a list of loaders."""
-        return isinstance(getattr(self, kind), Mapping)
+        return kind != "train" and isinstance(getattr(self, kind), Mapping)
+
+
+def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Policy:
+    """Return the policy by which data is evaluated where it is trained by ``policy``.
+
+    Args:
+        policy: Of a mixture: that of the part of the same name, or the one of all parts.
+        kind: Of the data.
+        name: Of its location, where there are several.
+
+    Raises:
+        ConfigError: If the parts of a mixture have several policies and none has the name.
+    """
+    if not isinstance(policy, SupportsMixing):
+        return policy
+    policies = policy.policies
+    if name in policies:
+        return policies[name]
+    distinct = {describe_policy(part_policy): part_policy for part_policy in policies.values()}
+    if len(distinct) > 1:
+        raise ConfigError(
+            f"datamodule: `eval_batching` must be given for `{kind}`, but is None, and the parts of"
+            f" the mixture have {len(distinct)} policies. Pass the one that evaluates."
+        )
+    return next(iter(distinct.values()))
 
 
 def disable_shuffle(policy: Policy) -> Policy:

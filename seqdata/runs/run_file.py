@@ -172,7 +172,8 @@ class RunFile:
         missing = []
         for line in self.missing:
             argument, _, location_name = line.partition(":")[0].partition(".")
-            if argument not in unused_arguments and (not location_name or location_name == name):
+            is_asked = not location_name or location_name == name or argument == "train"
+            if argument not in unused_arguments and is_asked:
                 missing.append(line)
         return missing
 
@@ -187,7 +188,7 @@ class RunFile:
         plain = self.data.get(kind)
         if plain is None:
             return []
-        return list(plain["named"]) if "named" in plain else [None]
+        return list(plain["named"]) if "named" in plain and kind != "train" else [None]
 
     def make_options(
         self, path: Path, kind: DataKind, name: str | None, backend: str | None = None
@@ -208,8 +209,14 @@ class RunFile:
         values: dict[str, Any] = dict.fromkeys(_KINDS)
         argument = kind if name is None else f"{kind}.{name}"
         location = _choose_location(self.data.get(kind), kind, name, path)
-        store = open_data_ref(location, argument, path.parent, reader, backend)
-        values[kind] = store if name is None else {name: store}
+        if kind == "train" and name is None and "named" in location:  # the parts of a mixture
+            values[kind] = {
+                part: open_data_ref(plain, f"train.{part}", path.parent, reader, backend)
+                for part, plain in location["named"].items()
+            }
+        else:
+            store = open_data_ref(location, argument, path.parent, reader, backend)
+            values[kind] = store if name is None else {name: store}
         for option in dataclasses.fields(DataOptions):
             if option.name in values:
                 continue
@@ -263,7 +270,7 @@ def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any
     named = plain.get("named") if isinstance(plain, Mapping) else None
     if plain is None:
         raise ConfigError(f"{path}: the run had no `{kind}` data, must have some; choose another")
-    if named is None:
+    if named is None or (kind == "train" and name is None):
         if name is None:
             return plain
         raise ConfigError(f"{path}: `{kind}` has no names, but one is given ({name!r}); drop it")

@@ -111,7 +111,7 @@ def test_item_11_every_kind_of_loader_passes_through_untouched(injected):
 
 
 def test_item_12_several_training_sets_are_refused_with_what_to_do():
-    with pytest.raises(ValueError, match="`train` has 2 named locations, must be one"):
+    with pytest.raises(ValueError, match="`train` must be one location, but has 2 named locations"):
         data_of().__class__(train={"one": sequences(3), "two": sequences(3)})
 
 

@@ -152,7 +152,7 @@ def test_validation_without_data_is_refused_by_the_trainer():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train": {"a": [], "b": []}}, "`train` has 2 named locations, must be one"),
+        ({"train": {"a": [], "b": []}}, "`train` must be one location, but has 2 named locations"),
         ({"on_error": "skip"}, "`on_error` is .skip., must be .raise., .mask. or .replace."),
         ({"on_changed": "go"}, "`on_changed` is 'go', must be 'error' or 'next_epoch'"),
         ({"num_workers": -1}, "`num_workers` is -1, must be a whole number"),
