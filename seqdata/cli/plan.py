@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import click
 import numpy as np
@@ -17,12 +17,21 @@ from seqdata.api import open_store
 from seqdata.cli._report.console import backend_option, format_examples, make_console, report_errors
 from seqdata.cli._report.lane_plot import draw_lanes
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
+from seqdata.cli._report.mixture import (
+    MIX_OPTIONS,
+    compute_part_stats,
+    make_parts_table,
+    open_mixture,
+    parse_weights,
+)
 from seqdata.cli._report.padding_plot import draw_plan
 from seqdata.cli._report.statistics import WorldStats, compute_idle_share, compute_world_stats
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
+from seqdata.policies.mix import Mix
+from seqdata.protocols import Policy
 from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_policy
 from seqdata.sharing import Tail
@@ -51,10 +60,17 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
         "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
         "seqdata plan store/ --batching tbptt --lanes 64 --chunk 256 --plot lanes.png",
+        "seqdata plan books/ code/ --mix 0.7,0.3 --by timesteps --max-tokens 16384",
     )
 )
-@click.argument("store")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @backend_option
+@click.option(
+    "--mix", callback=parse_weights, metavar="WEIGHTS", help="Weights of several stores: 0.7,0.3."
+)
+@click.option("--by", help="What their shares are of: batches, timesteps or sequences (--mix).")
+@click.option("--batches", type=int, help="Batches of an epoch (--mix).")
+@click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T) (--mix).")
 @click.option("--batching", help="Name of a policy [default: token-budget].")
 @click.option("--policy", hidden=True, help="Former name of --batching (up to version 0.1).")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
@@ -100,8 +116,9 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 )
 @report_errors
 def plan(
-    store: str,
+    stores: tuple[str, ...],
     backend: str | None,
+    mix: tuple[float, ...] | None,
     batching: str | None,
     policy: str | None,
     seed: int,
@@ -115,18 +132,16 @@ def plan(
     plot: str | None,
     **options: Any,
 ) -> None:
-    """Plan an epoch over STORE: steps per world size, padding, balance, the worst batch."""
+    """Plan an epoch over STORE: steps per world size, padding, balance, the worst batch.
+
+    Several stores are the parts of a mixture, whose shares and passes are shown.
+    """
     chosen = {name: value for name, value in options.items() if value is not None}
     if no_shuffle:
         chosen["shuffle"] = False
-    if as_json and target == STDOUT:
-        raise ConfigError(
-            "plan: `--json` and `--ledger -` cannot both write to stdout. Pass a file to "
-            "`--ledger`."
-        )
+    _check_stdout(target, as_json=as_json)
     label = _resolve_batching(batching, policy)
-    rule = resolve_policy(label, chosen)
-    index = SequenceIndex.of_store(open_store(store, backend=backend))
+    rule, index = _open_data(stores, backend, mix, label, chosen)
     if shift:
         index = index.shifted(rule.axis, shift)
     epoch_plan = rule.plan(index, seed=seed, epoch=epoch)
@@ -137,26 +152,56 @@ def plan(
         written = write_ledger(iter_ledger(index, epoch_plan, rule.axis, world, tail), target)
     if target == STDOUT:
         return
-    facts = {
-        "policy": describe_policy(rule),
-        "seed": seed,
-        "epoch": epoch,
-        **_plan_facts(epoch_plan, batches),
-    }
+    facts = {"policy": describe_policy(rule), "seed": seed, "epoch": epoch}
+    facts |= _plan_facts(epoch_plan, batches)
     lists = _list_sequences(epoch_plan, index)
+    parts = compute_part_stats(rule, index, epoch_plan, batches) if isinstance(rule, Mix) else []
     if plot is not None and epoch_plan.lanes:
         draw_lanes(Path(plot), epoch_plan)
     elif plot is not None:
         draw_plan(Path(plot), index, epoch_plan, label=label, axis=rule.axis, seed=seed)
     if as_json:
-        of_worlds = [asdict(world_stats) for world_stats in worlds]
-        click.echo(json.dumps({**facts, **lists, "worlds": of_worlds}, indent=2))
+        tables = {"worlds": worlds, **({"parts": parts} if parts else {})}
+        as_dicts = {name: list(map(asdict, cast(Any, rows))) for name, rows in tables.items()}
+        click.echo(json.dumps({**facts, **lists, **as_dicts}, indent=2))
         return
     _print_report(facts, lists, worlds, tail)
+    if parts:
+        make_console().print(make_parts_table(parts))
     if written is not None:
         make_console().print(f"ledger: {target}, {written:,} lines")
     if plot is not None:
         make_console().print(f"drawn: {plot}")
+
+
+def _check_stdout(target: str | None, *, as_json: bool) -> None:
+    """Raise if two outputs are for stdout."""
+    if as_json and target == STDOUT:
+        raise ConfigError(
+            "plan: `--json` and `--ledger -` cannot both write to stdout. Pass a file to "
+            "`--ledger`."
+        )
+
+
+def _open_data(
+    stores: tuple[str, ...],
+    backend: str | None,
+    weights: tuple[float, ...] | None,
+    label: str,
+    options: dict[str, Any],
+) -> tuple[Policy, SequenceIndex]:
+    """Return the policy, and the lengths of the store, or of the parts of a mixture."""
+    if weights is not None:
+        of_mix = {name: options.pop(name) for name in MIX_OPTIONS if name in options}
+        rule = resolve_policy(label, options)
+        return open_mixture(stores, weights, rule, of_mix, backend)
+    if len(stores) > 1:
+        raise ConfigError(
+            f"plan: `--mix` must be given for {len(stores)} stores. Pass a weight for each, e.g. "
+            f"--mix {','.join(['1'] * len(stores))}."
+        )
+    rule = resolve_policy(label, options)
+    return rule, SequenceIndex.of_store(open_store(stores[0], backend=backend))
 
 
 def _resolve_batching(batching: str | None, policy: str | None) -> str:

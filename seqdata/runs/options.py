@@ -205,7 +205,7 @@ def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Poli
     if not isinstance(policy, SupportsMixing):
         return policy
     policies = policy.policies
-    if name in policies:
+    if name is not None and name in policies:
         return policies[name]
     distinct = {describe_policy(part_policy): part_policy for part_policy in policies.values()}
     if len(distinct) > 1:

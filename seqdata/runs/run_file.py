@@ -209,8 +209,8 @@ class RunFile:
         values: dict[str, Any] = dict.fromkeys(_KINDS)
         argument = kind if name is None else f"{kind}.{name}"
         location = _choose_location(self.data.get(kind), kind, name, path)
-        if kind == "train" and name is None and "named" in location:  # the parts of a mixture
-            values[kind] = {
+        if kind == "train" and isinstance(location, Mapping) and "named" in location:
+            values[kind] = {  # the parts of a mixture
                 part: open_data_ref(plain, f"train.{part}", path.parent, reader, backend)
                 for part, plain in location["named"].items()
             }

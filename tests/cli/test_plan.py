@@ -170,3 +170,58 @@ def test_policy_is_a_deprecated_name_of_batching(store):
     assert "note: `--policy` is deprecated: write `--batching`" in done.stderr
     said = run(store, "--policy", "fixed", "--batching", "fixed", code=2)
     assert "`--batching` and `--policy` are both given" in said
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    for name, count, length in (("books", 60, 4), ("code", 20, 8)):
+        write_store(folder / name, [{"x": np.zeros(length, dtype=np.int8)}] * count)
+    return [str(folder / name) for name in ("books", "code")]
+
+
+def test_a_mixture_shows_the_shares_and_passes_of_its_parts(parts):
+    arguments = [*parts, "--mix", "0.75,0.25", "--batching", "fixed", "--batch-size", 2]
+    text = run(*arguments, "--batches", 96, "--world", "1,8")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    table = {row[0]: row[1:] for row in rows if len(row) == 6}
+    assert table["books"][:2] == ["72", "75.00 %"]
+    assert table["code"] == ["24", "25.00 %", "384", "40.00 %", "2.40"]
+    assert table["books"][4] == "2.40"
+    steps = {row[0]: row[1] for row in rows if len(row) == 4}
+    assert steps == {"1": "96", "8": "12"}
+
+
+def test_a_mixture_as_json(parts):
+    arguments = [*parts, "--mix", "1,1", "--batching", "fixed", "--batch-size", 2]
+    facts = json.loads(run(*arguments, "--by", "timesteps", "--batches", 2400, "--json"))
+    assert [part["part"] for part in facts["parts"]] == ["books", "code"]
+    assert [part["timestep_share"] for part in facts["parts"]] == pytest.approx(
+        [0.5, 0.5], abs=0.01
+    )
+    assert facts["parts"][0]["passes"] == pytest.approx(1600 / 30, abs=0.6)
+    assert facts["policy"].startswith("Mix(parts={'books': Part(weight=1.0")
+
+
+def test_a_temperature_makes_shares_even(parts):
+    arguments = [*parts, "--mix", "1,1", "--batching", "fixed", "--batch-size", 2]
+    facts = json.loads(run(*arguments, "--temperature", 2, "--batches", 2400, "--json"))
+    assert facts["parts"][1]["share"] == pytest.approx(20**0.5 / (20**0.5 + 60**0.5), abs=0.01)
+
+
+def test_parts_of_one_name_are_named_by_their_paths(parts, tmp_path):
+    write_store(tmp_path / "books", [{"x": np.zeros(3, dtype=np.int8)}])
+    stores = [parts[0], str(tmp_path / "books")]
+    facts = json.loads(run(*stores, "--mix", "1,1", "--max-tokens", 9, "--json"))
+    assert [part["part"] for part in facts["parts"]] == stores
+
+
+def test_stores_and_weights_must_match(parts):
+    assert "`--mix` must be given for 2 stores" in run(*parts, "--max-tokens", 9, code=2)
+    text = run(*parts, "--mix", "1,1,1", "--max-tokens", 9, code=2)
+    assert "`--mix` must have a weight for each of 2 stores, but has 3" in text
+    text = run(*parts, "--mix", "1,a", "--max-tokens", 9, code=2)
+    assert "must be weights like 0.7,0.3, but is '1,a'" in text
+    assert "a `weight` must be a finite number" in run(
+        *parts, "--mix", "1,-1", "--max-tokens", 9, code=2
+    )

@@ -1,0 +1,130 @@
+"""Mixtures for ``seqdata plan``: several stores as parts, and what an epoch draws of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from seqdata.api import open_store
+from seqdata.errors import ConfigError
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.policies.mix import Mix
+from seqdata.protocols import Policy
+from seqdata.report import BatchMeasures
+from seqdata.resolve import resolve_parts
+
+MIX_OPTIONS = ("by", "batches", "temperature")
+"""Options of the command that go to the mixture; others go to the policy of its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartStats:
+    """What an epoch draws of one part.
+
+    Attributes:
+        part: Its name.
+        batches: Batches of the epoch.
+        share: Of the batches of the epoch, in [0, 1].
+        timesteps: Real timesteps of these batches.
+        timestep_share: Of all real timesteps, in [0, 1].
+        passes: How often the epoch goes through the part.
+    """
+
+    part: str
+    batches: int
+    share: float
+    timesteps: int
+    timestep_share: float
+    passes: float
+
+
+def parse_weights(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> tuple[float, ...] | None:
+    """Return the numbers of ``0.7,0.3``."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"must be weights like 0.7,0.3, but is {text!r}") from None
+
+
+def open_mixture(
+    locations: Sequence[str],
+    weights: Sequence[float],
+    policy: Policy,
+    options: Mapping[str, Any],
+    backend: str | None,
+) -> tuple[Mix, SequenceIndex]:
+    """Open several stores as the parts of a mixture; return it and their lengths.
+
+    Raises:
+        ConfigError: If there are not as many weights as stores, or they cannot be mixed.
+    """
+    if len(weights) != len(locations):
+        raise ConfigError(
+            f"plan: `--mix` must have a weight for each of {len(locations)} stores, but has "
+            f"{len(weights)}. Pass e.g. --mix {','.join(['1'] * len(locations))}."
+        )
+    names = _name_parts(locations)
+    mix = Mix(dict(zip(names, weights, strict=True)), policy, **options)
+    stores = [open_store(location, backend=backend) for location in locations]
+    return mix, SequenceIndex.of_store(resolve_parts(dict(zip(names, stores, strict=True)), mix))
+
+
+def compute_part_stats(
+    mix: Mix, index: SequenceIndex, plan: Plan, measures: BatchMeasures
+) -> list[PartStats]:
+    """Return what an epoch draws of each part.
+
+    Args:
+        mix: The mixture.
+        index: The lengths of all parts.
+        plan: Of the epoch.
+        measures: Of its batches.
+    """
+    names = list(index.parts)
+    labels = plan.label_parts(range(len(plan))) or []
+    numbers = np.array([names.index(str(label.part)) for label in labels], dtype=np.int64)
+    batches = np.bincount(numbers, minlength=len(names))
+    timesteps = np.bincount(numbers, weights=measures.timesteps, minlength=len(names))
+    return [
+        PartStats(
+            part=name,
+            batches=int(batches[number]),
+            share=float(batches[number] / max(1, len(plan))),
+            timesteps=int(timesteps[number]),
+            timestep_share=float(timesteps[number] / max(1, timesteps.sum())),
+            passes=float(batches[number] / max(1, mix.policies[name].num_batches(part))),
+        )
+        for number, (name, part) in enumerate(index.parts.items())
+    ]
+
+
+def make_parts_table(stats: Sequence[PartStats]) -> Table:
+    """Return the figures of the parts as a table."""
+    columns = ("part", "batches", "share", "timesteps", "share of timesteps", "passes")
+    table = Table(*columns, title="Parts")
+    for part in stats:
+        table.add_row(
+            part.part, f"{part.batches:,}", f"{100 * part.share:.2f} %", f"{part.timesteps:,}",
+            f"{100 * part.timestep_share:.2f} %", f"{part.passes:.2f}",
+        )  # fmt: skip
+    return table
+
+
+def _name_parts(locations: Sequence[str]) -> list[str]:
+    """Return the last names of locations; where two are equal, all of their text."""
+    last = [PurePath(location).name or location for location in locations]
+    return [
+        location if last.count(name) > 1 else name
+        for name, location in zip(last, locations, strict=True)
+    ]
