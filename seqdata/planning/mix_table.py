@@ -212,7 +212,6 @@ class MixTable:
             count = min(
                 stop - first,
                 self.group - (self.first + first) % self.group,
-                run.num_batches - number,
             )
             if count > 1:
                 count = min(count, run.plan(epoch).prepare(number) - number)
