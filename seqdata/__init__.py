@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from seqdata.plan import Plan
     from seqdata.planning.jitter import Jitter
     from seqdata.policies.bucketed import Bucketed
+    from seqdata.policies.curriculum import Curriculum
     from seqdata.policies.fixed import Fixed
     from seqdata.policies.mix import Mix, Part
     from seqdata.policies.packed import Packed
@@ -88,6 +89,7 @@ __all__ = [
     "ConfigError",
     "CorruptSampleError",
     "CorruptShardError",
+    "Curriculum",
     "DataError",
     "DataMonitor",
     "DecodeError",
@@ -160,6 +162,7 @@ __all__ = [
 
 _DEFINED_IN = {
     "Bucketed": "policies.bucketed",
+    "Curriculum": "policies.curriculum",
     "DataMonitor": "lightning.callbacks.data_monitor",
     "ExactMean": "lightning.metrics",
     "Fixed": "policies.fixed",

@@ -17,6 +17,7 @@ BACKENDS = {
 }
 POLICIES = {
     "bucketed": "seqdata.policies.bucketed:Bucketed",
+    "curriculum": "seqdata.policies.curriculum:Curriculum",
     "fixed": "seqdata.policies.fixed:Fixed",
     "mix": "seqdata.policies.mix:Mix",
     "packed": "seqdata.policies.packed:Packed",

@@ -21,6 +21,7 @@ ERRORS = [
 # What is promised, as far as it is built.
 NAMES = [
     "Bucketed",
+    "Curriculum",
     "DataMonitor",
     "ExactMean",
     "Fixed",

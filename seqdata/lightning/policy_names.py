@@ -6,6 +6,7 @@ registered name, or of the name of a class of the core's.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -48,7 +49,23 @@ def parse_policy(value: object) -> Any:
     options = vars(value) if isinstance(value, namespace) else value
     if not isinstance(options, Mapping) or not isinstance(options.get(_CLASS), str):
         raise ValueError("is not the name of a policy")
-    return namespace({**options, _CLASS: find_import_path(options[_CLASS])})
+    expanded = _expand_names(options, namespace)
+    if expanded == options:
+        raise ValueError(f"{options[_CLASS]!r} is not the name of a policy")
+    return namespace(expanded)
+
+
+def _expand_names(value: Any, namespace: type) -> Any:
+    """Return options with import paths for the names of policies, also of those inside others."""
+    if isinstance(value, namespace):
+        value = vars(value)
+    if not isinstance(value, Mapping):
+        return value
+    expanded = {key: _expand_names(item, namespace) for key, item in value.items()}
+    if isinstance(expanded.get(_CLASS), str):
+        with contextlib.suppress(ValueError):  # it is an import path
+            expanded[_CLASS] = find_import_path(expanded[_CLASS])
+    return expanded
 
 
 def find_import_path(name: str) -> str:
