@@ -49,23 +49,28 @@ def parse_policy(value: object) -> Any:
     options = vars(value) if isinstance(value, namespace) else value
     if not isinstance(options, Mapping) or not isinstance(options.get(_CLASS), str):
         raise ValueError("is not the name of a policy")
-    expanded = _expand_names(options, namespace)
-    if expanded == options:
+    expanded, is_changed = _expand_names(options, namespace)
+    if not is_changed:
         raise ValueError(f"{options[_CLASS]!r} is not the name of a policy")
     return namespace(expanded)
 
 
-def _expand_names(value: Any, namespace: type) -> Any:
-    """Return options with import paths for the names of policies, also of those inside others."""
-    if isinstance(value, namespace):
-        value = vars(value)
-    if not isinstance(value, Mapping):
-        return value
-    expanded = {key: _expand_names(item, namespace) for key, item in value.items()}
+def _expand_names(value: Any, namespace: type) -> tuple[Any, bool]:
+    """Return options with import paths for names of policies, also of those inside others.
+
+    And whether there was such a name.
+    """
+    options = vars(value) if isinstance(value, namespace) else value
+    if not isinstance(options, Mapping):
+        return value, False
+    inner = {key: _expand_names(item, namespace) for key, item in options.items()}
+    expanded = {key: item for key, (item, _) in inner.items()}
+    is_changed = any(is_inner_changed for _, is_inner_changed in inner.values())
     if isinstance(expanded.get(_CLASS), str):
         with contextlib.suppress(ValueError):  # it is an import path
             expanded[_CLASS] = find_import_path(expanded[_CLASS])
-    return expanded
+            is_changed = True
+    return (expanded, True) if is_changed else (value, False)
 
 
 def find_import_path(name: str) -> str:

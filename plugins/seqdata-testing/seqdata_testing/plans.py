@@ -16,20 +16,24 @@ from numpy.typing import NDArray
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import PlanBatch
+from seqdata.planning.wrapping import SupportsDraws, count_epoch_batches
 from seqdata.protocols import Policy
+from seqdata.report import PlanReport
 from seqdata_testing import ConformanceError
 from seqdata_testing.simulate import row_lengths, scored_spans, without_context
 
+_TOLERANCE = 1e-9  # of an expected number of draws: so near it is a whole number
 MANY_BATCHES = 16  # from here on another seed surely gives another order
 
 
 def check_policy(
     policy: Policy, index: SequenceIndex, *, seed: int = 0, shuffled: bool | None = True
 ) -> None:
-    """Check all that a policy promises about whole sequences: pure, constant, covering plans.
+    """Check all that a policy promises about whole sequences: pure, counted, covering plans.
 
     Args:
-        policy: The policy; it plans each timestep once, or reports why not.
+        policy: The policy; it plans each timestep once, or reports why not. One that draws
+            sequences (``SupportsDraws``) plans each as often as it says, rounded down or up.
         index: The lengths it plans over.
         seed: The run's seed.
         shuffled: Whether epochs and seeds differ in their order; None: they may.
@@ -42,7 +46,10 @@ def check_policy(
     for epoch in (0, 1):
         plan = policy.plan(index, seed=seed, epoch=epoch)
         check_table(plan)
-        check_covers(plan, index, axis=policy.axis)
+        if isinstance(policy, SupportsDraws):
+            check_draws(plan, index, policy.expected_draws(index), axis=policy.axis)
+        else:
+            check_covers(plan, index, axis=policy.axis)
 
 
 def check_table(plan: Plan) -> None:
@@ -87,8 +94,64 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     if plan.carry:
         index, targets_only = index.unshifted(axis)
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
-    report = plan.report
-    spans = _scored(plan)
+    _check_coverage(_scored(plan), lengths, plan.report, targets_only)
+
+
+def check_draws(
+    plan: Plan,
+    index: SequenceIndex,
+    expected: NDArray[np.float64],
+    *,
+    axis: str = DEFAULT_AXIS,
+) -> None:
+    """Check that each sequence is drawn as often as expected, rounded down or up, and whole.
+
+    Args:
+        plan: A plan of whole sequences or their parts, some of them several times.
+        index: What it was planned over.
+        expected: float64 (n,), how often each sequence is drawn on average.
+        axis: The axis that was planned on.
+
+    Raises:
+        ConformanceError: If one is drawn more or less often, or not all of it as often, or a draw
+            is not whole.
+    """
+    spans, times = np.unique(_scored(plan), axis=0, return_counts=True)
+    most, least = (np.zeros(len(index), dtype=np.int64) for _ in range(2))
+    np.maximum.at(most, spans[:, 0], times)
+    least[:] = most
+    np.minimum.at(least, spans[:, 0], times)
+    uneven = np.flatnonzero(most != least)
+    if len(uneven):
+        number = int(uneven[0])
+        raise ConformanceError(
+            f"plan: timesteps of sequence {number} are drawn {int(least[number])} to "
+            f"{int(most[number])} times, but must all be drawn equally often"
+        )
+    wrong = np.flatnonzero(
+        (most < np.floor(expected + _TOLERANCE)) | (most > np.ceil(expected - _TOLERANCE))
+    )
+    if len(wrong):
+        number = int(wrong[0])
+        raise ConformanceError(
+            f"plan: sequence {number} is drawn {int(most[number])} times, but must be drawn "
+            f"{expected[number]:.6g} times, rounded down or up"
+        )
+    lengths = np.where(most > 0, index.run(axis, 0, len(index)), 0)
+    _check_coverage(spans, lengths, plan.report, 0)
+
+
+def _check_coverage(
+    spans: NDArray[np.int64], lengths: NDArray[np.int64], report: PlanReport, targets_only: int
+) -> None:
+    """Check that spans hold each timestep once, but for what a report declares.
+
+    Args:
+        spans: int64 (n, 3), what is scored.
+        lengths: int64 (sequences,).
+        report: Of the plan.
+        targets_only: Timesteps at the end of a stream that are not scored.
+    """
     spans = spans[np.lexsort((spans[:, 2], spans[:, 1], spans[:, 0]))]
     numbers, starts, stops = spans.T
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1))  # first span of each sequence
@@ -162,12 +225,14 @@ def check_constant_count(
 ) -> None:
     """Check that every epoch of every seed has ``policy.num_batches(index)`` batches.
 
+    Of a policy whose epochs vary, each must have as many as it says for that epoch.
+
     Raises:
         ConformanceError: If one has not.
     """
-    count = policy.num_batches(index)
     pairs = [(seed, epoch) for seed in seeds for epoch in epochs]
     for seed, epoch in pairs:
+        count = count_epoch_batches(policy, index, seed=seed, epoch=epoch)
         plan = policy.plan(index, seed=seed, epoch=epoch)
         if len(plan) != count:
             raise ConformanceError(

@@ -261,11 +261,14 @@ def _check_fillers(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
         filler_seen = False
         for rank, step in enumerate(steps):
             if step.weights.any():
-                if filler_seen or not bool((step.weights == 1).all()) or step.lanes is not None:
+                declared = plan.row_weights([step.number])
+                due = np.ones(len(step.weights)) if declared is None else declared
+                if filler_seen or not np.array_equal(step.weights, due) or step.lanes is not None:
+                    weights = "all 1" if declared is None else str(declared.tolist())
                     raise ConformanceError(
                         f"share: batch {step.number} on rank {rank} has weights "
-                        f"{step.weights.tolist()}, but must be all 1, before any filler, without "
-                        "lanes"
+                        f"{step.weights.tolist()}, but must be {weights}, before any filler, "
+                        "without lanes"
                     )
                 continue
             filler_seen = True

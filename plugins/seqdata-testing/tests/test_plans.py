@@ -10,13 +10,16 @@ from seqdata.plan import Plan, PlanOrigin, PlanReport
 from seqdata.plan_table import ArrayTable
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.weighted import Weighted
 from seqdata_testing import ConformanceError
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import (
     check_budget,
     check_constant_count,
     check_covers,
+    check_draws,
     check_policy,
     check_pure,
     check_table,
@@ -219,3 +222,66 @@ def test_the_policies_of_the_core_pass(policy):
 def test_a_verdict_is_an_assertion_error():
     with pytest.raises(AssertionError, match="batch 0 has 6 timesteps"):
         check_budget(plan_of(), 5)
+
+
+DRAWN = SequenceIndex.from_lengths(np.random.default_rng(0).integers(0, 30, 100))
+WEIGHTS = np.arange(100) % 6
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Fixed(3),
+        Bucketed(3),
+        TokenBudget(40),
+        Packed(2, 40),
+        Bucketed(3, max_length=9, too_long="split"),
+        Fixed(3, max_length=9, too_long="truncate"),
+        Fixed(3, max_length=9, too_long="drop"),
+    ],
+    ids=repr,
+)
+def test_policies_that_draw_with_repetition_are_held_to_their_law(inner):
+    check_policy(Weighted(inner, WEIGHTS, draws=170), DRAWN)
+    check_policy(Weighted(inner), DRAWN)
+
+
+def drawn_plan(*numbers, cut=0):
+    spans = [[number, 0, int(INDEX.lengths[number]) - cut] for number in numbers]
+    return Plan(spans, offsets=[0, len(spans)])
+
+
+def test_draws_that_follow_their_law_pass():
+    check_draws(drawn_plan(0, 2, 2, 3), INDEX, np.array([0.5, 0, 2.0, 1.5]))
+    check_draws(drawn_plan(2, 2, 3, 3), INDEX, np.array([0.5, 0, 2.0, 1.5]))
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (drawn_plan(0, 0, 2, 2), "sequence 0 is drawn 2 times, but must be drawn 0.5 times"),
+        (drawn_plan(0, 2, 3, 3), "sequence 2 is drawn 1 times, but must be drawn 2 times"),
+        (drawn_plan(2, 2), "sequence 3 is drawn 0 times, but must be drawn 1.5 times"),
+        (drawn_plan(2, 2, 3, 3, cut=1), "sequence 2 of 2 timesteps is planned up to 1"),
+        (
+            Plan([[2, 0, 1], [2, 0, 1], [2, 1, 2], [3, 0, 5]], offsets=[0, 4]),
+            "timesteps of sequence 2 are drawn 1 to 2 times, but must all be drawn equally",
+        ),
+    ],
+)
+def test_draws_that_break_their_law_are_found(plan, message):
+    with pytest.raises(ConformanceError, match=message):
+        check_draws(plan, INDEX, np.array([0.5, 0, 2.0, 1.5]))
+
+
+@dataclass(frozen=True)
+class Favouring(Weighted):
+    """Draws otherwise than it says."""
+
+    def expected_draws(self, index):
+        return Weighted(self.policy, None, self.draws).expected_draws(index)
+
+
+def test_a_policy_that_draws_otherwise_than_it_says_is_found():
+    with pytest.raises(ConformanceError, match="times, but must be drawn 2 times"):
+        check_policy(Favouring(Fixed(3), WEIGHTS, 200), SequenceIndex.from_lengths([4] * 100))

@@ -1,0 +1,196 @@
+"""Weighted and Curriculum under a Trainer: fits, resumes, evaluations, run files, LightningCLI."""
+
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger
+
+from seqdata import (
+    Bucketed,
+    Curriculum,
+    Loader,
+    SequenceDataModule,
+    TokenBudget,
+    Weighted,
+    balanced,
+    write_store,
+)
+from seqdata.errors import ConfigError, ResumeError
+from seqdata.runs.locate_batch import ReplayRequest
+from seqdata.runs.replay import open_replay
+from seqdata.runs.run_file import NAME, RunFile
+from tests.lightning.harness import QUIET, Recorder, sequences
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+]
+COUNT = 60
+LABELS = (np.arange(COUNT) % 12 == 0).astype(int)  # 5 of 60 are positive
+WEIGHTS = 1.0 + np.arange(COUNT) % 4
+
+
+@pytest.fixture
+def store(tmp_path):
+    rows = (
+        {"x": x, "label": int(label), "weight": float(weight)}
+        for x, label, weight in zip(sequences(COUNT), LABELS, WEIGHTS, strict=True)
+    )
+    write_store(tmp_path / "store", rows, axes={"x": "time", "label": None, "weight": None})
+    return str(tmp_path / "store")
+
+
+def fit(data, folder, *, ckpt_path=None, **options):
+    model = Recorder()
+    trainer = Trainer(
+        **{"max_epochs": 2, "default_root_dir": folder, "enable_checkpointing": False,
+           **QUIET, **options}
+    )  # fmt: skip
+    trainer.fit(model, data, ckpt_path=ckpt_path)
+    return model, trainer
+
+
+def drawn(model, epoch):
+    return Counter(k for at, _, ids in model.log_of.train if at == epoch for k in ids)
+
+
+def test_a_fit_draws_each_label_equally_often_and_validates_each_sequence_once(store, tmp_path):
+    policy = Weighted(Bucketed(8), weights=balanced("label"), draws=80)
+    data = SequenceDataModule(train=store, val=store, batching=policy)
+    model, _ = fit(data, tmp_path)
+    for epoch in range(2):
+        found = drawn(model, epoch)
+        assert sum(found.values()) == 80
+        assert sum(found[k] for k in np.flatnonzero(LABELS)) == 40
+        assert {found[k] for k in np.flatnonzero(LABELS)} == {8}
+    assert len(model.log_of.train) == 2 * 10
+    validated = Counter(k for _, ids in model.log_of.val for k in ids)
+    assert validated == Counter(dict.fromkeys(range(COUNT), 2))
+
+
+def test_a_fit_goes_on_in_the_middle_of_an_epoch(store, tmp_path):
+    def data():
+        return SequenceDataModule(train=store, batching=Weighted(Bucketed(8), "weight", 100))
+
+    whole, _ = fit(data(), tmp_path)
+    begun, trainer = fit(data(), tmp_path, max_steps=17)
+    trainer.save_checkpoint(tmp_path / "middle.ckpt")
+    rest, _ = fit(data(), tmp_path, ckpt_path=tmp_path / "middle.ckpt")
+    assert begun.log_of.train + rest.log_of.train == whole.log_of.train
+    assert rest.parameters_of() == whole.parameters_of()
+    other = SequenceDataModule(train=store, batching=Weighted(Bucketed(8), "label", 100))
+    with pytest.raises(ResumeError, match="policy"):
+        fit(other, tmp_path, ckpt_path=tmp_path / "middle.ckpt")
+
+
+def test_predictions_come_for_each_sequence_once(store):
+    data = SequenceDataModule(predict=store, batching=Weighted(Bucketed(8), "weight", draws=300))
+    predicted = Trainer(**QUIET).predict(Recorder(), data)
+    assert sorted(k for batch in predicted for k in batch) == list(range(COUNT))
+
+
+def test_weights_in_an_evaluation_are_refused(store):
+    policy = Curriculum(Weighted(Bucketed(8), "weight"), max_length=[(0, 9)])
+    data = SequenceDataModule(val=store, batching=Bucketed(8), eval_batching=policy)
+    with pytest.raises(
+        ConfigError, match="`eval_batching` must play each sequence once, but draws"
+    ):
+        Trainer(**QUIET).validate(Recorder(), data)
+
+
+def test_overfitting_plays_the_inner_policy(store, tmp_path):
+    data = SequenceDataModule(train=store, batching=Weighted(Bucketed(8), "weight", draws=300))
+    model, _ = fit(data, tmp_path, overfit_batches=2)
+    assert {len(set(ids)) for _, _, ids in model.log_of.train} == {8}
+
+
+def test_epochs_that_vary_need_a_trainer_that_asks_in_each(store, tmp_path):
+    for policy in (
+        Weighted(TokenBudget(40), "weight"),
+        Curriculum(Bucketed(8), max_length=[(0, 4), (1, None)]),
+    ):
+        data = SequenceDataModule(train=store, batching=policy, seed=3)
+        with pytest.raises(ConfigError, match="reload_dataloaders_every_n_epochs=1"):
+            fit(data, tmp_path)
+        model, _ = fit(data, tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1)
+        loader = Loader(store, policy, seed=3, prefetch=0)
+        due = [(batch.epoch, batch.number) for _ in range(3) for batch in loader]
+        assert [(epoch, number) for epoch, number, _ in model.log_of.train] == due
+    found = [max(ids) for epoch, _, ids in model.log_of.train if epoch == 0]
+    assert found
+
+
+def test_a_curriculum_of_draws_needs_no_such_trainer(store, tmp_path):
+    policy = Curriculum(Weighted(Bucketed(8), "weight", draws=40), max_length=[(0, 4), (1, None)])
+    model, _ = fit(SequenceDataModule(train=store, batching=policy), tmp_path)
+    lengths = np.array([len(x) for x in sequences(COUNT)])
+    longest = [max(lengths[k] for k in drawn(model, epoch)) for epoch in range(2)]
+    assert longest == [4, 9]
+    assert len(model.log_of.train) == 2 * 5
+
+
+def test_importance_weights_are_in_the_batch(store):
+    policy = Weighted(Bucketed(8), "weight", draws=90, importance=True)
+    for batch in Loader(store, policy, prefetch=0):
+        p = WEIGHTS[batch.ids.numpy()] / WEIGHTS.sum()
+        assert np.allclose(batch.weight.numpy(), 1 / (COUNT * p), rtol=1e-6)
+        assert bool(batch.score.any(dim=1).all())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Weighted(Bucketed(8), "weight", 90),
+        Weighted(TokenBudget(40), balanced("label"), importance=True),
+        Curriculum(Weighted(Bucketed(8), "weight", 90), max_length=[(0, 4), (1, None)]),
+    ],
+    ids=["field", "balanced", "curriculum"],
+)
+def test_a_batch_is_made_again_from_the_run_file(store, tmp_path, policy):
+    data = SequenceDataModule(train=store, batching=policy)
+    model, _ = fit(data, tmp_path, reload_dataloaders_every_n_epochs=1, logger=CSVLogger(tmp_path))
+    path = next(tmp_path.rglob(NAME))
+    assert RunFile.read(path).missing == []
+    epoch, number, ids = model.log_of.train[-2]
+    made = open_replay(path, ReplayRequest(epoch=epoch, batch=number), "train", None)
+    assert tuple(made.engine.plan(epoch).batch(number).spans[:, 0].tolist()) == ids
+    again = data.replay(epoch=epoch, batch=number)
+    assert tuple(again.ids.tolist()) == ids
+
+
+def test_weights_in_an_array_are_trained_with_and_are_not_in_the_run_file(store, tmp_path):
+    data = SequenceDataModule(train=store, batching=Weighted(Bucketed(8), WEIGHTS, draws=90))
+    model, _ = fit(data, tmp_path, logger=CSVLogger(tmp_path))
+    (missing,) = RunFile.read(next(tmp_path.rglob(NAME))).missing
+    assert missing.startswith("batching: a WeightArray has no import path")
+    epoch, number, ids = model.log_of.train[-1]
+    assert tuple(data.replay(epoch=epoch, batch=number).ids.tolist()) == ids
+
+
+@pytest.mark.slow
+def test_policies_around_policies_have_short_names_in_a_configuration(tmp_path, monkeypatch):
+    cli = pytest.importorskip("lightning.pytorch.cli")
+    pytest.importorskip("jsonargparse")
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    monkeypatch.setitem(os.environ, "JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+    inner = "{class_path: Bucketed, init_args: {batch_size: 8}}"
+    label = "{class_path: seqdata.balanced, init_args: {field: label}}"
+    weighted = f"{{class_path: %s, init_args: {{policy: {inner}, weights: {label}, draws: 9}}}}"
+    due = Weighted(Bucketed(8), balanced("label"), draws=9)
+    (tmp_path / "c.yaml").write_text(
+        "data:\n"
+        f"  batching: {weighted % 'weighted'}\n"
+        "  eval_batching:\n    class_path: Curriculum\n    init_args:\n"
+        f"      policy: {weighted % 'seqdata.Weighted'}\n      max_length: [[0, 256], [2, null]]\n"
+    )
+    made = cli.LightningCLI(
+        Recorder, SequenceDataModule, args=["--config", str(tmp_path / "c.yaml")],
+        trainer_defaults=QUIET, seed_everything_default=False, run=False,
+        save_config_callback=None,
+    )  # fmt: skip
+    options = made.datamodule._options
+    assert options.batching == due
+    assert options.eval_batching == Curriculum(due, max_length=[(0, 256), (2, None)])
