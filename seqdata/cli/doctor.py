@@ -23,6 +23,7 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
+from seqdata.errors import ConfigError, must_be
 from seqdata.host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
@@ -34,20 +35,22 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
         "seqdata doctor",
         "seqdata doctor store/",
         "seqdata doctor logs/version_0/seqdata-run.yaml --json",
+        "seqdata doctor --leaks data.yaml",
     )
 )
 @click.argument("config", required=False)
 @backend_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--leaks", is_flag=True, help="Only look for what is in two parts of the data.")
 @report_errors
-def doctor(config: str | None, backend: str | None, as_json: bool) -> None:
+def doctor(config: str | None, backend: str | None, as_json: bool, leaks: bool) -> None:
     """Check the machine and the installed packages; with CONFIG data and a run as well.
 
     CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin is imported but the
     one that opens the data, and nothing that a run file names. The exit code is 1 if something is
     bad.
     """
-    findings = list(_collect_findings(config, backend))
+    findings = list((_collect_leaks if leaks else _collect_findings)(config, backend))
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
         click.echo(
@@ -59,6 +62,17 @@ def doctor(config: str | None, backend: str | None, as_json: bool) -> None:
         _print_report(make_console(), findings)
     if bad:
         raise SystemExit(EXIT_DATA)
+
+
+def _collect_leaks(config: str | None, backend: str | None) -> Iterator[DoctorFinding]:
+    # what fits statistics is imported only where leaks are looked for
+    from seqdata.cli._doctor.leak_sources import read_sources
+    from seqdata.cli._doctor.leaks import check_leaks
+
+    if config is None:
+        needed = "the seqdata-run.yaml of a run, or a YAML file with `train` and `val`"
+        raise ConfigError(must_be("doctor: with --leaks CONFIG", needed, "missing"))
+    yield from check_leaks(read_sources(_find_run_file(config) or Path(config), backend))
 
 
 def _collect_findings(config: str | None, backend: str | None) -> Iterator[DoctorFinding]:

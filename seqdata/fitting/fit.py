@@ -29,11 +29,13 @@ from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.row_chunks import RowChunks, flatten_column
+from seqdata.storage.splitting import hash_sequences
 from seqdata.storage.views import get_measured_transform
 from seqdata.storage.writing.progress import progress_bar
 
 _CHUNK_NUMBERS = 1 << 17  # numbers of a chunk: what is computed of them fits the cache
 _CHUNK_SEQUENCES = 1 << 12  # sequences of a chunk, of fields with one value each
+_LOWEST_HASHES = 64  # of ids: a part that was not to be fitted over shows among them
 _PARTIALS = "partials"
 
 
@@ -84,8 +86,18 @@ def fit(
                 f"fit: field {name!r} must have at least one value of each feature to fit, but has "
                 "none. Fit over more sequences, or leave it out."
             )
-    fitted_on = {"fingerprint": store.fingerprint, "sequences": len(store)}
-    return Statistics.of({"version": VERSION, "fitted_on": fitted_on, "fields": plain})
+    return Statistics.of({"version": VERSION, "fields": plain}, describe_view(store))
+
+
+def describe_view(store: Store) -> dict[str, Any]:
+    """Return by what a view is known again: see ``Statistics.fitted_on``."""
+    hashes = np.unique(hash_sequences("fit", store, 0, None))
+    return {
+        "fingerprint": store.fingerprint,
+        "sequences": len(store),
+        "timesteps": int(np.sum(store.lengths, dtype=np.int64)),
+        "lowest_hashes": hashes[:_LOWEST_HASHES].tolist(),
+    }
 
 
 def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from collections.abc import ItemsView, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,13 @@ _KINDS: Mapping[str, type[FittedField]] = {
 class Statistics:
     """Statistics that ``fit`` has found: field -> what was fitted of it.
 
-    It is made of two texts, so that it goes into checkpoints, run files and other processes.
+    It is made of plain data, so that it goes into checkpoints, run files and other processes.
 
     Args:
         content: What was fitted, as JSON; compressed where it is long.
         digest: Of the content, 32 hex digits; empty: it is computed.
+        fitted_on: Which view was fitted, by which ``seqdata doctor --leaks`` knows it again: its
+            fingerprint, the number of sequences and timesteps, and the lowest hashes of ids.
 
     Raises:
         ConfigError: If the content is not what the digest names, or of another version.
@@ -60,6 +62,7 @@ class Statistics:
 
     content: str
     digest: str = ""
+    fitted_on: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         found = hashlib.sha256(self.content.encode()).hexdigest()[:32]
@@ -76,12 +79,12 @@ class Statistics:
             )
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Statistics:
-        """Return statistics of plain data, as ``plain`` has it."""
+    def of(cls, plain: Mapping[str, Any], fitted_on: Mapping[str, Any]) -> Statistics:
+        """Return statistics of plain data, as ``plain`` has it, and of the view it is from."""
         text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         if len(text) > _MAX_PLAIN:
             text = _PACKED + base64.b85encode(zlib.compress(text.encode(), 9)).decode()
-        return cls(text)
+        return cls(text, fitted_on=fitted_on)
 
     @cached_property
     def plain(self) -> dict[str, Any]:
@@ -100,13 +103,8 @@ class Statistics:
                 "Restore it, or fit again."
             ) from error
 
-    @property
-    def fitted_on(self) -> dict[str, Any]:
-        """The ``fingerprint`` of the view that was fitted, and its ``sequences``."""
-        return dict(self.plain["fitted_on"])
-
     def __getstate__(self) -> dict[str, Any]:
-        """Return the texts alone."""
+        """Return what it is made of."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __getitem__(self, name: str) -> FittedField:
@@ -145,7 +143,8 @@ class Statistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
-        plain = {"digest": self.digest, "statistics": self.plain}
+        fitted_on = dict(self.fitted_on)
+        plain = {"digest": self.digest, "fitted_on": fitted_on, "statistics": self.plain}
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(Path(path), text.encode())
 
@@ -158,18 +157,19 @@ class Statistics:
         """
         try:
             saved = json.loads(Path(path).read_bytes())
-            statistics = cls.of(saved["statistics"])
+            statistics = cls.of(saved["statistics"], dict(saved["fitted_on"]))
             digest = saved["digest"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{os.fspath(path)}: must be a JSON file that Statistics.save wrote, but is not "
                 f"({type(error).__name__}: {error}). Pass another, or fit again."
             ) from error
-        return cls(statistics.content, digest)
+        return cls(statistics.content, digest, statistics.fitted_on)
 
-    def state_dict(self) -> dict[str, str]:
-        """Return texts for a checkpoint, which ``torch.load(weights_only=True)`` reads."""
-        return {"content": self.content, "digest": self.digest}
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for a checkpoint, which ``torch.load(weights_only=True)`` reads."""
+        fitted_on = dict(self.fitted_on)
+        return {"content": self.content, "digest": self.digest, "fitted_on": fitted_on}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Statistics:
@@ -184,7 +184,7 @@ class Statistics:
                 "statistics: the state must have `content` and `digest`, but has "
                 f"{', '.join(map(str, state)) or 'nothing'}. Pass what `state_dict` returned."
             )
-        return cls(content, digest)
+        return cls(content, digest, dict(state.get("fitted_on", {})))
 
 
 @columnar

@@ -44,8 +44,8 @@ def split(
     _check_exclusive("split", by, stratify)
     chosen = np.empty(len(store), dtype=np.min_scalar_type(len(parts)))
     if exact or stratify is not None:
-        hashes = _compute_hashes("split", store, seed, by)
-        classes = None if stratify is None else _compute_hashes("split", store, 0, stratify)
+        hashes = hash_sequences("split", store, seed, by)
+        classes = None if stratify is None else hash_sequences("split", store, 0, stratify)
         chosen[:] = _assign_exactly(hashes, classes, fractions)
     else:
         cut_points = np.cumsum(fractions)[
@@ -148,11 +148,11 @@ def folds(
         ConfigError: If there are fewer sequences, or values of ``by``, than folds.
     """
     _check_exclusive("folds", by, stratify)
-    all_hashes = _compute_hashes("folds", store, seed, by)
+    all_hashes = hash_sequences("folds", store, seed, by)
     if stratify is None:
         fold, distinct = _assign_folds(all_hashes, max(2, count))
     else:
-        order = np.lexsort((all_hashes, _compute_hashes("folds", store, 0, stratify)))
+        order = np.lexsort((all_hashes, hash_sequences("folds", store, 0, stratify)))
         fold, distinct = np.empty(len(store), dtype=np.int64), len(store)
         fold[order] = np.arange(len(store)) % max(2, count)
     if not 2 <= count <= distinct:
@@ -222,7 +222,7 @@ def _assign_folds(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any],
     return fold, distinct
 
 
-def _compute_hashes(caller: str, store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
+def hash_sequences(caller: str, store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
     """Return the hashes of all ids or values of a field, uint64 (sequences,)."""
     found = np.empty(len(store), dtype=np.uint64)
     for numbers, hashes in _iter_hashes(caller, store, seed, by):

@@ -99,9 +99,10 @@ def test_a_constant_is_standardized_to_0():
 
 def test_a_file_holds_all_of_it(fitted, tmp_path):
     fitted.save(tmp_path / "stats.json")
-    assert Statistics.load(tmp_path / "stats.json") == fitted
+    read = Statistics.load(tmp_path / "stats.json")
+    assert (read, read.fitted_on) == (fitted, fitted.fitted_on)
     text = (tmp_path / "stats.json").read_text("utf-8")
-    (tmp_path / "stats.json").write_text(text.replace('"min_', '"Min_').replace("14", "15", 1))
+    (tmp_path / "stats.json").write_text(text.replace('"not"', '"nut"', 1))
     with pytest.raises(ConfigError, match="must have the digest"):
         Statistics.load(tmp_path / "stats.json")
     (tmp_path / "stats.json").write_text("[]")
@@ -114,6 +115,7 @@ def test_a_state_is_read_with_weights_only(fitted, tmp_path):
     assert (tmp_path / "state.pt").stat().st_size < 100_000
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert Statistics.from_state_dict(state) == fitted
+    assert Statistics.from_state_dict(state).fitted_on == fitted.fitted_on
     with pytest.raises(ConfigError, match="must have `content` and `digest`, but has nothing"):
         Statistics.from_state_dict({})
     with pytest.raises(ConfigError, match="content must be JSON that `fit` made, but is damaged"):
@@ -135,7 +137,7 @@ def test_copies_are_equal_and_have_no_more_than_the_texts(fitted):
     copy = pickle.loads(pickle.dumps(fitted.transform()))
     assert copy == fitted.transform()
     assert copy.statistics["x"].mean.tolist() == fitted["x"].mean.tolist()
-    assert set(vars(copy.statistics)) >= {"content", "digest"}
+    assert set(vars(copy.statistics)) >= {"content", "digest", "fitted_on"}
     assert "Statistics(x: MeanStd" in repr(fitted)
     assert len(fitted) == len(WHAT)
     assert list(fitted) == list(WHAT)

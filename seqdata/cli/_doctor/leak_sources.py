@@ -1,0 +1,156 @@
+"""What ``seqdata doctor --leaks`` looks at: the parts of a run, and the statistics it uses.
+
+A run file names both. Any other YAML file names parts by path, as the data of LightningCLI does, or
+the split that makes them; and files of statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seqdata.api import concat, open_store, split
+from seqdata.errors import ConfigError, must_be
+from seqdata.fitting.statistics import Statistics
+from seqdata.protocols import Store
+
+KINDS = ("train", "val", "test")
+_KEYS = (*KINDS, "predict", "split", "statistics", "stats", "by", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class LeakSources:
+    """Parts, statistics, and what to look at.
+
+    Attributes:
+        parts: Name -> store: ``train``, ``val``, ``test``, or ``val.english`` of several.
+        statistics: Where they are from -> statistics.
+        by: Fields whose values must not be in two parts; empty: as their names tell.
+        time: The field of timestamps; None: as its name tells.
+    """
+
+    parts: Mapping[str, Store]
+    statistics: Mapping[str, Statistics]
+    by: tuple[str, ...] = field(default=())
+    time: str | None = None
+
+
+def read_sources(path: Path, backend: str | None) -> LeakSources:
+    """Read a run file, or another YAML file that names parts.
+
+    Raises:
+        ConfigError: If it is neither, or names no training part and no other.
+        DataError: If data is not whole.
+    """
+    plain = _load(path)
+    sources = (
+        _read_run(path, backend) if "seqdata_run" in plain else _read_parts(path, plain, backend)
+    )
+    names = {name.partition(".")[0] for name in sources.parts}
+    if "train" not in names or (len(names) < 2 and not sources.statistics):
+        found = ", ".join(sources.parts) or "none"
+        needed = "`train` and one of `val`, `test` and `statistics`"
+        raise ConfigError(must_be(f"{path}: parts", needed, found))
+    return sources
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        plain = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: must be a YAML file that can be read, but is not ({error}). Pass the "
+            "seqdata-run.yaml of a run, or a file with `train` and `val`."
+        ) from error
+    for key in ("data", "init_args"):  # of LightningCLI
+        inner = plain.get(key) if isinstance(plain, dict) and "seqdata_run" not in plain else None
+        plain = inner if isinstance(inner, dict) else plain
+    if not isinstance(plain, dict):
+        needed = "a mapping with `train` and `val`"
+        raise ConfigError(must_be(str(path), needed, f"{plain!r:.80}"))
+    return plain
+
+
+def _read_run(path: Path, backend: str | None) -> LeakSources:
+    # torch is imported only where a run is looked at
+    from seqdata.runs.data_refs import open_data_ref
+    from seqdata.runs.run_file import RunFile
+    from seqdata.runs.to_plain import PlainReader
+
+    file = RunFile.read(path)
+    reader, parts = PlainReader(file.roots, path.name), dict[str, Store]()
+    for kind in KINDS:
+        plain = file.data.get(kind)
+        named = plain.get("named") if isinstance(plain, Mapping) else None
+        refs = {f"{kind}.{name}": one for name, one in named.items()} if named else {kind: plain}
+        for name, ref in refs.items():
+            if ref is not None:
+                parts[name] = open_data_ref(ref, name, path.parent, reader, backend)
+    statistics = {
+        f"{option} of {path.name}": found
+        for option in ("transform", "eval_transform")
+        for found in _find_statistics(file.data.get(option))
+    }
+    return LeakSources(parts, statistics)
+
+
+def _find_statistics(plain: Any) -> Iterator[Statistics]:
+    """Yield the statistics in an argument of a run file."""
+    if isinstance(plain, Mapping):
+        if isinstance(plain.get("content"), str) and "fitted_on" in plain:
+            fitted_on = dict(plain["fitted_on"])
+            yield Statistics(plain["content"], str(plain.get("digest", "")), fitted_on)
+            return
+        plain = list(plain.values())
+    if isinstance(plain, list):
+        for value in plain:
+            yield from _find_statistics(value)
+
+
+def _read_parts(path: Path, plain: Mapping[str, Any], backend: str | None) -> LeakSources:
+    if not set(KINDS) & plain.keys() and "split" not in plain:
+        raise ConfigError(must_be(f"{path}: keys", f"of {', '.join(_KEYS)}", ", ".join(plain)))
+    parts = _make_split(path, plain["split"], backend) if "split" in plain else {}
+    for kind in KINDS:
+        value = plain.get(kind)
+        named = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for name, location in named:
+            if location is not None:
+                key = kind if name is None else f"{kind}.{name}"
+                parts[key] = _open(path, location, backend)
+    files = plain.get("statistics", plain.get("stats")) or []
+    files = files if isinstance(files, list) else [files]
+    statistics = {str(file): Statistics.load(_resolve(path, str(file))) for file in files}
+    by = plain.get("by") or []
+    by = tuple(map(str, by)) if isinstance(by, list) else (str(by),)
+    time = plain.get("time")
+    return LeakSources(parts, statistics, by, None if time is None else str(time))
+
+
+def _make_split(path: Path, plain: Any, backend: str | None) -> dict[str, Store]:
+    if not isinstance(plain, Mapping) or not {"store", "parts"} <= plain.keys():
+        needed = "a mapping with `store` and `parts`"
+        raise ConfigError(must_be(f"{path}: `split`", needed, f"{plain!r:.80}"))
+    options = {key: value for key, value in plain.items() if key not in ("store", "parts")}
+    try:
+        return dict(split(_open(path, plain["store"], backend), plain["parts"], **options))
+    except TypeError as error:
+        raise ConfigError(f"{path}: the options of `split` must be its own ({error}).") from error
+
+
+def _open(path: Path, location: Any, backend: str | None) -> Store:
+    if isinstance(location, list):
+        return concat([_open(path, one, backend) for one in location])
+    return open_store(_resolve(path, str(location)), backend=backend)
+
+
+def _resolve(path: Path, location: str) -> str:
+    """Return a location of the file as one from here: relative ones begin at the file."""
+    if "://" in location:
+        return location
+    beside = path.parent / location
+    return str(beside) if beside.exists() else location
