@@ -150,7 +150,7 @@ class SpanStore(SequenceStore):
         return columns
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Tell the base what will be read, where it can use it."""
+        """Announce what will be read to the base, where it can use it."""
         base = self._base.base if isinstance(self._base, View) else self._base
         return not isinstance(base, SupportsPrefetch) or base.expect(self._find_in_base(numbers))
 
