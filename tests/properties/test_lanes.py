@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
@@ -14,9 +14,8 @@ from seqdata_testing.lane_metadata import check_heads
 from seqdata_testing.lanes import check_lanes
 from seqdata_testing.plans import check_covers, check_table
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
+from tests.properties.counts import examples
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
-COSTLY = CASES if CASES > 100 else 25  # of tests that draw many times as many
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 
 
@@ -32,7 +31,7 @@ def planned(draw):
 
 
 @pytest.mark.shows("I6")
-@settings(max_examples=25 * COSTLY)
+@examples(25, here=150)
 @given(planned())
 @pytest.mark.slow
 def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(drawn):
@@ -42,7 +41,7 @@ def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(
 
 
 @pytest.mark.shows("I6")
-@settings(max_examples=2 * CASES)
+@examples(2, here=60)
 @given(planned(), st.integers(2, 5))
 @pytest.mark.slow
 def test_every_rank_is_told_the_same_of_its_lanes(drawn, size):
@@ -82,7 +81,7 @@ def pieces(low, high, ends):
 
 
 @pytest.mark.shows("I6")
-@settings(max_examples=3 * CASES)
+@examples(3, here=100)
 @given(streams(), world_sizes(), st.lists(st.integers(0, 40), max_size=3), st.integers(0, 40))
 @pytest.mark.slow
 def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
@@ -95,14 +94,14 @@ def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
 
 
 @pytest.mark.shows("I6")
-@settings(max_examples=3 * CASES)
+@examples(3, here=100)
 @given(streams(), st.lists(st.tuples(world_sizes(), st.integers(0, 9)), min_size=2, max_size=5))
 @pytest.mark.slow
 def test_rows_of_several_spans_survive_any_worlds(drawn, legs):
     check_elastic(drawn[0], legs)
 
 
-@settings(max_examples=3 * CASES)
+@examples(3, here=100)
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 7), world_sizes(), st.integers(0, 9))
 @pytest.mark.slow
 def test_context_of_overlapping_chunks_is_counted_for_nobody(length, chunk, overlap, size, first):

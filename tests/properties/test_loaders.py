@@ -35,6 +35,7 @@ from seqdata_testing.loaders import (
 )
 from seqdata_testing.recorder import LoaderFactory, play_rank
 from seqdata_testing.waiting import patient
+from tests.properties.counts import examples
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 POLICIES = [Bucketed(4), TokenBudget(1_000), FewLanes(5, 16)]
@@ -61,7 +62,7 @@ def makers(draw, tails=("fill",)):
 
 
 @pytest.mark.shows("I1", "I2", "I7", by="loaders")
-@settings(max_examples=CASES * 6 // 10)
+@examples(0.6, here=25)
 @given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
 @pytest.mark.slow
 def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
@@ -71,7 +72,7 @@ def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
 
 
 @pytest.mark.shows("I1", "I3", "I7", by="loaders")
-@settings(max_examples=CASES * 6 // 10)
+@examples(0.6, here=25)
 @given(makers(), st.integers(2, 8), st.sampled_from((0, 1, 3)))
 @pytest.mark.slow
 def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, prefetch):
@@ -81,7 +82,7 @@ def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, p
 
 
 @pytest.mark.shows("I4", "I7", by="loaders")
-@settings(max_examples=CASES * 4 // 10)
+@examples(0.4, here=20)
 @given(
     makers(("fill", "drop", "repeat")),
     st.integers(1, 5),
@@ -95,14 +96,14 @@ def test_new_loaders_go_on_where_others_were_left(make, size, stops, epoch):
 
 
 @pytest.mark.shows("I5", "I7", by="loaders")
-@settings(max_examples=CASES // 4)
+@examples(0.25, here=12)
 @given(makers(), st.lists(st.tuples(st.integers(1, 8), st.integers(0, 6)), min_size=2, max_size=4))
 def test_worlds_that_take_over_from_each_other_deliver_each_row_once(make, legs):
     check_changing_worlds(make, legs)
 
 
 @pytest.mark.shows("I7", by="loaders")
-@settings(max_examples=CASES // 4)
+@examples(0.25, here=12)
 @given(makers())
 def test_an_epoch_cut_short_is_never_mistaken_for_a_whole_one(make):
     check_no_short_epoch(make)

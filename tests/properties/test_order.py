@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
@@ -16,8 +16,8 @@ from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.generators import lengths
+from tests.properties.counts import examples
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 arranged = st.one_of(
     st.builds(Sorted, st.integers(1, 4), worst_first=st.booleans()),
@@ -51,7 +51,7 @@ def costs(plan):
     return longest_rows(plan) * np.diff(plan.offsets)
 
 
-@settings(max_examples=5 * CASES)
+@examples(5, here=150)
 @given(arranged, many_lengths, st.integers(0, 2), st.integers(0, 1 << 40))
 @pytest.mark.slow
 def test_ranks_of_a_step_hold_neighbours_and_the_rest_is_one_slice(policy, given, epoch, seed):
@@ -74,7 +74,7 @@ def test_ranks_of_a_step_hold_neighbours_and_the_rest_is_one_slice(policy, given
         size *= 2
 
 
-@settings(max_examples=2 * CASES)
+@examples(2, here=80)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=150), st.data(), st.integers(0, 1 << 40))
 def test_the_batch_that_leads_is_first_and_each_comes_once(longest, data, seed):
     lead = data.draw(st.one_of(st.none(), st.integers(0, len(longest) - 1)))
@@ -83,7 +83,7 @@ def test_the_batch_that_leads_is_first_and_each_comes_once(longest, data, seed):
     assert lead is None or order[0] == lead
 
 
-@settings(max_examples=5 * CASES)
+@examples(5, here=150)
 @given(arranged, many_lengths, st.integers(0, 1 << 40))
 @pytest.mark.slow
 def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given, seed):
@@ -95,7 +95,7 @@ def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given
     assert paid[0] == paid.max()
 
 
-@settings(max_examples=5 * CASES)
+@examples(5, here=150)
 @example(Sorted(1), np.array([5] * 80 + [9] + [5] * 60), 64, 0)  # the longest, not in block 0
 @example(TokenBudget(45), np.array([21, 27, 8, 6, 15, 16, 8, 13, 23, 15, 21, 26, 8, 14]), 11, 2)
 @given(arranged, st.integers(0, 300).flatmap(lengths), st.integers(8, 200), st.integers(0, 1 << 40))
@@ -108,7 +108,7 @@ def test_by_blocks_too_epoch_0_begins_with_the_dearest_batch(policy, given, max_
     assert paid[0] == paid.max()
 
 
-@settings(max_examples=2 * CASES)
+@examples(2, here=80)
 @given(
     st.sampled_from((Fixed, Sorted, Bucketed)),
     st.integers(0, 700),
@@ -134,7 +134,7 @@ def test_blocks_play_their_groups_first_and_the_short_one_last(kind, count, rows
         assert runs.index(full) == full  # its groups come after those of all others
 
 
-@settings(max_examples=CASES)
+@examples(1, here=50)
 @given(st.integers(25, 60), st.integers(60, 400), st.integers(33, 90), st.integers(0, 1 << 40))
 def test_remainders_of_blocks_follow_in_the_order_of_their_groups(budget, count, block, seed):
     given = np.random.default_rng(seed).integers(15, 30, count)  # a row or two to a batch

@@ -1,7 +1,7 @@
 """What every policy promises of its plans: each timestep once, constant counts, pure, in budget."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.policies.tbptt import TBPTT
@@ -16,13 +16,13 @@ from seqdata_testing.plans import (
     check_pure,
     check_table,
 )
+from tests.properties.counts import examples
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 
 
 @pytest.mark.shows("I1")
-@settings(max_examples=10 * CASES)
+@examples(10, here=300)
 @given(cases())
 @pytest.mark.slow
 def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
@@ -32,14 +32,14 @@ def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
 
 
 @pytest.mark.shows("I2")
-@settings(max_examples=5 * CASES)
+@examples(5, here=150)
 @given(cases(most=600))
 @pytest.mark.slow
 def test_every_epoch_of_every_seed_has_the_declared_number_of_batches(case):
     check_constant_count(case.policy, case.index, seeds=(case.seed, 1))
 
 
-@settings(max_examples=5 * CASES)
+@examples(5, here=150)
 @given(cases(most=600))
 @pytest.mark.slow
 def test_equal_inputs_make_equal_plans_and_others_do_not(case):
@@ -49,14 +49,14 @@ def test_equal_inputs_make_equal_plans_and_others_do_not(case):
     check_pure(case.policy, case.index, seed=case.seed, epoch=case.epoch, shuffled=shuffled)
 
 
-@settings(max_examples=CASES)
+@examples(1, here=40)
 @given(st.one_of(policies(shuffle=False), block_policies()), indexes(most=300))
 @pytest.mark.slow
 def test_the_whole_kit_passes_for_the_policies_of_the_core(policy, index):
     check_policy(policy, index, shuffled=policy.shuffle)
 
 
-@settings(max_examples=5 * CASES)
+@examples(5, here=150)
 @given(
     indexes(most=600),
     st.integers(1, 200),

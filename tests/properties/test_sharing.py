@@ -1,15 +1,14 @@
 """I1 to I5 at plan level: any plan, any world, any stop, any change of the world."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seqdata.plan import Plan
 from seqdata_testing.generators import cases, world_sizes
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
+from tests.properties.counts import examples
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
-COSTLY = CASES if CASES > 100 else 25  # of tests that draw many times as many
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 TAILS = ("fill", "drop", "repeat")
 FIVE = Plan([(number, 0, 1 + number) for number in range(5)], offsets=range(6))
@@ -20,7 +19,7 @@ def planned(case):
 
 
 @pytest.mark.shows("I1", "I2", "I3")
-@settings(max_examples=25 * COSTLY)
+@examples(25, here=200)
 @given(cases(windows=True), st.sampled_from(TAILS), st.floats(0, 1))
 @pytest.mark.slow
 def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tail, done):
@@ -31,7 +30,7 @@ def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tai
 
 
 @pytest.mark.shows("I4")
-@settings(max_examples=10 * COSTLY)
+@examples(10, here=80)
 @given(
     cases(windows=True), st.sampled_from(TAILS), st.lists(st.floats(0, 1), min_size=1, max_size=4)
 )
@@ -67,7 +66,7 @@ legs = st.lists(st.tuples(world_sizes(), st.integers(0, 12)), min_size=2, max_si
 
 
 @pytest.mark.shows("I5")
-@settings(max_examples=10 * COSTLY)
+@examples(10, here=80)
 @given(cases(most=600, windows=True), legs)
 @pytest.mark.slow
 def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs):
@@ -75,7 +74,7 @@ def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs)
 
 
 @pytest.mark.shows("I5")
-@settings(max_examples=CASES)
+@examples(1, here=50)
 @example(0, [(2, 1), (3, 1)])
 @example(9, [(2, 2), (3, 1), (2, 0)])
 @given(st.integers(0, 40), legs)
