@@ -5,11 +5,14 @@ Run as a program: reads one job per line from stdin (task, world, specs, seconds
 of each. Importing torch and lightning takes seconds, forking milliseconds.
 """
 
+import gc
 import json
 import os
 import pickle
 import signal
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -21,11 +24,29 @@ def serve() -> None:
     """Answer jobs until stdin ends."""
     from tests.distributed import tasks
 
+    warm_up()
     for line in sys.stdin:
         job = json.loads(line)
         answer = play(tasks.TASKS[job["task"]], job)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+
+
+def warm_up() -> None:
+    """Do once what every rank would do again: late imports, packages' metadata, first calls."""
+    import torch
+    from lightning.pytorch.trainer.connectors import callback_connector
+
+    from tests.lightning.harness import data_of, fit
+
+    torch.set_num_threads(1)  # no pool of threads: it would not be there in a fork
+    callback_connector._load_external_callbacks = lambda group: []  # as in tests/conftest.py
+    with tempfile.TemporaryDirectory() as folder:
+        fit(data_of(), folder=Path(folder), max_epochs=1)
+    if threading.active_count() > 1:
+        raise RuntimeError(f"these would be missing in ranks: {threading.enumerate()}")
+    gc.collect()
+    gc.freeze()  # no rank looks through, and copies, what is there already
 
 
 def play(task, job: dict) -> dict:
