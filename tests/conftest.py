@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from seqdata_testing.waiting import patient
-from tests.preloaded import serving
+from tests.preloaded import python, serving
 
 gc.disable()  # until all is imported and collected, which takes half of the time so
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more processes than cores: one thread each
@@ -58,11 +58,21 @@ def _folder_of_its_own(tmp_path, monkeypatch):
 
 
 def pytest_configure(config):
-    """Start what forks programs, once for all processes of tests."""
-    if not hasattr(config, "workerinput"):
-        served = contextlib.ExitStack()
-        served.enter_context(serving())
-        config.add_cleanup(served.close)
+    """Start what forks programs, once for all processes of tests, which are forked by it, too."""
+    if hasattr(config, "workerinput"):
+        sys.executable = config.workerinput["python"]  # what tests start is what they say
+        return
+    served = contextlib.ExitStack()
+    served.enter_context(serving())
+    config.add_cleanup(served.close)
+    tx = getattr(config.option, "tx", None) or []
+    config.option.tx = [f"popen//python={python()}" if one == "popen" else one for one in tx]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Say to a process of tests which Python it is."""
+    node.workerinput["python"] = sys.executable
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import torch
 
 from seqdata.errors import SeqDataError, SeqDataWarning
 from seqdata.lightning.ranks import environment
+from seqdata.runs import run_record
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import Recorder, data_of, fit
@@ -61,6 +62,7 @@ def prepared(spec: dict[str, Any]) -> dict[str, Any]:
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}")
         sys.path.insert(0, spec["folder"])
+        run_record._version_of.cache_clear()  # what was read before this process was forked
     if "precision" in spec:
         torch.set_float32_matmul_precision(spec["precision"])
     os.environ.update(spec.get("variables", {}))
