@@ -1,0 +1,74 @@
+"""Items are cut every so many rows, in the order that a policy gives them."""
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError
+from seqdata.index import SequenceIndex
+from seqdata.planning.blocks import Block
+from seqdata.planning.fixed_size import (
+    FixedSizeCutter,
+    check_count,
+    order_longest_first,
+    order_randomly,
+)
+from seqdata.planning.items import WholeSequences, select_items
+from seqdata.planning.randomness import Draw
+
+
+def cutter(batch_size=3, **options):
+    return FixedSizeCutter(batch_size, order_randomly, is_arranged=False, **options)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(0, []), (2, [2]), (6, [3, 3]), (7, [3, 3, 1])])
+def test_the_last_batch_has_what_is_left(count, sizes):
+    cut = cutter().cut(np.ones(count, dtype=np.int64), None, 0)
+    assert np.diff(cut.offsets).tolist() == sizes
+    assert cut.members.tolist() == list(range(count))
+
+
+def test_batches_are_cut_from_the_order_of_the_policy():
+    longest_first = FixedSizeCutter(2, lambda sizes, *_: order_longest_first(sizes), True)
+    cut = longest_first.cut(np.array([1, 5, 3]), None, 0)
+    assert cut.members.tolist() == [1, 2, 0]
+    assert cut.offsets.tolist() == [0, 2, 3]
+
+
+def test_counts_are_those_of_the_cut_and_costs_are_bounds_of_it():
+    lengths = np.random.default_rng(0).integers(1, 40, 100)
+    rule = WholeSequences(None, "error", "drop", "first")
+    items = select_items(SequenceIndex.from_lengths(lengths), "time", rule, policy="any")
+    blocks = [Block(0, 0, 64), Block(1, 64, 98), Block(2, 98, 100)]
+    made = cutter()
+    for block, counted in zip(blocks, made.count_batches(items, blocks), strict=True):
+        sizes = lengths[block.first : block.stop]
+        cut = made.cut(sizes, Draw(0, 0), block.number)
+        assert counted.batches == len(cut.offsets) - 1
+        costliest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
+        assert counted.cost >= (costliest * np.diff(cut.offsets)).max()
+
+
+@pytest.mark.parametrize(("most", "items"), [(1, 192), (192, 192), (400, 384), (384, 384)])
+def test_a_block_holds_whole_groups_of_batches(most, items):
+    assert cutter(max_block=most).block_items == items
+
+
+@pytest.mark.parametrize("top", [5, (1 << 16) - 1, 1 << 16, 1 << 40])
+def test_the_longest_come_first_and_equal_ones_by_number(top):
+    lengths = np.array([3, top, 3, 4, top])
+    assert order_longest_first(lengths).tolist() == [1, 4, 3, 0, 2]
+
+
+def test_a_random_order_is_that_of_its_block():
+    lengths = np.ones(50, dtype=np.int64)
+    first, other = (order_randomly(lengths, Draw(1, 2), block) for block in (0, 1))
+    assert sorted(first) == sorted(other) == list(range(50))
+    assert first.tolist() != other.tolist()
+    assert first.tolist() == order_randomly(lengths, Draw(1, 2), 0).tolist()
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "3", True, None])
+def test_a_count_must_be_one(value):
+    with pytest.raises(ConfigError, match=r"policy 'any': `size`.* integer of at least 1.* is "):
+        check_count("any", "size", value)
+    check_count("any", "size", 0, least=0)
