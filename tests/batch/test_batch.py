@@ -13,8 +13,8 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from seqdata import TBPTT, Fixed, Loader, Windows
-from seqdata.batch.axes import Axes, format_unknown_name
+from seqdata import TBPTT, Fixed, Loader
+from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
 
@@ -97,14 +97,6 @@ def test_a_field_without_an_axis_cannot_be_packed():
         batch_of().packed("y")
     with pytest.raises(ConfigError, match="field 'id' has one value per sequence"):
         batch_of().packed("id")
-
-
-def test_a_field_that_is_not_there_is_named_with_its_neighbours():
-    with pytest.raises(
-        ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. there are: x, y"
-    ):
-        batch_of()["xx"]
-    assert format_unknown_name("a", ()) == "no field 'a'; there are: none"
 
 
 def test_fields_are_looked_up_and_rows_are_counted():
@@ -297,49 +289,6 @@ def test_a_batch_without_rows_has_empty_masks():
     assert len(cut) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"lengths": torch.tensor([3, 1, 2], dtype=torch.int32)},
-            "`lengths` must be int64 .*, but is torch.int32",
-        ),
-        (
-            {"ids": torch.tensor([3])},
-            r"`ids` must be int64 \(3,\) on the CPU, but is torch.int64 \(1,\)",
-        ),
-        ({"weight": torch.ones(2)}, r"`weight` has shape \(2,\), but must be \(3,\)"),
-        ({"lengths": torch.tensor([9, 1, 2])}, "`lengths` go up to 9, but must be at most 3"),
-        ({"data": {"x": torch.ones(2, 3)}}, "field 'x' has 2 rows, but must have 3"),
-        (
-            {"data": {"x": torch.ones(3, 4)}},
-            r"field 'x' must have 3 timesteps, but has shape \(3, 4\)",
-        ),
-        (
-            {"segments": torch.ones(3, 2)},
-            r"`segments` has shape \(3, 2\), but must be \(spans, 4\)",
-        ),
-        ({"num_tokens": 5}, r"`num_tokens` must be score.sum\(\) = 6, but is 5"),
-    ],
-)
-def test_validate_names_what_does_not_fit(change, message):
-    batch = batch_of()
-    for name, value in change.items():
-        setattr(batch, name, value)
-    with pytest.raises(ConfigError, match=rf"batch: {message}.*\. Check the collator"):
-        batch.validate()
-
-
-def test_validate_looks_at_every_axis():
-    batch = batch_of()
-    batch.data["text"] = torch.ones(3, 5)
-    batch.axes = Axes("time", {"text": "text", "y": None, "id": None})
-    batch.lengths_of = {"text": torch.tensor([1, 4, 2])}
-    with pytest.raises(ConfigError, match=r"field 'text' must have 4 timesteps, but has shape"):
-        batch.validate()
-    assert batch_of().validate()
-
-
 def test_a_layout_says_what_it_knows():
     axes = Axes("frames", {"y": None}, {"x": 1})
     assert axes.along("x") == "frames"
@@ -353,14 +302,3 @@ def test_a_batch_is_iterated_like_a_dict():
     assert {name: batch[name] for name in batch}["note"] == ["n"]
     assert "x" in batch
     assert len(batch) == 1  # rows
-
-
-def test_a_name_that_is_not_there_is_told_with_the_nearest():
-    (batch,) = Loader([{"load": [1, 2, 3], "site": 3}], Windows(2, batch_size=1, horizon=1))
-    for part in (batch, batch.context, batch.future):
-        with pytest.raises(ConfigError, match=r"batch: no field 'laod'; did you mean 'load'\?"):
-            part["laod"]
-        with pytest.raises(KeyError):
-            part["z"]
-    with pytest.raises(ConfigError, match="no field 'site'; there are: load"):
-        batch.context["site"]

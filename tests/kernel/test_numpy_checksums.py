@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.kernel import checksum_functions, numpy_kernel
+from seqdata.kernel import numpy_kernel
 from seqdata.storage.extents import extents_of
 
 BIG = 2**63 - 1
@@ -62,13 +62,6 @@ def test_checksums_refuses_bounds_that_do_not_fit(engine, bounds):
 def test_checksums_refuses_another_algorithm(engine, name):
     with pytest.raises(ValueError, match=r"takes \(data, bounds, out, algorithm\)"):
         engine.checksums(b"", int64(0), np.zeros(0, dtype=np.uint32), name)
-
-
-def test_without_the_wheel_the_twin_has_zlibs_only(monkeypatch):
-    monkeypatch.setattr(checksum_functions, "_load_crc32c", lambda: None)
-    assert checksum_functions.algorithms() == ("crc32",)
-    with pytest.raises(ValueError, match=r"takes \(data, bounds, out, algorithm\)"):
-        checksum_functions.get_checksum("crc32c")
 
 
 def test_the_compiled_kernel_has_both():

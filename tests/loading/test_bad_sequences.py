@@ -9,7 +9,6 @@ import torch
 from seqdata import TBPTT, Bucketed, ConfigError, Fixed, Loader, Packed, Windows, write_store
 from seqdata.errors import DataError, LimitError
 from seqdata.loading.bad_sequences import is_about_data
-from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.transforms.declare import Ragged, columnar
 
 RANDOM = np.random.default_rng(3)
@@ -260,23 +259,3 @@ def test_a_batch_of_which_all_is_bad_has_targets_too(store, policy):
         assert batch["targets"].shape == batch["x"].shape
         masked += not bool(batch.weight.any())
     assert masked
-
-
-def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_path):
-    path = tmp_path / "errors.jsonl"
-
-    def listed(number):
-        tally = ErrorLog(100, path)
-        tally.add(ValueError(f"error {number}"), loader="", epoch=0, batch=0, sequence=number)
-        return len(tally)
-
-    assert listed(1) == 1
-    with path.open("a") as file:
-        file.write('{"cut off')  # by the end of its process
-    assert listed(2) == 2
-    lines = path.read_text("utf-8").splitlines()
-    assert [line[:9] for line in lines] == ['{"error":', '{"cut off', '{"error":']
-    assert json.loads(lines[2])["message"] == "error 2"
-    assert listed(3) == 3  # what lies behind the torn line is read, too
-    assert listed(2) == 3
-    assert len(path.read_text("utf-8").splitlines()) == 4

@@ -7,21 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
 from seqdata.api import concat, open_store, write_store
-from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME, RunFile
-from seqdata.runs.run_record import RunRecord
-from seqdata.storage.splitting import split
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import Crashing, noisy, poor, told
@@ -137,20 +134,6 @@ def test_a_batch_has_the_scales_of_its_rank_and_update(store):
     assert run.model.kept["update_num_tokens"] > run.model.kept["num_tokens"]
 
 
-def test_a_resumed_run_says_where_it_began(store, tmp_path):
-    def data():
-        return SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
-
-    fit(data(), folder=tmp_path / "saved", every=3, max_epochs=1)
-    run = fit(data(), model=Crashing(step=7), max_epochs=1, ckpt=tmp_path / "saved/step=3.ckpt")
-    course = wrote()["run"]
-    assert (course["epoch"], course["position"], course["world_size"]) == (0, 3, 1)
-    assert told(again(7)) == run.model.kept
-    assert again(1).number == 1  # of the run before
-    with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[3, 10\) of 1 ranks"):
-        open_replay(Path(NAME), ReplayRequest(epoch=0, step=2), "train")
-
-
 def test_a_second_fit_that_abandons_an_epoch_says_where_it_begins(store):
     data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
     run = fit(data, max_epochs=3, max_steps=4)
@@ -158,34 +141,6 @@ def test_a_second_fit_that_abandons_an_epoch_says_where_it_begins(store):
     with quietly():
         run.trainer.fit(Recorder(), datamodule=data)
     assert (wrote()["run"]["epoch"], wrote()["run"]["position"]) == (1, 0)
-
-
-def test_an_overfitted_run_replays_its_frozen_epoch(store):
-    data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
-    run = fit(data, model=Crashing(step=1), overfit_batches=2, max_epochs=3)
-    assert told(again(1, epoch=2)) == run.model.kept
-
-
-def test_a_view_keeps_its_numbers_beside_the_file(store):
-    parts = split(open_store(store), {"train": 0.8, "val": 0.2})
-    data = SequenceDataModule(train=parts["train"], val=parts["val"], batching=Bucketed(4))
-    run = fit(data, model=Crashing(step=2), max_epochs=1)
-    assert told(again(2)) == run.model.kept
-    assert wrote()["data"]["train"] == {
-        "view": {"path": store}, "numbers": "seqdata-run-train.npz",
-    }  # fmt: skip
-    numbers = Path("seqdata-run-train.npz")
-    raw = numbers.read_bytes()
-    unsealed = np.load(numbers)["numbers"]
-    for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
-        numbers.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"numbers must lie in .* and cannot be read \("):
-            again(2)
-    np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
-    assert told(again(2)) == run.model.kept
-    numbers.unlink()
-    with pytest.raises(ConfigError, match=r"numbers must lie in 'seqdata-run-train\.npz' beside"):
-        again(2)
 
 
 def test_a_run_of_a_view_needs_no_file_for_its_numbers(store):
@@ -239,24 +194,6 @@ def test_what_lies_in_memory_is_named_and_replayed_where_it_is():
         again(2)
 
 
-def test_data_that_changed_is_refused(store, tmp_path):
-    fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
-    rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40, 1)))
-    write_store(tmp_path / "store", rows, overwrite=True)
-    message = r"the data of `train` has fingerprint '\w+', must have '\w+' as when the run began"
-    with pytest.raises(FingerprintMismatch, match=message):
-        again(0)
-
-
-def test_a_policy_that_plans_otherwise_is_refused(store):
-    fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
-    plain = wrote()
-    plain["data"]["batching"]["options"]["batch_size"] = 5
-    Path(NAME).write_text(yaml.safe_dump(plain))
-    with pytest.raises(PlanError, match=r"the plan of epoch 0 has fingerprint .* must have"):
-        again(0)
-
-
 def test_only_what_a_kind_needs_keeps_it_from_being_replayed(store):
     data = SequenceDataModule(
         train=store, val=sequences(4), batching=Bucketed(4), eval_batching=Odd(lambda: 2)
@@ -292,30 +229,10 @@ def test_a_quick_look_writes_no_file(store):
     assert data.replay_command(epoch=0, batch=1) == "data.replay(epoch=0, batch=1)"
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
-    (tmp_path / "file").write_text("")
-    file = described({})
-    record = RunRecord()
-    with pytest.warns(SeqDataWarning, match=r"seqdata-run\.yaml cannot be written \(.*\), must be"):
-        record.begin_fit(file, tmp_path / "file" / "logs", is_writer=True)
-    assert record.make_command("train", None, 1, 2) == "data.replay(epoch=1, batch=2)"
-
-
 def described(data: dict) -> RunFile:
     return RunFile(
         geometry=FitGeometry(), data=data, fingerprints={}, plan="", versions={}, trainer={}
     )
-
-
-def test_a_file_elsewhere_is_named_by_its_whole_path(tmp_path):
-    record = RunRecord()
-    record.begin_fit(described({}), tmp_path / "my logs", is_writer=False)
-    assert record.make_command("train", None, 1, 2) == (
-        f"seqdata replay '{tmp_path.relative_to(Path.cwd()) / 'my logs' / NAME}' "
-        "--epoch 1 --batch 2"
-    )
-    record.begin_fit(described({}), Path("/elsewhere"), is_writer=False)
-    assert record.make_command("train", None, 1, 2).startswith(f"seqdata replay /elsewhere/{NAME} ")
 
 
 @pytest.mark.parametrize(

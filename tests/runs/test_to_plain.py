@@ -12,14 +12,11 @@ import pytest
 import yaml
 
 import seqdata
-from seqdata.api import write_store
 from seqdata.collators.collate_fn import Samples
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.policies.fixed import Fixed
-from seqdata.runs.data_refs import DataRefWriter
 from seqdata.runs.to_plain import PlainReader, PlainWriter
-from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy
 from tests.preloaded import python
@@ -195,49 +192,6 @@ def test_functions_of_a_prompt_are_named(tmp_path):
     (own, _), _, _ = script(tmp_path, "if __name__ == '__main__':", "-c", code)
     assert own == {"unreplayable": "own was defined at a prompt or in a notebook; define it in a "
                    "module"}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (MemoryStore.of([[1.0]]), "train: data in memory (1 in a MemoryStore) lies at no path"),
-        (MemoryStore.of([[1.0]]).take([0]), "train: data in memory (1 in a MemoryStore) lies at"),
-        (iter([[1.0]]), "train: data in memory (in a list_iterator) lies at no path"),
-        (type("Set", (), {"__len__": len, "__getitem__": len})(), "train: a Dataset (Set) lies at"),
-    ],
-)
-def test_data_that_lies_nowhere_is_named(data, why):
-    places = DataRefWriter(PlainWriter(), "seqdata-run")
-    places.to_plain(data, "train")
-    assert places.writer.missing[0].startswith(why)
-
-
-def test_locations_are_written_so_that_they_hold_from_any_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    places = DataRefWriter(PlainWriter(), "seqdata-run")
-    assert places.to_plain("store", "train") == {"path": str(Path.cwd() / "store")}
-    assert places.to_plain(Path("~/store"), "train") == {"path": str(tmp_path / "store")}
-    assert places.to_plain("s3://bucket/store", "train") == {"path": "s3://bucket/store"}
-
-
-def test_files_beside_have_plain_names_of_their_own(tmp_path):
-    store = write_store(tmp_path / "store", [[1.0], [2.0]])
-    places = DataRefWriter(PlainWriter(), "seqdata-run")
-    for name in ("val.a/b", "val.a b", "val.../c"):
-        places.to_plain(store.take([1, 0]), name)
-    assert sorted(places.side_files) == [
-        "seqdata-run-val-a-b-1.npz", "seqdata-run-val-a-b.npz", "seqdata-run-val-c.npz",
-    ]  # fmt: skip
-
-
-def test_a_view_of_very_many_is_not_kept(monkeypatch, tmp_path):
-    from seqdata.runs import data_refs as module
-
-    monkeypatch.setattr(module, "MOST_NUMBERS", 1)
-    store = write_store(tmp_path / "store", [[1.0], [2.0]])
-    places = DataRefWriter(PlainWriter(), "seqdata-run")
-    places.to_plain(store.take([1, 0]), "train")
-    assert places.writer.missing == ["train: a view of 2 sequences, more than 1"]
 
 
 def test_paths_of_earlier_releases_are_still_read():

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Store
@@ -16,7 +14,7 @@ from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
-from seqdata.storage.text_bytes import SupportsRawTexts, concat_texts, format_decimals
+from seqdata.storage.text_bytes import SupportsRawTexts
 from seqdata.storage.views import View
 
 
@@ -278,21 +276,6 @@ def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
     assert sum(sizes) == 1_600
     monkeypatch.undo()
     assert numbers(parts["a"]) == numbers(split(store, {"a": 0.5, "b": 0.5}, by="doc")["a"])
-
-
-@given(st.lists(st.integers(0, (1 << 63) - 1)))
-def test_decimals_are_those_of_str(wanted):
-    values, offsets = format_decimals(np.array(wanted, dtype=np.int64))
-    expected = concat_texts(str(one) for one in wanted)
-    assert values.tobytes() == expected[0].tobytes()
-    assert offsets.tolist() == expected[1].tolist()
-
-
-@pytest.mark.parametrize("edge", [10**power + more for power in range(1, 19) for more in (-1, 0)])
-def test_decimals_change_their_width_at_powers_of_ten(edge):
-    values, offsets = format_decimals(np.array([edge, 0, edge]))
-    assert values.tobytes() == b"%d0%d" % (edge, edge)
-    assert len(offsets) == 4
 
 
 def test_the_texts_of_a_sequence_that_is_not_there_are_an_error(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.protocols import Store
-from seqdata.storage import store_repr
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
@@ -248,23 +247,6 @@ def test_parts_are_split_by_renamed_fields():
         assert [found[name].numbers.tolist() for name in "ab"] == [
             due[name].numbers.tolist() for name in "ab"
         ]
-
-
-def test_a_store_is_text_with_fields_and_lengths(monkeypatch):
-    store = MemoryStore.of(ROWS, axes=AXES)
-    assert repr(store).splitlines() == [
-        "MemoryStore(7 sequences)",
-        "  id    str      per sequence",
-        "  x     float32  (time, 2)",
-        "  text  uint8    (text,)",
-        "  y     int32    per sequence",
-        "  note  str      per sequence",
-        "  lengths along 'time': 0 ███████ 6, median 3",
-        "  lengths along 'text': 1 ███████ 7, median 4",
-    ]
-    assert "there are no sequences" in repr(store.take([]))
-    monkeypatch.setattr(store_repr, "MAX_SAMPLED_LENGTHS", 3)
-    assert repr(store.select("x")).endswith("0 █  █  █ 6, median 3 (of 3 of them)")
 
 
 def test_a_store_is_a_table_in_a_notebook():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from seqdata.cli._report.console import format_bytes
 from seqdata.cli._report.statistics import compute_world_stats
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
@@ -75,11 +74,3 @@ def test_balance_is_near_one_for_batches_of_like_length():
     plan = Bucketed(8).plan(index, seed=0, epoch=0)
     for one in compute_world_stats(plan, plan.measures, [2, 4, 8]):
         assert 1.0 < one.balance < 1.05
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (1 << 41, "2.0 TiB")],
-)
-def test_sizes_are_written_for_people(count, text):
-    assert format_bytes(count) == text

@@ -7,56 +7,9 @@ import pytest
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
-from seqdata import ConfigError, Fixed, Loader, RankConsistency
-from seqdata.lightning.callbacks._support.digests import digest_tensors
-from seqdata.lightning.callbacks._support.duplicates import (
-    SeenBatch,
-    describe_duplicates,
-    digest_batch,
-)
+from seqdata import ConfigError, RankConsistency
 from seqdata.lightning.callbacks.consistency import _iterate_tensors, _make_difference_error
-from tests.lightning.harness import QUIET, data_of, fit, sequences
-
-TYPES = [
-    torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
-    torch.float64, torch.complex64, torch.complex128,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_equal_tensors_have_equal_digests_and_any_other_another(dtype):
-    one = torch.arange(60).reshape(4, 15).to(dtype)
-    (digest,) = digest_tensors([one])
-    assert digest_tensors([one.clone(), one.t().contiguous().t(), one[:, 1:]])[:2] == [digest] * 2
-    changed = one.clone()
-    changed[3, 14] = 0
-    assert digest_tensors([changed, one[:, 1:], one.flip(0)]).count(digest) == 0
-
-
-def test_the_last_bit_of_one_of_many_values_is_seen():
-    one = torch.ones(3_000_000)
-    two = one.clone()
-    two[2_999_998] = torch.nextafter(two[0], torch.tensor(2.0))
-    (first, second) = digest_tensors([one, two])
-    assert first != second
-
-
-def test_two_values_that_change_places_are_seen():
-    one = torch.arange(2_500_000)
-    two = one.clone()
-    two[[7, 2_400_000]] = one[[2_400_000, 7]]
-    assert len(set(digest_tensors([one, two]))) == 2
-
-
-def test_zeros_are_told_from_other_zeros_by_their_sign_and_nan_is_like_itself():
-    nan = torch.tensor([float("nan"), 0.0])
-    one, two, three = digest_tensors([nan, nan.clone(), torch.tensor([float("nan"), -0.0])])
-    assert one == two != three
-
-
-def test_nothing_has_a_digest_too():
-    assert digest_tensors([]) == []
-    assert len(digest_tensors([torch.empty(0), torch.tensor(3.0)])) == 2
+from tests.lightning.harness import QUIET, data_of, fit
 
 
 def test_parameters_come_first_then_buffers_without_running_statistics():
@@ -126,31 +79,3 @@ def test_ignored_names_must_not_be_one_text():
     wanted = "RankConsistency: `ignore` is 'head', must be a tuple of names; pass ('head',)"
     with pytest.raises(ConfigError, match=f"^{re.escape(wanted)}$"):
         RankConsistency(ignore="head")
-
-
-def test_the_same_batch_of_several_replicas_is_named_and_of_one_replica_is_not():
-    one, two = digest_batch(torch.ones(3)), digest_batch({"x": [torch.ones(4)]})
-    told = describe_duplicates(
-        [
-            SeenBatch(0, one),
-            SeenBatch(1, two),
-            SeenBatch(2, one),
-            SeenBatch(3, two),
-            SeenBatch(4, (7,)),
-        ]
-    )
-    assert told.startswith("in the first step ranks 0, 2; 1, 3 have the same batch, must have")
-    assert (
-        describe_duplicates(
-            [SeenBatch(0, one), SeenBatch(0, one), SeenBatch(1, two), SeenBatch(1, two)]
-        )
-        == ""
-    )
-    assert describe_duplicates([SeenBatch(0, ()), SeenBatch(1, ())]) == ""
-
-
-def test_a_batch_of_filler_has_no_digest():
-    (batch,) = Loader(sequences(4), Fixed(4))
-    assert digest_batch(batch)
-    batch.weight = torch.zeros(4)
-    assert digest_batch(batch) == ()

@@ -15,7 +15,6 @@ from seqdata import Bucketed, DataMonitor, SeqDataWarning, Windows
 from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
 from seqdata.lightning.callbacks._support.batch_facts import get_facts, get_train_loader
-from seqdata.lightning.callbacks._support.step_stats import StepStats
 from seqdata.lightning.trainer_loader import IterationStart, TrainerLoader
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import RunPosition
@@ -261,22 +260,3 @@ def fit_loader(loader, *callbacks, model=None):
     options = {**QUIET, "enable_checkpointing": False, "callbacks": list(callbacks)}
     with quietly():
         pl.Trainer(**options, max_epochs=1).fit(model or Careless(), loader)
-
-
-def test_nothing_was_done_in_no_time():
-    assert (
-        StepStats().tokens_per_second == StepStats().padding_share == StepStats().wait_share == 0.0
-    )
-
-
-def test_figures_are_added_up_and_the_largest_kept():
-    one = StepStats(steps=1, seconds=2.0, waited=1.0, tokens=3, real=4, padded=8, largest=8)
-    two = StepStats(
-        steps=1, seconds=2.0, waited=0.0, tokens=1, real=2, padded=4, largest=4, peak_bytes=9
-    )
-    assert one + two == StepStats(
-        steps=2, seconds=4.0, waited=1.0, tokens=4, real=6, padded=12, largest=8, peak_bytes=9
-    )
-    assert (one + two).tokens_per_second == 1.0
-    assert (one + two).padding_share == 0.5
-    assert (one + two).wait_share == 0.25

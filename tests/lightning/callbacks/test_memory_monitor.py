@@ -1,10 +1,7 @@
 """RankMemoryMonitor: figures of every rank, one warning, and what is said where memory ran out."""
 
 import re
-import resource
 import warnings
-from dataclasses import replace
-from pathlib import Path
 
 import lightning.pytorch as pl
 import numpy as np
@@ -14,15 +11,10 @@ from lightning.pytorch.loggers import CSVLogger
 
 import seqdata
 from seqdata import Bucketed, ConfigError, Fixed, RankMemoryMonitor, SeqDataWarning
-from seqdata.lightning.callbacks._support.out_of_memory import is_out_of_memory
-from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
-from seqdata.lightning.callbacks._support.skew import describe_skew
-from seqdata.lightning.callbacks._support.step_stats import StepStats
 from tests.lightning.callbacks.test_data_monitor import Bare, Careless, fit_loader, logged
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 MIB = 1 << 20
-EVEN = StepStats(steps=20, seconds=10.0, waited=0.5, tokens=800, real=900, padded=1000, largest=60)
 
 
 class Full(Recorder):
@@ -93,16 +85,6 @@ def test_steps_are_counted_across_epochs():
     monitor = RankMemoryMonitor(every_n_steps=5)
     fit(data_of(23, val=3), max_epochs=3, callbacks=(monitor,), val_check_interval=2)
     assert [one.steps for one in monitor.ranks] == [3]  # 18 = 3 x 5 + 3
-
-
-@pytest.mark.slow
-def test_the_peak_of_a_process_is_the_most_it_ever_had():
-    before = get_peak_bytes(torch.device("cpu"))
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    held = np.ones(before - resident + 64 * MIB, dtype=np.int8)
-    assert get_peak_bytes(torch.device("cpu")) >= before + 32 * MIB
-    del held
-    assert get_peak_bytes(torch.device("cpu")) >= before + 32 * MIB
 
 
 def test_out_of_memory_tells_batch_shape_ids_budget_and_command(tmp_path):
@@ -228,80 +210,9 @@ def test_ids_are_shown_as_far_as_a_person_reads():
     assert f"ids {', '.join(map(str, ids[:20]))}, …. No batch" in note
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (torch.OutOfMemoryError("any text"), True),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
-        (MemoryError(), True),
-        (RuntimeError("shapes do not match"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_what_is_out_of_memory_and_what_is_not(error, expected):
-    assert is_out_of_memory(error) is expected
-
-
 def test_another_error_gets_no_note():
     model = Full(at=1, error=RuntimeError("shapes do not match"))
     assert notes_of(model, data_of(val=None)) == []
-
-
-def test_ranks_alike_are_not_warned_of():
-    assert describe_skew([EVEN], 1.25) is None
-    assert describe_skew([EVEN, replace(EVEN, padded=1240, waited=2.0)], 1.25) is None
-    assert describe_skew([StepStats(steps=20, seconds=1.0)] * 3, 1.25) is None
-
-
-def test_a_rank_with_more_timesteps_is_named_with_its_cause():
-    ranks = [EVEN, replace(EVEN, padded=1300), EVEN]
-    assert describe_skew(ranks, 1.25) == (
-        "rank 1 had 1.30 times the timesteps of the other ranks (1300 beside 1000 after padding, in"
-        " 20 steps), must be at most 1.25 times; the cause is its batches: batch by what they cost "
-        "(TokenBudget), or deal a multiple of the ranks as lanes"
-    )
-    assert describe_skew(ranks, 1.4) is None
-
-
-def test_a_rank_with_more_memory_is_named_with_its_cause():
-    ranks = [replace(EVEN, peak_bytes=size << 30) for size in (2, 2, 3)]
-    told = (
-        "rank 2 has taken 1.50 times the memory of the other ranks (3.00 GiB beside 2.00 GiB), must"
-        " be at most 1.25 times; "
-    )
-    assert describe_skew(ranks, 1.25) == told + (
-        "the cause is not its batches (the largest has 60 timesteps after padding, beside 60): look"
-        " for outputs that are kept there, and for others on its device"
-    )
-    ranks[2] = replace(ranks[2], largest=90)
-    assert describe_skew(ranks, 1.25) == told + (
-        "the cause is its largest batch of 90 timesteps after padding, beside 60: batch by what "
-        "they cost (TokenBudget)"
-    )
-
-
-def test_a_little_memory_more_is_no_cause():
-    assert describe_skew([replace(EVEN, peak_bytes=size * MIB) for size in (1, 50)], 1.25) is None
-
-
-def test_a_rank_that_waits_for_data_is_named_with_its_cause():
-    ranks = [replace(EVEN, waited=4.0), EVEN]
-    assert describe_skew(ranks, 1.25) == (
-        "rank 0 waited 4.00 s of 10.00 s for data, the other ranks 0.50 s (in 20 steps): steps must"
-        " not be more than 1.25 times longer by that; the cause is its data: more `num_workers` or "
-        "`prefetch` there, or look at its disk"
-    )
-    quick = [replace(one, seconds=0.02, waited=one.waited / 1000) for one in ranks]
-    assert describe_skew(quick, 1.25) is None  # noise of a few milliseconds
-
-
-def test_timesteps_come_before_memory_and_memory_before_waiting():
-    ranks = [EVEN, replace(EVEN, padded=2000, peak_bytes=8 << 30, waited=8.0)]
-    ranks[0] = replace(EVEN, peak_bytes=4 << 30)
-    assert describe_skew(ranks, 1.25).startswith("rank 1 had 2.00 times the timesteps")
-    ranks[1] = replace(ranks[1], padded=1000)
-    assert describe_skew(ranks, 1.25).startswith("rank 1 has taken 2.00 times the memory")
 
 
 def test_one_process_is_never_skewed():

@@ -1,12 +1,8 @@
 """What ranks are told of each other, in words; how they tell it is in ``tests/distributed``."""
 
-import re
-
 import pytest
-import torch
 
 from seqdata.lightning.ranks.collect import describe_differences
-from seqdata.lightning.ranks.environment import get_environment, get_versions
 
 
 def test_equal_facts_have_no_difference():
@@ -30,24 +26,3 @@ def test_equal_facts_have_no_difference():
 )
 def test_each_difference_is_told_with_its_ranks(facts, text):
     assert describe_differences(facts) == text
-
-
-def test_versions_and_settings_are_plain_and_known():
-    assert set(get_versions()) == {"python", "seqdata", "torch", "lightning", "numpy"}
-    assert all(isinstance(one, str) and one[0].isdigit() for one in get_versions().values())
-    found = get_environment()
-    assert {type(one) for one in found.values()} <= {str, int, bool, type(None)}
-    assert isinstance(found["plugins"], str)
-
-
-def test_the_device_is_told_by_its_kind_and_instructions():
-    told = get_environment(torch.device("cpu"))
-    assert told["device"] == "cpu"
-    assert told["vector instructions"]
-    assert get_environment()["device"] is None
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")
-def test_a_card_is_told_by_its_model_and_size():
-    told = get_environment(torch.device("cuda", 0))
-    assert re.fullmatch(r"NVIDIA .*, \d+ processors, \d+ MiB", told["device"])

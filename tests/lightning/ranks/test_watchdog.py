@@ -1,8 +1,6 @@
 """What a watcher says of ranks, and what becomes of errors that cannot travel."""
 
 import logging
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -12,11 +10,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import DistNetworkError
 
-from seqdata.errors import DecodeError, PeerFailedError
-from seqdata.lightning.ranks.lockstep import _make_report, _rebuild_error
-from seqdata.lightning.ranks.peers import LostRank, describe_own_process, find_lost_ranks
+from seqdata.errors import PeerFailedError
+from seqdata.lightning.ranks.peers import describe_own_process
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog
-from seqdata_testing.waiting import patient, until, within
+from seqdata_testing.waiting import patient, within
 
 
 @pytest.fixture
@@ -31,51 +28,6 @@ def sleeper():
 
 def watcher(*peers):
     return RankWatchdog(None, peers, 0, RankTimeouts())
-
-
-def test_a_peer_that_runs_has_not_fallen(sleeper):
-    peer, _ = sleeper
-    assert find_lost_ranks([describe_own_process(0), peer], 0) == []
-
-
-def test_a_peer_that_is_stopped_or_has_ended_is_told(sleeper):
-    peer, process = sleeper
-    process.send_signal(signal.SIGSTOP)
-    assert until(lambda: find_lost_ranks([describe_own_process(0), peer], 0))
-    stopped = LostRank(1, f"its process {peer.pid} is stopped")
-    assert find_lost_ranks([describe_own_process(0), peer], 0) == [stopped]
-    process.kill()
-    process.wait(timeout=patient())
-    assert find_lost_ranks([describe_own_process(0), peer], 0) == [
-        LostRank(1, f"its process {peer.pid} has ended")
-    ]
-
-
-def test_a_process_that_took_the_number_of_a_peer_is_not_the_peer(sleeper):
-    peer, _ = sleeper
-    (fallen,) = find_lost_ranks(
-        [describe_own_process(0), replace(peer, start_ticks=peer.start_ticks - 1)], 0
-    )
-    assert fallen.cause.endswith("has ended")
-
-
-def test_a_peer_of_another_machine_cannot_be_looked_at(sleeper):
-    peer, process = sleeper
-    process.kill()
-    process.wait(timeout=patient())
-    assert find_lost_ranks([describe_own_process(0), replace(peer, host="elsewhere")], 0) == []
-
-
-def test_a_rank_that_cannot_be_told_is_another_one():
-    told = watcher(
-        describe_own_process(0), replace(describe_own_process(1), host="elsewhere")
-    ).make_lost_error(RuntimeError("[/a/b/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"))
-    cause = "RuntimeError: Connection closed by peer [10.0.0.7]:4321"
-    assert str(told) == (
-        f"ranks: rank 0 has lost another rank: {cause}. All ranks must run; begin again from the "
-        "latest checkpoint"
-    )
-    assert told.facts == {"cause": cause}
 
 
 GLOO = "[/a/gloo/transport/tcp/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"
@@ -127,32 +79,3 @@ def test_what_ends_a_process_is_logged_too(caplog, capsys):
         watcher(describe_own_process(0))._report(PeerFailedError("ranks: so it is"))
     assert caplog.messages == ["PeerFailedError: ranks: so it is"]
     assert capsys.readouterr().err == "PeerFailedError: ranks: so it is\n"
-
-
-class Local(Exception):
-    """An error that one rank makes, and another may not know."""
-
-    def __reduce__(self):
-        return made, (os.getpid(),)
-
-
-def made(pid):
-    if pid != int(os.environ.get("MADE", pid)):
-        raise LookupError("there is no such thing here")
-    return Local("local")
-
-
-def test_an_error_that_cannot_be_made_on_another_rank_is_told_in_words(monkeypatch):
-    told = _make_report(3, Local("local"), None)
-    monkeypatch.setenv("MADE", "0")
-    error = _rebuild_error(told, 2)
-    assert isinstance(error, PeerFailedError)
-    assert str(error) == (
-        "ranks: rank 2 failed: Local: local (it cannot be made here: there is no such thing here)"
-    )
-
-
-def test_an_error_of_ours_arrives_with_class_text_facts_and_rank():
-    error = _rebuild_error(_make_report(3, DecodeError.at("field 'x' is bad", shard=7), None), 2)
-    assert type(error) is DecodeError
-    assert (str(error), error.facts) == ("rank 2: field 'x' is bad", {"shard": 7, "rank": 2})

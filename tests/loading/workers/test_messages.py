@@ -9,7 +9,6 @@ from seqdata.batch.axes import Axes
 from seqdata.errors import LimitError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.loading.step_requests import StepRequest
-from seqdata.loading.workers import shared_slots as slots
 from seqdata.loading.workers.messages import (
     ColumnsMessage,
     count_request_bytes,
@@ -17,7 +16,7 @@ from seqdata.loading.workers.messages import (
     unpack_columns,
     write_requests,
 )
-from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER, SharedSlots
+from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER
 from seqdata.storage.array_column import ArrayColumn
 
 CASES = settings().max_examples
@@ -164,19 +163,3 @@ def test_a_column_of_another_dtype_is_not_filled():
     column = unpack_columns(slot, slot[parcel.size :], get_kernel())[0]["x"]
     with pytest.raises(ValueError, match=r"fill: `out` must be int64, but is float32. Make it so"):
         column.fill(np.zeros(3, dtype=np.float32), np.array([0, 3]), None)
-
-
-def test_slots_and_lines_of_status_do_not_touch_each_other():
-    arena = SharedSlots.allocate(3, 4, 1 << 13)
-    for number in range(4):
-        arena.view_slot(number)[:] = bytes([number + 1]) * (1 << 13)
-    arena.view_status()[:] = 99
-    for number in range(4):
-        assert bytes(arena.view_slot(number)) == bytes([number + 1]) * (1 << 13)
-        table, done = (
-            slots.view_answer_table(arena.view_slot(number)),
-            slots.view_num_done(arena.view_slot(number)),
-        )
-        assert table.shape == (MAX_REQUESTS, 3)
-        assert 8 * (table.size + done.size) <= SLOT_HEADER
-    assert (arena.view_status() == 99).all()

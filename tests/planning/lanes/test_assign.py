@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.planning.lanes.assign import SwapLimits, assign_lanes, make_queues
-from seqdata.planning.lanes.step_table import count_live_before
 from seqdata.planning.randomness import Draw
 
 sizes_of = st.lists(st.integers(1, 30), max_size=60)
@@ -60,9 +59,3 @@ def test_an_epoch_holds_every_sequence_once_and_ends_when_every_other_does(
     loads = [int(sizes[made.members[a:b]].sum()) for a, b in pairwise(edges)]
     assert len(loads) == lanes
     assert most - unit < max(loads) <= most
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.lists(st.integers(0, 12)))
-def test_rows_that_are_not_idle_are_counted(loads, steps):
-    told = count_live_before(np.array(loads), np.array(steps, dtype=np.int64))
-    assert told.tolist() == [sum(min(load, step) for load in loads) for step in steps]

@@ -4,18 +4,14 @@ import gc
 import logging
 import multiprocessing
 import os
-import re
 import sys
-import types
 import weakref
 
 import pytest
 
-from seqdata import ConfigError, FingerprintMismatch, MissingShardError, Remote, RemoteReadError
+from seqdata import ConfigError, FingerprintMismatch, Remote, RemoteReadError
 from seqdata.runs.data_refs import make_absolute
-from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
-from seqdata.storage.remote.retry import retry
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url
 from seqdata_testing.faults import network
@@ -42,90 +38,11 @@ def quick(tmp_path, **options):
 PASSING = [network.unavailable, network.reset, network.short]
 
 
-@pytest.mark.parametrize("fault", PASSING)
-def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, fault):
-    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(20)))
-    web.fault = fault(2)
-    with caplog.at_level(logging.WARNING, "seqdata.remote"):
-        assert files.read("file.bin", 10, 5000) == CONTENT[10:5000]
-    lines = [one.getMessage() for one in caplog.records if one.name == "seqdata.remote"]
-    assert len(lines) == 2
-    assert re.search(r'\("file\.bin"\), bytes 10\.\.5000: .*; attempt 1 failed, retry in', lines[0])
-
-
-@pytest.mark.parametrize("fault", PASSING)
-@pytest.mark.slow
-def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp_path, fault):
-    files = make_remote_files(web.url, quick(tmp_path))
-    web.fault = fault()
-    with (
-        within(15),
-        pytest.raises(
-            RemoteReadError, match=r"could not be read \(.*; tried \d+ times\)"
-        ) as caught,
-    ):
-        files.read("file.bin", 10, 5000)
-    facts = caught.value.facts
-    assert (facts["file"], facts["offset"], facts["length"]) == ("file.bin", 10, 4990)
-    assert facts["attempts"] >= 2
-
-
 def test_a_body_that_crawls_is_given_up_in_time(web, tmp_path):
     files = make_remote_files(web.url, quick(tmp_path, stall_seconds=patient(0.5)))
     web.fault = network.slow(1000)
     with within(15), pytest.raises(RemoteReadError, match="FSTimeoutError"):
         files.read("file.bin", 0, len(CONTENT))
-
-
-def test_a_refusal_is_an_error_at_once(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
-    web.fault = network.refused()
-    with pytest.raises(RemoteReadError, match=r"403.*tried once\)\. Check address, permissions"):
-        files.read("file.bin", 0, 10)
-    with pytest.raises(RemoteReadError, match="403"):
-        files.stat("file.bin")
-
-
-class ToldError(Exception):
-    """What a transport raises for an answer; each has its own place for the status."""
-
-
-TOLD = {
-    "aiohttp": lambda status: {"status": status},
-    "adlfs": lambda status: {"status_code": status},
-    "gcsfs": lambda status: {"code": status},
-    "huggingface_hub": lambda status: {"response": types.SimpleNamespace(status_code=status)},
-}
-
-
-@pytest.mark.parametrize("transport", TOLD)
-@pytest.mark.parametrize(
-    ("status", "kind", "attempts"),
-    [(401, RemoteReadError, 1), (403, RemoteReadError, 1), (404, MissingShardError, 1),
-     (429, RemoteReadError, 3), (503, RemoteReadError, 3)],
-)  # fmt: skip
-def test_the_status_counts_wherever_a_transport_tells_it(
-    tmp_path, transport, status, kind, attempts
-):
-    calls = []
-
-    def call(seconds):
-        calls.append(seconds)
-        error = ToldError("no")
-        vars(error).update(TOLD[transport](status))
-        raise error
-
-    with pytest.raises(kind):
-        retry(call, DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=patient(0.6)))
-    assert len(calls) == 1 if attempts == 1 else len(calls) > 1
-
-
-def test_what_is_not_there_is_said_at_once(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
-    with pytest.raises(MissingShardError, match=r'\("nope"\).*is not there\. Restore it'):
-        files.stat("nope")
-    with pytest.raises(MissingShardError):
-        files.read("nope", 0, 1)
 
 
 def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_path):

@@ -1,0 +1,17 @@
+"""What doctor sees of a machine: its traps, and that they are not there."""
+
+from seqdata.cli._doctor.machine import check_machine, inspect_machine
+from tests.cli.test_doctor import of
+
+
+def test_a_kernel_that_was_chosen_is_unset(monkeypatch):
+    monkeypatch.setenv("SEQDATA_KERNEL", "numpy")
+    found = of(check_machine(inspect_machine(), shards=1, workers=0), "kernel")
+    assert (found.state, found.fix) == ("warn", "unset SEQDATA_KERNEL")
+
+
+def test_the_machine_is_looked_at():
+    here = inspect_machine()
+    assert here.cores >= 1
+    assert here.kernel in ("c", "numpy")
+    assert "spawn" in here.methods

@@ -1,0 +1,25 @@
+"""The list of errors in a file: each line for itself."""
+
+import json
+
+from seqdata.loading.error_log import ErrorLog
+
+
+def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_path):
+    path = tmp_path / "errors.jsonl"
+
+    def listed(number):
+        tally = ErrorLog(100, path)
+        tally.add(ValueError(f"error {number}"), loader="", epoch=0, batch=0, sequence=number)
+        return len(tally)
+
+    assert listed(1) == 1
+    with path.open("a") as file:
+        file.write('{"cut off')  # by the end of its process
+    assert listed(2) == 2
+    lines = path.read_text("utf-8").splitlines()
+    assert [line[:9] for line in lines] == ['{"error":', '{"cut off', '{"error":']
+    assert json.loads(lines[2])["message"] == "error 2"
+    assert listed(3) == 3  # what lies behind the torn line is read, too
+    assert listed(2) == 3
+    assert len(path.read_text("utf-8").splitlines()) == 4

@@ -1,0 +1,57 @@
+"""Files of NumPy: an array each."""
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+from seqdata.errors import DecodeError
+from seqdata.readers.npy import read_npy
+from seqdata.readers.source import ReadOptions, find_files
+from tests.readers.test_raw import OPTIONS
+
+
+def test_npy_is_an_array_per_file(tmp_path):
+    array = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "a.npy", array)
+    (one,) = read_npy(find_files(tmp_path), ReadOptions(field="mel"))
+    assert one["id"] == "a.npy"
+    assert one["mel"].dtype == np.float32
+    assert one["mel"].tolist() == array.tolist()
+
+
+class Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("the pickle was run",)
+
+
+def archive():
+    out = io.BytesIO()
+    np.savez(out, a=np.zeros(2))
+    return out.getvalue()
+
+
+def saved(array, **options):
+    out = io.BytesIO()
+    np.save(out, array, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no array", "cannot be read"),
+        (b"", "cannot be read"),
+        (pickle.dumps(Bomb()), "cannot be read"),
+        (saved(np.array([Bomb()], dtype=object), allow_pickle=True), "cannot be read .Object"),
+        (saved(np.float32(3)), "holds a single number"),
+        (archive(), "is an archive of several arrays"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused(tmp_path, content, message):
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(
+        DecodeError, match=rf"a\.npy': {message}.*, but must be a \.npy file of one"
+    ):
+        list(read_npy(find_files(tmp_path), OPTIONS))

@@ -1,0 +1,87 @@
+"""A batch of a run is made again from its file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from seqdata.api import open_store, write_store
+from seqdata.errors import ConfigError, FingerprintMismatch, PlanError
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.bucketed import Bucketed
+from seqdata.runs.locate_batch import ReplayRequest
+from seqdata.runs.replay import open_replay
+from seqdata.runs.run_file import NAME
+from seqdata.storage.splitting import split
+from tests.lightning.crashing import Crashing, told
+from tests.lightning.harness import fit, sequences
+from tests.runs.test_run_file import again, wrote
+
+
+@pytest.fixture
+def store(tmp_path) -> str:
+    """Forty short sequences."""
+    rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40)))
+    write_store(tmp_path / "store", rows)
+    return str(tmp_path / "store")
+
+
+def test_a_resumed_run_says_where_it_began(store, tmp_path):
+    def data():
+        return SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
+
+    fit(data(), folder=tmp_path / "saved", every=3, max_epochs=1)
+    run = fit(data(), model=Crashing(step=7), max_epochs=1, ckpt=tmp_path / "saved/step=3.ckpt")
+    course = wrote()["run"]
+    assert (course["epoch"], course["position"], course["world_size"]) == (0, 3, 1)
+    assert told(again(7)) == run.model.kept
+    assert again(1).number == 1  # of the run before
+    with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[3, 10\) of 1 ranks"):
+        open_replay(Path(NAME), ReplayRequest(epoch=0, step=2), "train")
+
+
+def test_an_overfitted_run_replays_its_frozen_epoch(store):
+    data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
+    run = fit(data, model=Crashing(step=1), overfit_batches=2, max_epochs=3)
+    assert told(again(1, epoch=2)) == run.model.kept
+
+
+def test_a_view_keeps_its_numbers_beside_the_file(store):
+    parts = split(open_store(store), {"train": 0.8, "val": 0.2})
+    data = SequenceDataModule(train=parts["train"], val=parts["val"], batching=Bucketed(4))
+    run = fit(data, model=Crashing(step=2), max_epochs=1)
+    assert told(again(2)) == run.model.kept
+    assert wrote()["data"]["train"] == {
+        "view": {"path": store}, "numbers": "seqdata-run-train.npz",
+    }  # fmt: skip
+    numbers = Path("seqdata-run-train.npz")
+    raw = numbers.read_bytes()
+    unsealed = np.load(numbers)["numbers"]
+    for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
+        numbers.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"numbers must lie in .* and cannot be read \("):
+            again(2)
+    np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
+    assert told(again(2)) == run.model.kept
+    numbers.unlink()
+    with pytest.raises(ConfigError, match=r"numbers must lie in 'seqdata-run-train\.npz' beside"):
+        again(2)
+
+
+def test_data_that_changed_is_refused(store, tmp_path):
+    fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
+    rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40, 1)))
+    write_store(tmp_path / "store", rows, overwrite=True)
+    message = r"the data of `train` has fingerprint '\w+', must have '\w+' as when the run began"
+    with pytest.raises(FingerprintMismatch, match=message):
+        again(0)
+
+
+def test_a_policy_that_plans_otherwise_is_refused(store):
+    fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
+    plain = wrote()
+    plain["data"]["batching"]["options"]["batch_size"] = 5
+    Path(NAME).write_text(yaml.safe_dump(plain))
+    with pytest.raises(PlanError, match=r"the plan of epoch 0 has fingerprint .* must have"):
+        again(0)

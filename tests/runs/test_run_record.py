@@ -1,0 +1,30 @@
+"""Where a run file is written, and how it is named in a command."""
+
+from pathlib import Path
+
+import pytest
+
+from seqdata.errors import SeqDataWarning
+from seqdata.runs.run_file import NAME
+from seqdata.runs.run_record import RunRecord
+from tests.runs.test_run_file import described
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    file = described({})
+    record = RunRecord()
+    with pytest.warns(SeqDataWarning, match=r"seqdata-run\.yaml cannot be written \(.*\), must be"):
+        record.begin_fit(file, tmp_path / "file" / "logs", is_writer=True)
+    assert record.make_command("train", None, 1, 2) == "data.replay(epoch=1, batch=2)"
+
+
+def test_a_file_elsewhere_is_named_by_its_whole_path(tmp_path):
+    record = RunRecord()
+    record.begin_fit(described({}), tmp_path / "my logs", is_writer=False)
+    assert record.make_command("train", None, 1, 2) == (
+        f"seqdata replay '{tmp_path.relative_to(Path.cwd()) / 'my logs' / NAME}' "
+        "--epoch 1 --batch 2"
+    )
+    record.begin_fit(described({}), Path("/elsewhere"), is_writer=False)
+    assert record.make_command("train", None, 1, 2).startswith(f"seqdata replay /elsewhere/{NAME} ")

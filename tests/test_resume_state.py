@@ -1,0 +1,33 @@
+"""A state comes back from its dict, and damage of it is refused."""
+
+import pytest
+
+from seqdata.errors import ResumeError
+from seqdata.resume_state import FitState
+from tests.lightning.test_resume_refusals import SAVED
+
+
+def test_a_state_comes_back_from_its_dict():
+    assert FitState.from_dict(SAVED).as_dict() == SAVED
+
+
+@pytest.mark.parametrize("version", [0, 2, None, "1"])
+def test_another_version_is_refused(version):
+    with pytest.raises(ResumeError, match=f"must have version 1, but has {version!r}"):
+        FitState.from_dict({**SAVED, "version": version})
+
+
+@pytest.mark.parametrize("name", [name for name in SAVED if name not in ("version", "transform")])
+def test_a_state_without_one_of_its_parts_is_damaged(name):
+    with pytest.raises(
+        ResumeError, match=rf"`{name}` of the state must be .*, but is None.*damaged"
+    ):
+        FitState.from_dict({key: value for key, value in SAVED.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epoch", -1), ("position", 1.0), ("seed", True), ("policy", 3)]
+)
+def test_a_state_with_a_part_of_another_kind_is_damaged(name, value):
+    with pytest.raises(ResumeError, match=f"`{name}` of the state must be .*, but is {value!r}"):
+        FitState.from_dict({**SAVED, name: value})
