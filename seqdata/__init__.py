@@ -63,10 +63,11 @@ if TYPE_CHECKING:
     from seqdata.loading.transforms.declare import Ragged, columnar
     from seqdata.plan import Plan
     from seqdata.planning.jitter import Jitter
+    from seqdata.planning.parts import Part
     from seqdata.policies.bucketed import Bucketed
     from seqdata.policies.curriculum import Curriculum
     from seqdata.policies.fixed import Fixed
-    from seqdata.policies.mix import Mix, Part
+    from seqdata.policies.mix import Mix
     from seqdata.policies.packed import Packed
     from seqdata.policies.sorted import Sorted
     from seqdata.policies.tbptt import TBPTT
@@ -173,7 +174,7 @@ _DEFINED_IN = {
     "MeanStd": "fitting.mean_std",
     "Mix": "policies.mix",
     "Packed": "policies.packed",
-    "Part": "policies.mix",
+    "Part": "planning.parts",
     "Plan": "plan",
     "PluginHost": "host",
     "PredictionWriter": "lightning.predictions.writer",

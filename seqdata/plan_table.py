@@ -79,12 +79,12 @@ class PartLabel(NamedTuple):
     """Where a batch of a mixture is from.
 
     Attributes:
-        part: Name of its part; None without a mixture.
-        epoch: The part's own epoch, from 0; likewise.
+        part: Name of its part, or of each row's; None without a mixture.
+        epoch: The part's own epoch, from 0, or which draw of its sequence each row is; likewise.
     """
 
-    part: str | None
-    epoch: int | None
+    part: str | list[str] | None
+    epoch: int | list[int] | None
 
 
 class PartTable(Protocol):

@@ -66,8 +66,9 @@ class SequenceBatch:
         overlap: Timesteps before a row's end that the lane's next chunk reads again from its state.
         lr_scale: Factor of the learning rate: the length of this step's chunks over the usual one.
         loader: Name of the loader that made it: ``train``, ``val``, …; empty without a name.
-        part: Name of the part of a mixture that it is from, in whose store ``ids`` are; else None.
-        part_epoch: Which of that part's own epochs it belongs to; else None.
+        part: Name of the part of a mixture that it is from, in whose store ``ids`` are; a name for
+            each row with ``rows=True``; else None.
+        part_epoch: Which of that part's own epochs it belongs to; for each row which draw; or None.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
         positions: int64 (r,), numbers of first spans in the store that was passed (``ids`` are its
             base's); -1 without a span; on the CPU. None in a batch made by hand.
@@ -99,8 +100,8 @@ class SequenceBatch:
     overlap: int = 0
     lr_scale: float = 1.0
     loader: str = ""
-    part: str | None = None
-    part_epoch: int | None = None
+    part: str | list[str] | None = None
+    part_epoch: int | list[int] | None = None
     lengths_of: dict[str, Tensor] = field(default_factory=AxisMap)
     positions: Tensor | None = field(default_factory=_make_none)
     segments: Tensor | None = field(default_factory=_make_none)

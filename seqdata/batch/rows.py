@@ -31,6 +31,9 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
     changed["data"] = {
         name: _select(value, on_device, on_cpu) for name, value in batch.data.items()
     }
+    for name in ("part", "part_epoch"):  # lists, where rows are of several parts
+        if isinstance(getattr(batch, name), list):
+            changed[name] = _select(getattr(batch, name), on_device, on_cpu)
     changed["lengths_of"] = {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
     if batch.segments is not None:
         changed["segments"] = _select_segments(batch.segments, on_cpu, len(batch))

@@ -97,7 +97,8 @@ class StepPreparer:
             part = slice(chosen.offsets[i], chosen.offsets[i + 1])
             spans = chosen.spans[part]
             occurrences = None
-            epoch = self.epoch if metadata.part_epoch is None else metadata.part_epoch
+            own_epoch = metadata.part_epoch  # of rows of several parts, draws are told apart below
+            epoch = own_epoch if isinstance(own_epoch, int) else self.epoch
             if self.occurrences is not None:
                 drawn = self.plan.drawn_batch(steps.numbers[i])
                 occurrences = self.occurrences.number_spans(spans, epoch, drawn)
@@ -190,6 +191,9 @@ def describe_steps(
     for (number, of_rows, segments, tokens, width, scale), starts, label in endless:
         described = dict(zip(rows, of_rows, strict=True))
         described["segments"] = segments
+        if isinstance(label.part, list):  # filler has the first row alone
+            count = len(described["lengths"])
+            label = PartLabel(label.part[:count], cast(list[int], label.epoch)[:count])
         known = {
             "carry": plan.carry, "overlap": plan.overlap, "axes": axes, "number": number,
             "num_tokens": tokens, "padded_length": width, "lr_scale": scale, "bounds": starts,

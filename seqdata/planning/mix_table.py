@@ -8,18 +8,26 @@ plans. Makes: batches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import PlanError
+from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, DrawnBatch, PartLabel, PlanBatch, offsets_from_sizes
+from seqdata.plan_table import (
+    ArrayTable,
+    BatchTable,
+    DrawnBatch,
+    PartLabel,
+    PlanBatch,
+    offsets_from_sizes,
+)
 from seqdata.planning.part_order import PartOrder
 from seqdata.protocols import Policy
+from seqdata.report import PlanReport, make_report
 
 _RUN_BATCHES = 64  # that are described at once
 _ORDER_EVENTS = 1 << 10  # of the order, found at once
@@ -248,3 +256,29 @@ def _join_rows(
         for part, own in zip(rows, spans, strict=True)
     ]
     return offsets_from_sizes(np.concatenate(sizes))
+
+
+def find_lookahead(drawn: list[PartRun]) -> int:
+    """Return how far all parts read past their spans.
+
+    Raises:
+        ConfigError: If they differ.
+    """
+    lookaheads = {run.name: run.lookahead for run in drawn}
+    if len(set(lookaheads.values())) > 1:
+        raise ConfigError(
+            f"policy 'mix': the windows of all parts must have one `horizon`, but have "
+            f"{lookaheads}. Pass the same to their policies."
+        )
+    return next(iter(lookaheads.values()))
+
+
+def make_mix_report(table: BatchTable, drawn: list[PartRun]) -> PlanReport:
+    """Return the report of an epoch, with what the parts' policies leave out, split or truncate."""
+    reports = [(run.first, run.plan(0).report) for run in drawn]
+    return replace(
+        make_report(table),
+        dropped=np.concatenate([first + report.dropped for first, report in reports]),
+        split=np.concatenate([first + report.split for first, report in reports]),
+        truncated=np.concatenate([first + report.truncated for first, report in reports]),
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from seqdata.planning.randomness import Draw, Purpose
 
 WEIGHT_UNITS = 1 << 40
 """What the weights of all parts add up to, as integers."""
+
+_DIGITS = 40  # of n^(1/T): the same on every machine
 
 
 class PartPair(NamedTuple):
@@ -129,3 +132,9 @@ def scale_weights(weights: Sequence[Fraction]) -> list[int]:
     if missing < 0:  # parts that were raised to 1
         units[max(range(len(units)), key=units.__getitem__)] += missing
     return units
+
+
+def compute_root(count: int, temperature: float) -> Fraction:
+    """Return ``count ** (1 / temperature)``, the same on every machine."""
+    with localcontext(prec=_DIGITS):
+        return Fraction(Decimal(count) ** (1 / Decimal(repr(temperature))))

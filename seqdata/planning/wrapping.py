@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.index import SequenceIndex
+from seqdata.index import SCAN_CHUNK, SequenceIndex
 from seqdata.protocols import Policy, SupportsVaryingEpochs
 
 
@@ -94,3 +94,13 @@ def count_epoch_batches(policy: Policy, index: SequenceIndex, *, seed: int, epoc
     if isinstance(policy, SupportsDrawnEpochs):
         return policy.num_batches_drawn(index, seed=seed, epoch=epoch)
     return policy.num_batches_of(index, epoch)
+
+
+def find_planned(index: SequenceIndex, policy: Policy) -> NDArray[np.bool_]:
+    """Return which sequences a policy makes anything of, bool (n,)."""
+    is_planned = np.ones(len(index), dtype=np.bool_)
+    if isinstance(policy, SupportsItemCounts):
+        for first in range(0, len(index), SCAN_CHUNK):
+            lengths = np.asarray(index.run(policy.axis, first, first + SCAN_CHUNK), dtype=np.int64)
+            is_planned[first : first + SCAN_CHUNK] = policy.count_items(lengths) > 0
+    return is_planned

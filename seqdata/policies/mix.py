@@ -7,11 +7,9 @@ the part's epochs, whatever the others do.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Literal, cast, get_args
@@ -22,45 +20,23 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.plan_table import BatchTable
 from seqdata.planning.build import make_fingerprint
 from seqdata.planning.fixed_size import check_count
-from seqdata.planning.mix_table import MixTable, PartRun
-from seqdata.planning.part_order import WEIGHT_UNITS, make_part_order, scale_weights
-from seqdata.planning.randomness import Draw, Purpose
-from seqdata.protocols import Policy, SupportsCrops, SupportsPlannedCounts, SupportsVaryingEpochs
-from seqdata.report import PlanReport, make_report
+from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead, make_mix_report
+from seqdata.planning.mixed_rows import (
+    MixedRowsTable,
+    PartRows,
+    draw_rows,
+    make_part_rows,
+    make_rows_report,
+)
+from seqdata.planning.part_order import WEIGHT_UNITS, compute_root, make_part_order, scale_weights
+from seqdata.planning.parts import Part, as_part, count_planned, derive_part_seed
+from seqdata.planning.wrapping import SupportsItemCounts
+from seqdata.protocols import Policy, SupportsCrops, SupportsVaryingEpochs
 
 ShareUnit = Literal["batches", "timesteps", "sequences"]
 Keep = Literal["update", "batch"]
-_DIGITS = 40  # of n^(1/T): the same on every machine
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is drawn of one part of a mixture.
-
-    Args:
-        weight: Its share, relative to the weights of the others; 0: nothing is drawn of it.
-        policy: How its batches are made; None: by the policy of the mixture.
-
-    Raises:
-        ConfigError: If an argument is invalid.
-    """
-
-    weight: float
-    policy: Policy | None = None
-
-    def __post_init__(self) -> None:
-        weight: Any = self.weight
-        is_number = isinstance(weight, int | float | np.integer | np.floating | Fraction)
-        if isinstance(weight, bool) or not is_number or not math.isfinite(weight) or weight < 0:
-            raise ConfigError(
-                must_be(
-                    "policy 'mix': a `weight`", "a finite number of at least 0", f"{weight!r}",
-                    "Pass 0 to leave a part out",
-                )
-            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +50,15 @@ class Mix:
     Args:
         parts: Name -> ``Part``, or the weight alone.
         policy: How batches are made of the parts that have no policy of their own.
-        by: What shares are counted in: ``batches``, ``timesteps`` or ``sequences``.
+        by: What shares are of: ``batches``, ``timesteps`` or ``sequences``; None: batches, and of
+            ``rows`` sequences.
         batches: Batches of an epoch; None: about one pass over the part that is largest by weight,
             up to a whole number of groups.
         temperature: Weights are multiplied by n^(1/temperature), where n is a part's number of
             sequences: 1 is as the data has them, more makes them more even; None: they are not.
+        rows: Whether a batch has rows of all parts, made by one policy of as many rows as there are
+            sequences in all. A part's sequences come equally often, up to one, and evenly by
+            length; ``batch.part`` is then a list. Epochs vary where the policy counts lengths.
         keep: ``update``: ``batches_per_update`` batches of one part come one after another, so that
             the ranks of a step, and the batches of an update, are of the same part where their
             number divides it; ``batch``: each batch is chosen by itself.
@@ -100,9 +80,10 @@ class Mix:
 
     parts: Mapping[str, Part | float]
     policy: Policy | None = None
-    by: ShareUnit = "batches"
+    by: ShareUnit | None = None
     batches: int | None = None
     temperature: float | None = None
+    rows: bool = False
     keep: Keep = "update"
     batches_per_update: int = 8
     shuffle: bool = True
@@ -116,7 +97,7 @@ class Mix:
                 )
             )  # fmt: skip
         self._check_choices()
-        parts = {name: _as_part(name, part) for name, part in self.parts.items()}
+        parts = {name: as_part(name, part) for name, part in self.parts.items()}
         object.__setattr__(self, "parts", parts)
         if not any(part.weight for part in parts.values()):
             raise ConfigError(
@@ -153,6 +134,8 @@ class Mix:
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan: nothing but the parts' sizes is computed before it is used."""
+        if self.rows:
+            return self._plan_rows(index, seed, epoch)
         runs, weights = self._make_runs(index, seed), self._count_units(index)
         count = self._count_batches(index, weights)
         draw_order = make_part_order(weights, seed)
@@ -160,13 +143,38 @@ class Mix:
         drawn = [run for run, weight in zip(runs, weights, strict=True) if weight]
         origin = PlanOrigin(
             fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-            report=lambda made: _make_report(made, drawn),
+            report=lambda made: make_mix_report(made, drawn),
         )
-        return Plan.lazy(table, origin, lookahead=_find_lookahead(drawn))
+        return Plan.lazy(table, origin, lookahead=find_lookahead(drawn))
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch."""
+        """Return the number of batches of every epoch; if they vary, of seed 0's first."""
+        if self.rows:
+            return self.num_batches_drawn(index, seed=0, epoch=0)
         return self._count_batches(index, self._count_units(index))
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs differ in their number of batches: where rows are batched by length."""
+        policy: Any = self.policy
+        if not self.rows:
+            return False
+        return not isinstance(policy, SupportsItemCounts) or policy.items_per_sequence is None
+
+    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
+        """Return the number of batches of an epoch of seed 0."""
+        return self.num_batches_drawn(index, seed=0, epoch=epoch)
+
+    def num_batches_drawn(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+        """Return the number of batches of an epoch of a seed."""
+        if not self.rows:
+            return self.num_batches(index)
+
+        def count() -> int:
+            drawn, _ = draw_rows(self._make_part_rows(index), index, seed, epoch)
+            return self._get_policy(next(iter(self.parts))).num_batches(drawn.index)
+
+        return index.remember(("rows of a mixture", self, seed, epoch), count)
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
@@ -180,6 +188,11 @@ class Mix:
             epoch: Of the part: its own.
         """
         numbers = np.zeros(len(spans), dtype=np.int64)
+        if self.rows:
+            policy: Any = self.policy
+            return cast(
+                NDArray[np.int64], policy.crop_numbers(index, spans, seed=seed, epoch=epoch)
+            )
         for run in self._make_runs(index, seed):
             own = (spans[:, 0] >= run.first) & (spans[:, 0] < run.first + len(run.index))
             if isinstance(run.policy, SupportsCrops) and own.any():
@@ -189,18 +202,42 @@ class Mix:
                 )
         return numbers
 
+    def _plan_rows(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan over rows of all parts."""
+        parts = self._make_part_rows(index)
+        drawn, passes = draw_rows(parts, index, seed, epoch)
+        policy = self._get_policy(next(iter(self.parts)))
+        inner = policy.plan(drawn.index, seed=seed, epoch=epoch)
+        origin = PlanOrigin(
+            fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
+            report=lambda made: make_rows_report(made, inner, drawn, parts, index),
+        )
+        return inner.with_table(
+            lambda table: MixedRowsTable(table, drawn, None, parts, passes), origin
+        )
+
+    def _make_part_rows(self, index: SequenceIndex) -> list[PartRows]:
+        parts = self._match_parts(index)
+        rates = [self._compute_rate(name, part) for name, part in parts.items()]
+        return make_part_rows(parts, self._get_policy(next(iter(parts))), rates)
+
     @property
     def _group(self) -> int:
         return self.batches_per_update if self.keep == "update" else 1
 
     def _check_choices(self) -> None:
         for name, value, choices in (("by", self.by, ShareUnit), ("keep", self.keep, Keep)):
-            if value not in get_args(choices):
+            if value not in get_args(choices) and (value is not None or name == "keep"):
                 allowed = ", ".join(map(repr, get_args(choices)))
                 raise ConfigError(
                     must_be(f"policy 'mix': `{name}`", f"one of {allowed}", repr(value))
                 )
         check_count("mix", "batches_per_update", self.batches_per_update)
+        if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
+            raise ConfigError(
+                "policy 'mix': `rows`=True must have one `policy`, and neither `batches` nor "
+                f"`by`='batches', but they are {self.policy!r}, {self.batches!r} and {self.by!r}."
+            )
         if self.batches is not None:
             check_count("mix", "batches", self.batches)
         temperature: Any = self.temperature
@@ -213,7 +250,13 @@ class Mix:
 
     def _check_policy(self, name: str) -> None:
         """Raise if a part has no policy, or one whose batches cannot be mixed."""
-        policy: Any = cast(Part, self.parts[name]).policy or self.policy
+        own: Any = cast(Part, self.parts[name]).policy
+        policy: Any = own or self.policy
+        if self.rows and own is not None:
+            raise ConfigError(
+                f"policy 'mix': part {name!r} must have no policy of its own with `rows`=True, but "
+                f"has {own!r}. Pass the weight alone."
+            )
         if policy is None:
             raise ConfigError(
                 f"policy 'mix': part {name!r} must have a policy, but has none. Write Part(weight, "
@@ -275,7 +318,7 @@ class Mix:
         starts = accumulate(map(len, parts.values()), initial=0)
         return [
             PartRun(
-                name, first, part_index, policy, _derive_seed(seed, name),
+                name, first, part_index, policy, derive_part_seed(seed, name),
                 policy.num_batches(part_index) if self._weigh(name, 1) else 0,
                 getattr(policy, "horizon", 0),
             )
@@ -289,7 +332,7 @@ class Mix:
         exact = Fraction(weight if isinstance(weight, int | Fraction) else repr(float(weight)))
         if self.temperature is None or not count:
             return exact
-        return exact * _compute_root(count, self.temperature)
+        return exact * compute_root(count, self.temperature)
 
     def _count_units(self, index: SequenceIndex) -> list[int]:
         """Return how often batches of each part come, as integers that add up to a constant."""
@@ -313,10 +356,12 @@ class Mix:
                 f"policy 'mix': part {name!r} must have a sequence to draw, but has none: "
                 f"{len(index)} sequences make no batch. Pass weight 0 to leave it out."
             )
-        if self.by == "batches":
+        unit = self.by or ("sequences" if self.rows else "batches")
+        if unit == "batches" or (unit == "sequences" and self.rows):
             return rate
-        counts = _count_planned(policy, index)
-        return rate * batches / (counts[0] if self.by == "sequences" else counts[1])
+        sequences, timesteps = count_planned(policy, index)
+        own = sequences if self.rows else batches  # what comes as often as the rate says
+        return rate * own / (sequences if unit == "sequences" else timesteps)
 
     def _count_batches(self, index: SequenceIndex, units: list[int]) -> int:
         """Return the batches of an epoch: one pass over the part that is largest by weight."""
@@ -330,56 +375,3 @@ class Mix:
         _, own_batches, unit = max(sizes)
         count = -(-own_batches * WEIGHT_UNITS // unit)
         return -(-count // self._group) * self._group
-
-
-def _as_part(name: Any, part: Any) -> Part:
-    if not isinstance(name, str):
-        raise ConfigError(must_be("policy 'mix': a part's name", "a text", f"{name!r}"))
-    return part if isinstance(part, Part) else Part(part)
-
-
-def _derive_seed(seed: int, name: str) -> int:
-    """Return the seed of a part: another for every name."""
-    block = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    return int(Draw(seed, 0).raw(Purpose.PARTS, 1, block)[0])
-
-
-def _compute_root(count: int, temperature: float) -> Fraction:
-    """Return ``count ** (1 / temperature)``, the same on every machine."""
-    with localcontext(prec=_DIGITS):
-        return Fraction(Decimal(count) ** (1 / Decimal(repr(temperature))))
-
-
-def _count_planned(policy: Policy, index: SequenceIndex) -> tuple[int, int]:
-    """Return the rows' sequences and the scored timesteps of one epoch of a part."""
-    if isinstance(policy, SupportsPlannedCounts):
-        return policy.count_planned(index)
-    plan = policy.plan(index, seed=0, epoch=0)
-    report = plan.report
-    return report.sequences, report.timesteps
-
-
-def _find_lookahead(drawn: list[PartRun]) -> int:
-    """Return how far all parts read past their spans.
-
-    Raises:
-        ConfigError: If they differ.
-    """
-    lookaheads = {run.name: run.lookahead for run in drawn}
-    if len(set(lookaheads.values())) > 1:
-        raise ConfigError(
-            f"policy 'mix': the windows of all parts must have one `horizon`, but have "
-            f"{lookaheads}. Pass the same to their policies."
-        )
-    return next(iter(lookaheads.values()))
-
-
-def _make_report(table: BatchTable, drawn: list[PartRun]) -> PlanReport:
-    """Return the report of an epoch, with what the parts' policies leave out, split or truncate."""
-    reports = [(run.first, run.plan(0).report) for run in drawn]
-    return replace(
-        make_report(table),
-        dropped=np.concatenate([first + report.dropped for first, report in reports]),
-        split=np.concatenate([first + report.split for first, report in reports]),
-        truncated=np.concatenate([first + report.truncated for first, report in reports]),
-    )

@@ -15,14 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.index import SCAN_CHUNK, SequenceIndex
+from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
 from seqdata.planning.build import make_fingerprint
 from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
 from seqdata.planning.fixed_size import check_count
 from seqdata.planning.randomness import Draw
-from seqdata.planning.wrapping import SupportsItemCounts, count_epoch_batches, has_draws
+from seqdata.planning.wrapping import (
+    SupportsItemCounts,
+    count_epoch_batches,
+    find_planned,
+    has_draws,
+)
 from seqdata.protocols import Policy, SupportsMixing
 from seqdata.report import PlanReport, make_report
 
@@ -217,7 +222,7 @@ class Weighted:
         positive = np.flatnonzero(weights)
         # raises what the policy refuses, before a run and not in the epoch that draws it
         self.policy.num_batches(index if len(positive) == len(index) else index.select(positive))
-        is_planned = _find_planned(index, self.policy)
+        is_planned = find_planned(index, self.policy)
         weights[~is_planned] = 0
         if not weights.any():
             return DrawRates(np.zeros(len(index), dtype=np.int64), 0)
@@ -344,13 +349,3 @@ def _balance(is_planned: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.
     )
     weights[is_planned] = 1 / counts[value_numbers]
     return weights
-
-
-def _find_planned(index: SequenceIndex, policy: Policy) -> NDArray[np.bool_]:
-    """Return which sequences a policy makes anything of, bool (n,)."""
-    is_planned = np.ones(len(index), dtype=np.bool_)
-    if isinstance(policy, SupportsItemCounts):
-        for first in range(0, len(index), SCAN_CHUNK):
-            lengths = np.asarray(index.run(policy.axis, first, first + SCAN_CHUNK), dtype=np.int64)
-            is_planned[first : first + SCAN_CHUNK] = policy.count_items(lengths) > 0
-    return is_planned
