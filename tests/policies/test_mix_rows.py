@@ -1,4 +1,4 @@
-"""``Mix(rows=True)``: rows of all parts in a batch, exact shares, even by length and over epochs."""
+"""``Mix(rows=True)``: rows of all parts in a batch, exact shares, even by length and epoch."""
 
 import json
 from collections import Counter
