@@ -178,7 +178,7 @@ class ConcatStore(SequenceStore):
         return join_columns(found, names, owner, index)
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Tell the stores what will be read, where they can use it."""
+        """Announce to the stores what will be read, where they can use it."""
         more = True
         for number, _, local in self._split_by_store(numbers):
             store = self._stores[number]
@@ -220,7 +220,7 @@ class ConcatStore(SequenceStore):
     def _split_by_store(
         self, numbers: NDArray[np.int64]
     ) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Give, per store: its number, the places in what was asked for, and its own numbers."""
+        """Return, per store: its number, the places in what was asked for, and its own numbers."""
         owner = self._find_owners(np.asarray(numbers, dtype=np.int64))
         for number in np.unique(owner).tolist():
             rows = np.flatnonzero(owner == number)
