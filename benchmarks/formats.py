@@ -1,0 +1,154 @@
+"""Formats of the packages tokens and audio: opening, indexing, and batches next to the Arrow store.
+
+    python benchmarks/formats.py [--quick] [--rounds N]
+
+The same documents (uint16 tokens, median 1,000) as an Arrow store and as ``.bin`` and ``.idx`` of
+Megatron: lanes of 64 x 512 and packed rows of 4,096 from each, in processes of their own, in turns.
+Then how long ``open_store`` takes for 10^9 tokens of both kinds of token files (files with holes:
+no token is read), and for a folder of 10^5 wav files that has no index yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import struct
+import tempfile
+import time
+import wave
+from collections.abc import Callable, Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Cost, machine, running, spread
+from rich.console import Console
+from rich.table import Table
+from samples import CHUNK, LANES, Samples, documents
+
+from seqdata.api import open_store, write_store
+from seqdata.policies.packed import Packed
+from seqdata.policies.tbptt import TBPTT
+
+ARROW, MEGATRON = "arrow", "tokens"
+FLOOR = 0.95  # times as fast as the Arrow store
+POLICIES = {
+    "lanes": TBPTT(LANES, CHUNK, continuous=True),
+    "packed": Packed(16, 4096, too_long="split"),
+}
+OPEN_MOST, INDEX_MOST = 0.050, 20.0  # seconds
+WAV_SAMPLES, WAVS_IN_FOLDER = 400, 1000
+
+
+def write_megatron(path: Path, lengths: np.ndarray, values: np.ndarray | None) -> None:
+    """Write ``.bin`` and ``.idx``; without values, the file has a hole of their size."""
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]) * 2
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(lengths), len(lengths) + 1)
+    tables = (lengths.astype("<i4"), begins.astype("<i8"), np.arange(len(lengths) + 1, dtype="<i8"))
+    path.with_suffix(".idx").write_bytes(head + b"".join(table.tobytes() for table in tables))
+    if values is None:
+        with path.open("wb") as file:
+            file.truncate(int(lengths.sum()) * 2)
+    else:
+        values.astype("<u2").tofile(path)
+
+
+def batches(location: str, kind: str) -> Generator[Any, None, None]:
+    """Batches of a store, epoch after epoch."""
+    from seqdata.loading.loader import Loader
+
+    loader = Loader(location, POLICIES[kind], prefetch=0)
+    while True:
+        yield from loader
+
+
+def measure_batches(root: Path, count: int, rounds: int) -> dict[tuple[str, str], list[Cost]]:
+    """Draw batches of both stores under both policies in turn, ``rounds`` times and once before."""
+    samples = documents(count)
+    samples = Samples(samples.values.astype(np.uint16), samples.offsets)
+    write_store(root / ARROW, ({"tokens": row["x"]} for row in samples.dicts()), progress=False)
+    write_megatron(root / "corpus.bin", np.diff(samples.offsets), samples.values)
+    makers = {
+        (kind, store): partial(batches, str(root / location), kind)
+        for kind in POLICIES
+        for store, location in ((ARROW, ARROW), (MEGATRON, "corpus.bin"))
+    }
+    times: dict[tuple[str, str], list[Cost]] = {name: [] for name in makers}
+    with running(makers) as runners:
+        for number in range(rounds + 1):
+            for name, runner in runners.items():
+                cost = runner.draw(1024)
+                if number:  # the first time maps the files
+                    times[name].append(cost)
+    return times
+
+
+def write_wavs(folder: Path, count: int) -> None:
+    """Write mono files of 16 bits, 1,000 in a folder."""
+    samples = np.arange(WAV_SAMPLES, dtype="<i2").tobytes()
+    for number in range(count):
+        path = folder / f"{number // WAVS_IN_FOLDER:03d}" / f"{number:06d}.wav"
+        if number % WAVS_IN_FOLDER == 0:
+            path.parent.mkdir(parents=True)
+        with wave.open(str(path), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(16_000)
+            file.writeframes(samples)
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    """Return how long an action takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="an eighth of the tokens and files")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    options = parser.parse_args()
+    console = Console(width=120, soft_wrap=True)
+    console.print(machine())
+    share = 8 if options.quick else 1
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        times = measure_batches(root, (1 << 26) // share, options.rounds)
+        table = Table("policy", "store", "us/batch", "CPU us/batch", "Arrow's time over it")
+        for (kind, store), costs in times.items():
+            ours, arrow = (
+                statistics.median(cost.wall for cost in times[kind, name])
+                for name in (store, ARROW)
+            )
+            met = "" if store == ARROW else " (met)" if arrow / ours >= FLOOR else " (MISSED)"
+            table.add_row(
+                kind, store, spread([cost.wall for cost in costs], "{:.1f}"),
+                spread([cost.cpu for cost in costs], "{:.1f}"), f"{arrow / ours:.2f}x{met}",
+            )  # fmt: skip
+        console.print(table)
+        for name, count in (("10^6 documents", 10**6), ("1 document", 1)):
+            path = root / f"open-{count}.bin"
+            write_megatron(path, np.full(count, 10**9 // count), None)
+            first = seconds(lambda path=path: open_store(path))
+            again = [seconds(lambda path=path: open_store(path)) for _ in range(options.rounds)]
+            met = "met" if statistics.median(again) <= OPEN_MOST else "MISSED"
+            console.print(
+                f"10^9 tokens in {name}: first {first * 1e3:.0f} ms, then "
+                f"{spread([1e3 * taken for taken in again])} ms (aim {OPEN_MOST * 1e3:.0f}: {met})"
+            )
+        count = 10**5 // share
+        write_wavs(root / "wavs", count)
+        taken = seconds(lambda: open_store(root / "wavs"))
+        met = "met" if taken <= INDEX_MOST / share else "MISSED"
+        console.print(
+            f"{count} wav files indexed in {taken:.1f} s (aim {INDEX_MOST / share}: {met})"
+        )
+        again = seconds(lambda: open_store(root / "wavs"))
+        console.print(f"opened again in {again * 1e3:.0f} ms")
+    console.print(machine())
+
+
+if __name__ == "__main__":
+    main()
