@@ -92,7 +92,7 @@ def test_every_command_opens_it_by_its_path(install, numbers):
     assert json.loads(run("doctor", numbers, "--json"))["bad"] == 0
     assert "fields: x float32 [T]" in run("write", numbers, "store")
     assert open_store("store").lengths.tolist() == [3, 1]
-    assert "other data needs no index" in run("index", numbers, code=2)
+    assert "Other data needs no index" in run("index", numbers, code=2)
     assert "suffix .nums: backend nums of seqdata-nums 1.0" in run("plugins")
 
 
@@ -105,7 +105,7 @@ def test_every_command_takes_the_backends_name(install, numbers):
     assert "all could be read" in run("verify", other, "--backend", "nums")
     assert "2 sequences" in run("doctor", other, "--backend", "nums")
     assert "fields: x float32 [T]" in run("write", other, "store", "--backend", "nums")
-    assert "other data needs no index" in run("index", other, "--backend", "nums", code=2)
+    assert "Other data needs no index" in run("index", other, "--backend", "nums", code=2)
     said = run("write", other, "again", "--backend", "nums", "--field", "x", code=2)
     assert "`--backend` opens a store" in said
     assert "unknown backend 'numb'; did you mean 'nums'" in run(

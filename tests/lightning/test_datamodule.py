@@ -153,15 +153,18 @@ def test_validation_without_data_is_refused_by_the_trainer():
     ("options", "message"),
     [
         ({"train": {"a": [], "b": []}}, "`train` must be one location, but has 2 named locations"),
-        ({"on_error": "skip"}, "`on_error` is .skip., must be .raise., .mask. or .replace."),
+        ({"on_error": "skip"}, "`on_error` must be .raise., .mask. or .replace., but is .skip."),
         ({"on_changed": "go"}, "`on_changed` is 'go', must be 'error' or 'next_epoch'"),
-        ({"num_workers": -1}, "`num_workers` is -1, must be a whole number"),
+        (
+            {"num_workers": -1},
+            "`num_workers` must be a whole number, 0 for no processes, but is -1",
+        ),
         ({"batches_per_update": 0}, "`batches_per_update` is 0, must be an integer of at least 1"),
         ({"batches_per_update": 2.0}, "`batches_per_update` is 2.0, must be an integer"),
         ({"batches_per_update": 2, "tail": "drop"}, "`tail` is 'drop', must be 'fill' with `batch"),
-        ({"tail": "pad"}, "`tail` is 'pad', must be 'fill', 'drop' or 'repeat'"),
-        ({"seed": -1}, "`seed` is -1, must be in"),
-        ({"prefetch": -1}, "`prefetch` is -1, must be a whole number"),
+        ({"tail": "pad"}, "`tail` must be 'fill', 'drop' or 'repeat', but is 'pad'"),
+        ({"seed": -1}, "`seed` must be in .*, but is -1"),
+        ({"prefetch": -1}, "`prefetch` must be a whole number, 0 for no thread, but is -1"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused_in_the_constructor(options, message):

@@ -164,9 +164,11 @@ def test_another_transform_than_before_is_told_with_both_names(tmp_path):
     saved = tmp_path / "step=3.ckpt"
     one = r"test_resume_refusals.doubled \([0-9a-f]{16}\)"
     other = r"test_resume_refusals.kept \([0-9a-f]{16}\)"
-    with pytest.warns(SeqDataWarning, match=f"resume: `transform` was .*{one}, is .*{other}: "):
+    with pytest.warns(
+        SeqDataWarning, match=f"resume: `transform` was .*{one}, but is now .*{other}: "
+    ):
         fit(data_of(transform=kept), ckpt=saved, max_epochs=1)
-    with pytest.warns(SeqDataWarning, match=f"resume: `transform` was .*{one}, is none: "):
+    with pytest.warns(SeqDataWarning, match=f"resume: `transform` was .*{one}, but is now none: "):
         fit(data_of(), ckpt=saved, max_epochs=1)
     fit(data_of(transform=doubled), ckpt=saved, max_epochs=1)  # warnings are errors here
 

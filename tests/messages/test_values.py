@@ -92,7 +92,7 @@ def test_a_text_for_a_tuple(store):
     Loader(store, Bucketed(4), as_tuple="x")
 
 
-@says(ConfigError, "`as_tuple` and `as_dict`", "drop one")
+@says(ConfigError, "`as_tuple` and `as_dict`", "Leave one of them out")
 def test_a_tuple_and_a_dict(store):
     Loader(store, Bucketed(4), as_tuple=("x",), as_dict=("x",))
 
@@ -167,7 +167,7 @@ def test_a_window_longer_than_every_sequence(store):
     Loader(store, Windows(size=500, stride=1, batch_size=2))
 
 
-@says(PlanError, "a shift takes 100 of each")
+@says(PlanError, "of which a shift takes 100")
 def test_a_shift_longer_than_every_sequence(store):
     Loader(store, Bucketed(4), shift=100)
 

@@ -202,7 +202,7 @@ def test_another_shard_in_its_place_is_refused_before_anything_of_it_is_read(web
         read(store, 12, 0, 0)
     assert caught.value.facts["file"] == "x-001.tar"
     (folder / "x-001.tar").unlink()
-    with pytest.raises(MissingShardError, match=r"is not there, must be"):
+    with pytest.raises(MissingShardError, match=r"is not there\. Restore it"):
         read(store, 12, 0, 0)
 
 
