@@ -181,9 +181,7 @@ def test_crops_are_the_same_on_any_world_and_after_a_resume():
 
 
 def test_a_shift_with_a_horizon_is_refused():
-    with pytest.raises(
-        ConfigError, match="`shift` must be 0 .* of a horizon of 2, but is 1"
-    ):
+    with pytest.raises(ConfigError, match=r"`shift` must be 0 .* of a horizon of 2, but is 1"):
         next(iter(Loader(series(10), Windows(size=4, horizon=2), shift=1)))
 
 

@@ -110,7 +110,7 @@ class Cell(NamedTuple):
 def refusal(cell: Cell) -> str | None:
     """Return the words by which a combination that makes no sense is refused."""
     if cell.fields == "shift" and cell.policy == "forecast":
-        return "`shift` is 1 with windows of a horizon of 1, must be 0"
+        return "`shift` must be 0 with windows of a horizon of 1, but is 1"
     return None
 
 
