@@ -94,8 +94,8 @@ def test_a_name_imports_only_the_entry_point_it_begins_with(install, name):
 
 
 def test_a_name_unlike_its_entry_point_is_found_among_all(install):
-    install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one=offering("curriculum"))
-    assert PluginHost.discover(environ={}).policy("curriculum") is dict
+    install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one=offering("spiral"))
+    assert PluginHost.discover(environ={}).policy("spiral") is dict
 
 
 def test_an_unknown_name_suggests_a_near_one_and_says_what_failed(install):
