@@ -84,6 +84,20 @@ def test_workers_shards_and_order_change_no_bit(fitted, tmp_path):
     assert values(fit(concat([ROWS[:7], ROWS[7:]]), WHAT)) == values(fitted)
 
 
+def test_small_chunks_add_up_to_the_whole(monkeypatch):
+    rows = ROWS[:7]
+    whole = values(fit(rows, WHAT))
+    monkeypatch.setattr(fit_module, "_CHUNK_NUMBERS", 7)
+    monkeypatch.setattr(fit_module, "_CHUNK_SEQUENCES", 2)
+    assert values(fit(rows, WHAT)) == whole
+    assert values(fit(rows[::-1], WHAT)) == whole
+
+
+def test_tokens_of_one_count_are_in_order():
+    rows = [{"x": [1], "t": "c b"}, {"x": [1], "t": "a b"}]
+    assert fit(rows, {"t": Vocabulary()})["t"].tokens == ["b", "a", "c"]
+
+
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 200), st.integers(1, 50), st.randoms(use_true_random=False))
 def test_any_chunks_and_order_change_no_bit(size, sequences, random):
