@@ -13,10 +13,9 @@ from typing import Any
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.fitting.statistics import Statistics
-from seqdata.protocols import Store
 from seqdata.runs.data_sources import DataSources
 from seqdata.runs.options import DataKind, DataOptions
-from seqdata.storage.views import get_measured_transform
+from seqdata.storage.views import View
 
 KEY = "statistics"
 
@@ -80,7 +79,7 @@ def _find_transform(options: DataOptions, kind: DataKind) -> Any:
     if options.transform is not None:
         return options.transform
     for location in options.get_locations(kind):
-        carried = get_measured_transform(location) if isinstance(location, Store) else None
+        carried = location.measured_transform if isinstance(location, View) else None
         if carried is not None:
             return carried.transform
     return None
