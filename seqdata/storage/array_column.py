@@ -1,6 +1,6 @@
 """A column over arrays in memory, for stores whose bytes are not mapped.
 
-Place in the flow: decoded files and Datasets give it where mapped stores give ``SpanColumn``.
+Place in the flow: decoded files and Datasets return it where mapped stores return ``SpanColumn``.
 Reads: arrays. Makes: filled output.
 """
 
@@ -47,11 +47,11 @@ class ArrayColumn:
 
         Args:
             out: (timesteps, *shape), of the column's dtype.
-            bounds: int64 (n+1,), rising.
+            bounds: int64 (n+1,), ascending.
             padding: The bytes of one element; None: zeros.
 
         Raises:
-            ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
+            ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
         """
         offsets = bounds.tolist()
         is_rising = len(offsets) == len(self.pieces) + 1 and offsets == sorted(offsets)
@@ -61,8 +61,9 @@ class ArrayColumn:
             or not 0 <= offsets[0] <= offsets[-1] <= len(out)
         ):
             raise ValueError(
-                f"fill: `out` is {out.dtype} of {len(out)} timesteps with bounds {offsets[:3]}…, "
-                f"must be {self.dtype} with bounds that rise inside of it; make it so"
+                f"fill: `out` must be {self.dtype} with ascending bounds inside of it, but is "
+                f"{out.dtype} of {len(out)} timesteps with bounds {offsets[:3]}…. Pass such an "
+                "array"
             )
         value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
         for piece, begin, end in zip(self.pieces, offsets[:-1], offsets[1:], strict=True):
@@ -73,10 +74,10 @@ class ArrayColumn:
 def check_spans(
     layout: ShardLayout, name: str, axis: str | None, spans: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the length of each span's sequence, int64 (n,), where all spans lie inside.
+    """Return the length of each span's sequence, int64 (n,); raise if a span is outside.
 
     Raises:
-        ConfigError: If a sequence or a timestep is not there.
+        ConfigError: If a sequence or a timestep does not exist.
     """
     numbers = spans[:, 0]
     outside = (numbers < 0) | (numbers >= len(layout))
@@ -90,7 +91,8 @@ def check_spans(
         at = int(np.flatnonzero(~inside)[0])
         number, start, stop = spans[at].tolist()
         raise ConfigError(
-            f"{layout.location}: sequence {number}, field {name!r}: no timesteps {start}..{stop}, "
-            f"must lie in 0..{lengths[at]}; was the plan made for other data?"
+            f"{layout.location}: sequence {number}, field {name!r}: timesteps must be in "
+            f"0..{lengths[at]}, but {start}..{stop} were requested. Was the plan made for other "
+            "data?"
         )
     return lengths

@@ -1,6 +1,6 @@
-"""Where in stored data something is: in words for a message, and as its facts.
+"""Locations in stored data, as text for messages and as facts of errors.
 
-Every error about data is made from a ``DataLocation``, so that all of them read alike: data set,
+Every error about data is created by a ``DataLocation``, so that all of them read alike: data set,
 shard and file, sequence and id, field, bytes, and, if there is one, the command that checks the
 rest of the shard. A ``ShardLayout`` finds the location of a sequence.
 """
@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLocation:
-    """A place in a data set; what is None is not known, or there is none.
+    """A location in a data set; None means unknown or not applicable.
 
     Attributes:
-        dataset: Where the data set lies.
+        dataset: Location of the data set.
         shard: Number of the file among those of the data set.
         file: Its name.
-        file_kind: What the file is, where it is no shard: ``manifest``.
+        file_kind: The role of a file that is not a shard: ``manifest``.
         unit: Number of a record batch or row group, where the file has several.
         sequence: Number of the sequence in the base store.
         key: Its id.
         field: Name of the field.
         offset: First byte, counted in the file.
         length: How many bytes.
-        verify: Whether ``seqdata verify`` can look at the data set.
+        verify: Whether ``seqdata verify`` can audit the data set.
     """
 
     dataset: str
@@ -78,30 +78,30 @@ class DataLocation:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """Name -> what is known, plain values."""
+        """Name -> known value, of plain types."""
         texts = ("dataset", "file", "key", "field")
         numbers = ("shard", "unit", "sequence", "offset", "length")
         known: dict[str, Fact] = {name: getattr(self, name) for name in texts}
         for name in numbers:
             value = getattr(self, name)
-            known[name] = None if value is None else int(value)  # numpy's are no JSON
+            known[name] = None if value is None else int(value)  # NumPy's types are not JSON
         known["remedy"] = self.remedy
         return {name: value for name, value in known.items() if value is not None}
 
     @property
     def remedy(self) -> str | None:
-        """The command that looks at the whole shard, or data set; None: there is none."""
+        """The command that audits the shard or data set; None if there is none."""
         if not self.verify:
             return None
         shard = "" if self.shard is None else f" --shard {self.shard}"
         return f"seqdata verify {shlex.quote(self.dataset)}{shard}"
 
     def make_error(self, kind: type[ErrorT], text: str, **facts: Fact) -> ErrorT:
-        """Make the error about this place.
+        """Return the error about this location.
 
         Args:
             kind: Its class.
-            text: What is, what must be; what to do.
+            text: What must be, what is, and what to do.
             facts: More of them: ``expected`` and ``found``.
         """
         end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
@@ -110,33 +110,33 @@ class DataLocation:
 
 @runtime_checkable
 class SupportsLocation(Protocol):
-    """A store that knows where its sequences lie."""
+    """A store that knows the locations of its sequences."""
 
     def place(self, number: int, /) -> DataLocation:
-        """Return the place of a sequence; of one that is not there, the data set's."""
+        """Return the location of a sequence; of the data set if there is no such sequence."""
         ...
 
 
 def quote(text: str) -> str:
-    """Return a name as it stands in messages: on one line, in double quotes, cut if long."""
+    """Return a name for messages: on one line, in double quotes, shortened if long."""
     shortened = text if len(text) <= _MAX_ID_CHARS else f"{text[:_MAX_ID_CHARS]}…"
     return json.dumps(shortened, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardLayout:
-    """Where the sequences of a data set lie.
+    """The shards, lengths and ids of the sequences of a data set.
 
     Attributes:
         location: The data set, for messages.
         shards: Names of the storage files.
-        shard_offsets: Shard -> its first sequence; one more than shards.
+        shard_offsets: Shard -> its first sequence, with the total at the end.
         lengths_of: Axis -> timesteps of each sequence.
-        locate_shard: Shard -> its place; None: they are no files.
-        find_id: Sequence -> its id, None where it cannot be read; None: it has none.
-        first_sequence: Number of its first sequence in the data set, where it is a part of one.
-        repair: Compares a copy that an error is about with its source, and mends it; returns
-            whether it is worth another try. None: the files are no copies.
+        locate_shard: Shard -> its location; None: shards are not files.
+        find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
+        first_sequence: Number of its first sequence in the data set, for a part of a data set.
+        repair: Compares the local copy that an error is about with its source, and repairs it;
+            returns whether a retry may help. None: the files are not copies.
     """
 
     location: str
@@ -152,12 +152,12 @@ class ShardLayout:
         return self.shard_offsets[-1]
 
     def retry_after_repair(self, call: Callable[[], T]) -> T:
-        """Return what a function gives, called again where it found a copy damaged that is mended.
+        """Return a function's result; call it again if a copy that failed was repaired.
 
         Raises:
-            DataError: If it raises one that is no copy's fault.
+            DataError: If the error is not due to a copy.
         """
-        while True:  # ends: a copy is mended a few times at most
+        while True:  # ends: a copy is repaired a few times at most
             try:
                 return call()
             except DataError as error:
@@ -172,9 +172,8 @@ class ShardLayout:
         """
         if not 0 <= number < self.shard_offsets[-1]:
             raise ConfigError(
-                f"{self.location}: no sequence {number}, must be in [0, "
-                f"{self.shard_offsets[-1]}); was "
-                "the plan made for other data?"
+                f"{self.location}: the sequence must be in [0, {self.shard_offsets[-1]}), but is "
+                f"{number}. Was the plan made for other data?"
             )
         return bisect_right(self.shard_offsets, number) - 1
 
@@ -185,7 +184,7 @@ class ShardLayout:
         offset: int | None = None,
         length: int | None = None,
     ) -> DataLocation:
-        """Return the place of a sequence, or of some bytes of a field of it, for an error.
+        """Return the location of a sequence, or of bytes of a field of it, for an error.
 
         Raises:
             ConfigError: If there is no such sequence.

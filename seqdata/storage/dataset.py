@@ -1,4 +1,4 @@
-"""A store over a map-style Dataset of somebody else: lengths are given, items read one by one."""
+"""A store over a map-style Dataset of the user: lengths are given, items are read one by one."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ LengthFn = Callable[[Any], int]
 
 
 class DatasetStore(SequenceStore):
-    """The items of a Dataset, behind the interface of a store. Made by ``of``.
+    """The items of a Dataset, behind the interface of a store. Created by ``of``.
 
     Args:
         dataset: The Dataset.
         lengths: Timesteps of each item, integers (items,).
         fields: Name -> field.
-        names: Of the parts of an item that is a tuple; None: not given.
+        names: Names of the parts of items that are tuples; None: not given.
         key: The ``str`` field of ids; None: an item is named by its number.
-        item_form: What items look like.
+        item_form: The structure of items.
     """
 
     is_copied_to_workers = True
@@ -81,24 +81,24 @@ class DatasetStore(SequenceStore):
         key: str = "id",
         progress: bool | None = None,
     ) -> DatasetStore:
-        """Make a store of a Dataset whose items are arrays, tuples or dicts of them.
+        """Return a store of a Dataset whose items are arrays, tuples or dicts of them.
 
         An array whose first dimension is the item's length runs along ``time``; the first item
-        decides, and every item is held to it. Arrays may be tensors on the CPU.
+        determines the fields, and every other item must match. Arrays may be tensors on the CPU.
 
         Args:
             dataset: Anything with ``len`` and items by number; an item must not change.
             lengths: Timesteps of each item, integers (items,); or a function item -> timesteps,
                 which reads every item once.
-            names: Of the parts of items that are tuples; None: ``x``, ``y``, ``z``, ``field3``, ….
-            axes: Field -> None: a value per item, though the first item's length is the same.
-            key: The ``str`` field that names an item, where there is one.
-            progress: Whether to show a bar while lengths are counted; None: where standard error
-                is a terminal.
+            names: Names of the parts of items that are tuples; None: ``x``, ``y``, ``z``,
+                ``field3``, ….
+            axes: Field -> None: one value per item, even if its length equals the first item's.
+            key: The ``str`` field of ids, if there is one.
+            progress: Whether to show a progress bar while lengths are counted; None: on a terminal.
 
         Raises:
             ConfigError: If lengths, names or axes do not fit.
-            DecodeError: If the first item holds what is no array, number or text.
+            DecodeError: If the first item holds a value that is not an array, number or text.
 
         Examples:
             >>> items = {0: np.arange(3), 1: np.arange(2)}  # stands for a Dataset
@@ -108,7 +108,7 @@ class DatasetStore(SequenceStore):
         count = len(dataset)
         if not count:
             raise ConfigError(
-                "dataset: has no items, must have at least one; check where it comes from"
+                "dataset: must have at least one item, but has none. Check where it comes from"
             )
         item_lengths = _resolve_lengths(dataset, lengths, progress)
         item = _get_item(dataset, 0)
@@ -153,12 +153,12 @@ class DatasetStore(SequenceStore):
 
     @property
     def shards(self) -> Sequence[str]:
-        """One name: nobody knows where the Dataset reads."""
+        """One name: the files of a Dataset are not known."""
         return (_DATASET_NAME,)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of lengths and schema (32 hex digits); of the content nothing is known."""
+        """Digest of lengths and schema (32 hex digits); the content is not part of it."""
         if self._fingerprint is None:
             digest = hashlib.sha256(repr((self._fields, self._key)).encode())
             digest.update(self.lengths.data)
@@ -166,7 +166,7 @@ class DatasetStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of items; where they have some, the items are read for them."""
+        """Return the ids of items; items with an id field are read for them."""
         item_numbers = np.asarray(numbers, dtype=np.int64).tolist()
         for number in item_numbers:
             self._layout.find_shard(number)
@@ -178,7 +178,7 @@ class DatasetStore(SequenceStore):
         ]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is no view."""
+        """Return the same numbers: this store is not a view."""
         return numbers
 
     def place(self, number: int) -> DataLocation:
@@ -210,7 +210,7 @@ class DatasetStore(SequenceStore):
         return {name: self._make_column(name, found) for name, found in values.items()}
 
     def watched(self, tell: Callable[[int], None]) -> DatasetStore:
-        """Return the same store, which tells the number of each item before it is read."""
+        """Return the same store, which reports the number of each item before it is read."""
         lengths = self._lengths_of[DEFAULT_AXIS]
         observed = _ObservedDataset(self._dataset, tell)
         return DatasetStore(
@@ -222,8 +222,8 @@ class DatasetStore(SequenceStore):
         fields = as_mapping(item, self._part_names)
         if fields.keys() != self._fields.keys():
             raise DecodeError.at(
-                f"dataset: item {number} has {', '.join(map(str, fields)) or 'no fields'}, must "
-                f"have {', '.join(self._fields)} as item 0; make items alike",
+                f"dataset: item {number} must have {', '.join(self._fields)} as item 0, but has "
+                f"{', '.join(map(str, fields)) or 'no fields'}. Give all items the same fields",
                 sequence=number,
             )
         return fields
@@ -240,7 +240,7 @@ class DatasetStore(SequenceStore):
 
 
 class _ObservedDataset:
-    """A Dataset that tells the number of each item before it is read."""
+    """A Dataset that reports the number of each item before it is read."""
 
     __slots__ = ("_dataset", "_on_item")
 
@@ -271,13 +271,14 @@ def _resolve_lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> 
     )
     if counted.dtype.kind not in "iu" or counted.shape != (count,):
         raise ConfigError(
-            f"dataset: `lengths` are {counted.dtype} of shape {counted.shape}, must be integers of "
-            f"({count},), one per item; give those of this dataset"
+            f"dataset: `lengths` must be integers of ({count},), one per item, but are "
+            f"{counted.dtype} of shape {counted.shape}. Pass the lengths of this dataset"
         )
     if (counted < 0).any():
         at = int(np.flatnonzero(counted < 0)[0])
         raise ConfigError(
-            f"dataset: `lengths` has {counted[at]} for item {at}, must not be negative; count again"
+            f"dataset: `lengths` must not be negative, but has {counted[at]} for item {at}. Count "
+            "again"
         )
     return narrow_lengths(counted.astype(np.int64))
 
@@ -296,7 +297,7 @@ def _measure_length(dataset: MapStyle, measure: LengthFn, number: int) -> int:
     length = measure(_get_item(dataset, number))
     if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise ConfigError(
-            f"dataset: `lengths` gave {length!r} for item {number}, must give an integer; "
-            "change the function"
+            f"dataset: `lengths` must return an integer, but returned {length!r} for item "
+            f"{number}. Change the function"
         )
     return int(length)

@@ -1,4 +1,4 @@
-"""Items of a Dataset: which fields they have, and whether each is what the first one was."""
+"""Items of a Dataset: their fields, and whether every item matches the first one."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
         ]
     if len(names) != len(values):
         raise ConfigError(
-            f"dataset: an item has {len(values)} parts, must have one for each of "
-            f"{', '.join(names)}; name them all"
+            f"dataset: an item must have one part for each of {', '.join(names)}, but has "
+            f"{len(values)} parts. Name all of them"
         )
     return dict(zip(names, values, strict=True))
 
@@ -45,7 +45,7 @@ ValueForm = Literal["tensor", "array", "list", "number", "scalar", "text"]
 
 @dataclass(frozen=True, slots=True)
 class ItemForm:
-    """What the items of a Dataset look like, so that its ``collate_fn`` gets the like of them.
+    """The structure of the items of a Dataset, in which its ``collate_fn`` receives them.
 
     Attributes:
         kind: ``dict``, ``tuple``, or ``value`` for an item that is one array.
@@ -68,7 +68,7 @@ class ItemForm:
         return cls("tuple", values, type(item) if hasattr(item, "_fields") else None)
 
     def make_item(self, fields: Mapping[str, Any]) -> Any:
-        """Return an item of this form, of those of its fields that are there."""
+        """Return an item of this form, with the fields that are present."""
         if self.kind == "dict" or not fields.keys() <= self.values.keys():
             return dict(fields)
         values = [fields[name] for name in self.values if name in fields]
@@ -80,7 +80,7 @@ class ItemForm:
 
 
 def _detect_form(value: Any) -> ValueForm:
-    """Return the type of a value; tensors are known by their module, for torch is not imported."""
+    """Return the type of a value; tensors are recognized by their module: torch is not imported."""
     if isinstance(value, str | bytes):
         return "text"
     if isinstance(value, np.generic):
@@ -95,16 +95,16 @@ def _detect_form(value: Any) -> ValueForm:
 def infer_item_fields(
     item: Mapping[str, Any], length: int, axes: Mapping[str, None] | None
 ) -> dict[str, Field]:
-    """Return the fields that the first item shows.
+    """Return the fields of the first item.
 
     Args:
         item: Field -> array, number, ``str`` or ``bytes``.
         length: Its timesteps.
-        axes: Field -> None: a value per item, whatever its shape.
+        axes: Field -> None: one value per item, whatever its shape.
 
     Raises:
         ConfigError: If no field is as long as the item, or ``axes`` names an unknown one.
-        DecodeError: If a value is no array, number or text.
+        DecodeError: If a value is not an array, number or text.
     """
     per_item = dict(axes or {})
     for name in per_item:
@@ -124,21 +124,21 @@ def infer_item_fields(
         shapes.append(f"{name} {array.shape}")
         if field_width(fields[name]) < 1:
             raise DecodeError.at(
-                f"dataset: item 0, field {name!r}: has shape {array.shape}, must hold at least one "
-                "number per timestep; leave it out",
+                f"dataset: item 0, field {name!r}: must hold at least one number per timestep, "
+                f"but has shape {array.shape}. Leave it out",
                 sequence=0, field=name,
             )  # fmt: skip
     if not any(field.axis for field in fields.values()):
         raise ConfigError(
-            f"dataset: item 0 has {', '.join(shapes) or 'no array'}, one must have the length "
-            f"{length} as its first dimension, since `lengths` says {length}. Pass the timesteps "
+            f"dataset: item 0 must have an array with first dimension {length}, which is its "
+            f"length by `lengths`, but has {', '.join(shapes) or 'no array'}. Pass the timesteps "
             "of each item, or a function that counts them: lengths=lambda item: len(item[0])"
         )
     return fields
 
 
 def check_value(number: int, name: str, value: Any, field: Field, length: int) -> Any:
-    """Return an item's value as an array, ``str`` or ``bytes``, if it is what its field must hold.
+    """Return an item's value as an array, ``str`` or ``bytes``, if it matches its field.
 
     Raises:
         DecodeError: If it is not, naming the item.
@@ -148,29 +148,31 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
         if isinstance(value, kind.value_type):
             return value
         raise _make_mismatch_error(
-            number, name, f"is a {type(value).__name__}, must be {field.dtype}"
+            number, name, f"must be {field.dtype}, but is a {type(value).__name__}"
         )
     array = _to_array(number, name, value)
     if array.dtype.name != field.dtype:
         raise _make_mismatch_error(
-            number, name, f"has dtype {array.dtype.name}, must be {field.dtype}"
+            number, name, f"must have dtype {field.dtype}, but has {array.dtype.name}"
         )
     if field.axis is None:
         if array.shape != field.shape:
             raise _make_mismatch_error(
                 number, name,
-                f"has shape {array.shape}, must be {field.shape} (if it has a timestep each, the "
-                "first item's length must be its first dimension)",
+                f"must have shape {field.shape}, but has {array.shape} (for one value per "
+                "timestep, the first dimension of the first item must be its length)",
             )  # fmt: skip
         return array
     if array.shape[1:] != field.shape or not array.ndim:
         shape = ", ".join(["T", *map(str, field.shape)])
-        raise _make_mismatch_error(number, name, f"has shape {array.shape}, must be ({shape})")
+        raise _make_mismatch_error(
+            number, name, f"must have shape ({shape}), but has {array.shape}"
+        )
     if len(array) != length:
         raise DecodeError.at(
-            f"dataset: item {number}, field {name!r}: has {len(array)} timesteps, must have "
-            f"{length}, since `lengths` says {length}. Pass true lengths, or a function that "
-            "counts them; if the field has no value per timestep, pass `axes`={name: None} to "
+            f"dataset: item {number}, field {name!r}: must have {length} timesteps, as `lengths` "
+            f"says, but has {len(array)}. Pass the actual lengths, or a function that counts "
+            "them; if the field does not have one value per timestep, pass `axes`={name: None} to "
             "`DatasetStore.of`",
             sequence=number, field=name,
         )  # fmt: skip
@@ -188,6 +190,7 @@ def _to_array(number: int, name: str, value: Any) -> NDArray[Any]:
 
 def _make_mismatch_error(number: int, name: str, found: str) -> DecodeError:
     return DecodeError.at(
-        f"dataset: item {number}, field {name!r}: {found} as in item 0; make items alike",
+        f"dataset: item {number}, field {name!r}: {found}; item 0 determines the fields. Make "
+        "items alike",
         sequence=number, field=name,
     )  # fmt: skip

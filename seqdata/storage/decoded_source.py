@@ -1,7 +1,7 @@
-"""Fields that are decoded before they are read: a record batch or row group at a time.
+"""Fields that are decoded by units: a record batch or a row group at a time.
 
-Place in the flow: the foreign store uses it where bytes cannot be used as they lie. Reads: units of
-a file. Makes: columns over copies of what was asked for.
+Place in the flow: foreign stores use it for files that cannot be read in place. Reads: units of a
+file. Makes: columns over copies of the requested spans.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MAX_CACHED_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitCache:
-    """The units that were decoded last. No lock, so that a fork never finds one held.
+    """The most recently decoded units. It has no lock, so that no fork can copy a held one.
 
     Attributes:
-        limit: Bytes that are kept.
+        limit: Maximum bytes to keep.
     """
 
     limit: int = MAX_CACHED_BYTES
     _units: dict[tuple[str, int], DecodedColumn] = field(default_factory=dict, init=False)
 
     def get(self, name: str, unit: int, decode: Callable[[], DecodedColumn]) -> DecodedColumn:
-        """Return a unit of a field; two threads may decode the same one, which harms nobody."""
+        """Return a unit of a field; two threads may decode the same one, which is harmless."""
         key = (name, unit)
         found = self._units.pop(key, None)
         if found is None:
@@ -59,8 +59,8 @@ class DecodedSource:
     Attributes:
         name: The field's name.
         field: What it holds.
-        layout: Where its sequences lie; its shards are units.
-        decode: Gives a unit.
+        layout: The units and lengths of its sequences; its shards are units.
+        decode: Returns a unit.
         cache: Shared by the fields of a store.
     """
 
@@ -102,16 +102,15 @@ class DecodedSource:
     def column(self, spans: NDArray[np.int64]) -> ArrayColumn | list[Any]:
         """Return the column of spans, or a list of ``str`` or ``bytes``.
 
-        Units are decoded one after the other and let go of: of each only what was asked for is
-        copied.
+        Units are decoded one after the other and released: only the requested spans are copied.
 
         Args:
             spans: int64 (n, 3).
 
         Raises:
-            ConfigError: If a span is not there.
+            ConfigError: If a span does not exist.
             CorruptSampleError: If a unit holds more or less than its length says.
-            DecodeError: If a value is missing, or bytes are no text.
+            DecodeError: If a value is missing, or bytes are not text.
         """
         return self.kind.gather(self.field, self._read(spans))
 
@@ -154,8 +153,8 @@ class DecodedSource:
         except UnicodeDecodeError as error:
             raise self.layout.locate(number, self.name).make_error(
                 DecodeError,
-                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; restore the "
-                "file",
+                f"must be UTF-8 text, but is not ({error.reason} at byte {error.start}). Restore "
+                "the file",
             ) from error
 
 
@@ -173,5 +172,5 @@ class DecodedColumn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Its size in bytes."""
         return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)

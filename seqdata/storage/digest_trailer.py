@@ -1,9 +1,8 @@
-"""Seals of files that are kept on disk and believed later: counted lengths, notes of a writer.
+"""Digests at the end of small files that are cached on disk: counted lengths, a writer's records.
 
-A sealed file ends with one line that holds a digest of all before it and of what the file is about,
-so that neither a flipped bit nor the file of something else is taken for it. Readers of ``.npy``,
-``.npz`` and YAML pass over that line. Manifests, the index and the list of tar shards have the same
-digest at a place of their own.
+Such a file ends with one line that holds a digest of the content before it and of its subject, so
+that neither a flipped bit nor a file about another subject is accepted. Readers of ``.npy``,
+``.npz`` and YAML ignore that line. Manifests, indexes and lists of shards have their digest inside.
 """
 
 from __future__ import annotations
@@ -23,37 +22,35 @@ _TRAILER_BYTES = len(_TRAILER % bytes(64))
 
 
 def add_digest(content: bytes, subject: str) -> bytes:
-    """Return a content with its seal.
+    """Return a content with its digest line.
 
     Args:
-        content: What is kept.
-        subject: What it is about: a digest of what it was made from, or a name. A file that is
-            sealed about something else is never believed.
+        content: The content of the file.
+        subject: Its subject: a digest of what it was computed from, or a name. A file about another
+            subject is rejected.
 
     Example:
-        >>> unsealed(sealed(b"12", "lengths of a"), "lengths of a")
-        b'12'
-        >>> unsealed(sealed(b"12", "lengths of a"), "lengths of b") is None
-        True
+        >>> strip_digest(add_digest(b"12", "lengths of a"), "lengths of a") b'12'
+        >>> strip_digest(add_digest(b"12", "lengths of a"), "lengths of b") is None True
     """
     return content + _TRAILER % _digest(content, subject)
 
 
 def strip_digest(raw: bytes, subject: str) -> bytes | None:
-    """Return the content of a sealed file; None if it has no seal, or another one."""
+    """Return the content without its digest line; None if the line is missing or differs."""
     content, seal = raw[:-_TRAILER_BYTES], _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:])
     return content if seal is not None and seal[1] == _digest(content, subject) else None
 
 
 def has_digest(raw: bytes) -> bool:
-    """Return whether a file ends with a seal, right or wrong."""
+    """Return whether a file ends with a digest line, right or wrong."""
     return _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:]) is not None
 
 
 def read_with_digest(path: Path) -> bytes | None:
     """Return the content of a file that ``write_with_digest`` wrote under this name.
 
-    None if it is not there, or is not what was kept: then it is made again, and the log says so.
+    None if it does not exist, or is damaged: then it is computed again, and this is logged.
     """
     try:
         raw = path.read_bytes()
@@ -61,20 +58,24 @@ def read_with_digest(path: Path) -> bytes | None:
         return None
     content = strip_digest(raw, path.name)
     if content is None:
-        problem = "is damaged, or was kept under another name" if has_digest(raw) else "has no seal"
-        _logger.warning("%s: %s, so it is not used: what it held is made again", path, problem)
+        problem = (
+            "is damaged, or was written under another name"
+            if has_digest(raw)
+            else "has no digest line"
+        )
+        _logger.warning("%s: %s, so it is ignored: its content is computed again", path, problem)
     return content
 
 
 def write_with_digest(path: Path, content: bytes) -> bool:
-    """Keep a file, sealed as what its name says, as a whole or not at all, flushed to the disk.
+    """Write a file with its digest line, atomically and flushed to the disk.
 
     Args:
-        path: Where; its name has a digest of all that the content was made from.
-        content: What is kept.
+        path: The path; its name contains a digest of what the content was computed from.
+        content: The content of the file.
 
     Returns:
-        Whether it could be written: a folder may be read-only, or the disk full.
+        Whether it was written: a folder may be read-only, or the disk full.
     """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     try:

@@ -1,4 +1,4 @@
-"""Where the values of sequences lie in a file: begins and ends, two arrays of int64."""
+"""Extents of values in a file: begins and ends, two arrays of int64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ShardExtents = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def extents_of(offsets: Iterable[NDArray[np.int64]]) -> tuple[ShardExtents, ...]:
-    """Return the extents of values that lie one behind another; nothing is copied.
+    """Return the extents of contiguous values; nothing is copied.
 
     Args:
         offsets: Per shard, int64 (sequences+1,).

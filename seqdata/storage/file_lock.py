@@ -1,8 +1,8 @@
-"""Locks on open files, and who holds one: a process of this machine, which may have ended.
+"""Locks on open files, and the process that holds a lock.
 
 A lock ends with the process that holds it. Some file systems have no locks (NFS without its lock
-service, some of FUSE): there only the owner counts that is written into the file. Place in the
-flow: below writing and the cache. Reads: lock files. Makes: locks.
+service, some of FUSE): there only the owner that is recorded in the file counts. Place in the flow:
+below writing and the cache. Reads: lock files. Makes: locks.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _STATE_FIELD, _START_FIELD = (
     0,
     19,
-)  # places in /proc/PID/stat after the name: state, time of the start
+)  # fields of /proc/PID/stat after the name: state, start time
 _FREE = "free"
 _LOCK_FILE_BYTES = 512  # bytes of a lock file
 
 
 class NoLocksError(Exception):
-    """The file system has no locks; becomes an error with words where the place is known."""
+    """The file system has no locks; callers turn it into an error that names the location."""
 
 
 class LockOwner(NamedTuple):
-    """A process that holds a lock: its machine, its number and when it began."""
+    """A process that holds a lock: its host, its pid and its start time."""
 
     host: str
     pid: int
@@ -41,11 +41,11 @@ class LockOwner(NamedTuple):
 
 
 def lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file, without waiting; whether that worked.
+    """Try to lock an open file without waiting; return whether it is locked.
 
     Args:
-        descriptor: Of the file, opened to read and write.
-        shared: Whether others may hold it, too, who say so as well.
+        descriptor: The file, opened to read and write.
+        shared: Whether other shared locks may be held at the same time.
 
     Raises:
         NoLocksError: If the file system has no locks.
@@ -62,7 +62,7 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Unlock, also for child processes that inherited the lock; the file names no owner then."""
+    """Unlock, also for child processes that inherited the lock, and remove the recorded owner."""
     _write(descriptor, _FREE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -72,22 +72,22 @@ def unlock(descriptor: int) -> None:
 
 
 def record_owner(descriptor: int) -> None:
-    """Write down that this process holds a lock."""
+    """Record this process as the owner of a lock."""
     pid = os.getpid()
     _write(descriptor, f"{socket.gethostname()} {pid} {_read_start_time(pid)}")
 
 
 def read_owner(path: Path) -> LockOwner | None:
-    """Return who wrote itself down as the owner of a lock file; None if nobody did."""
+    """Return the recorded owner of a lock file; None if there is none."""
     try:
         host, pid, began = path.read_text("utf-8").split()
         return LockOwner(host, int(pid), began)
-    except (OSError, ValueError):  # not written yet, or taken over
+    except (OSError, ValueError):  # not recorded yet, or taken over
         return None
 
 
 def is_free(path: Path) -> bool:
-    """Return whether nobody has written itself down in a lock file, or has let it go since."""
+    """Return whether a lock file has no recorded owner, or its owner has released it."""
     try:
         return path.read_text("utf-8").strip() in ("", _FREE)
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def is_free(path: Path) -> bool:
 
 
 def is_alive(owner: LockOwner | None) -> bool:
-    """Return whether an owner may still be there; True where that cannot be known."""
+    """Return whether an owner may still be running; True if that cannot be known."""
     if owner is None or not owner.is_local:
         return True
     try:
@@ -108,12 +108,12 @@ def is_alive(owner: LockOwner | None) -> bool:
 
 
 def _write(descriptor: int, text: str) -> None:
-    """Write into a lock file at once: whoever reads it sees the old text or the new one."""
+    """Write into a lock file in one call: readers see the old text or the new one."""
     os.pwrite(descriptor, text.encode().ljust(_LOCK_FILE_BYTES), 0)
 
 
 def _read_start_time(pid: int) -> str:
-    """Return when a process began, in the kernel's ticks; ``-`` where it cannot be known."""
+    """Return the start time of a process in the kernel's ticks; ``-`` if it cannot be known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             facts = file.read().rpartition(b")")[2].split()

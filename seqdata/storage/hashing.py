@@ -1,15 +1,15 @@
-"""One stable 64-bit hash of many texts, keyed by a seed, without Python per text.
+"""A stable 64-bit hash of texts, keyed by a seed, without Python code per text.
 
-The value of a text never changes: not with the machine, its byte order, the version of NumPy, or
-what else is hashed with it; parts of a split rest on that. A text of at most ``HASH_CHUNK`` bytes
-is taken as little-endian words of 8 bytes, the last one filled up with zeros::
+The hash of a text never changes: not with the machine, its byte order, the version of NumPy, or the
+other texts; the parts of a split depend on it. A text of at most ``HASH_CHUNK`` bytes is read as
+little-endian words of 8 bytes, the last one padded with zeros::
 
     h = mix(seed + GAMMA);  for each word: h = mix(h ^ word);  hash = mix(h ^ bytes)
 
 and a longer one as the text of its blocks' hashes: ``hash = mix(hash(hashes) ^ bytes)``. ``mix`` is
 the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-Generators", OOPSLA 2014; its multipliers are "variant 13" of D. Stafford), a bijection. It is good
-at spreading ids, and no shield against people who choose ids to collide.
+Generators", OOPSLA 2014; its multipliers are "variant 13" of D. Stafford), a bijection. It spreads
+ids well, but does not protect against ids that are chosen to collide.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from seqdata.errors import DecodeError
 HASH_CHUNK = 512
 """Bytes of a text that are hashed in one chain."""
 TEXTS_PER_PASS = 1 << 14
-"""Texts that are hashed together: their state fits the processor's cache."""
+"""Texts that are hashed together: their state fits into the CPU cache."""
 MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _WORD_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
-"""Bytes that a word has -> its mask."""
+"""Number of valid bytes of a word -> its mask."""
 _WORD = np.dtype("<u8")
 
 Hashes = NDArray[np.int64] | NDArray[np.uint64]
@@ -44,12 +44,11 @@ def hash_texts(
 
     Args:
         values: The bytes of all texts, uint8 (bytes,).
-        offsets: Where each text begins and the last one ends, int64 (n+1,), rising inside
-            ``values``.
+        offsets: Offsets of the texts, int64 (n+1,), ascending inside ``values``.
         seed: In [0, 2^64); another seed gives unrelated hashes.
 
     Raises:
-        ValueError: If an argument is not so.
+        ValueError: If an argument is invalid.
 
     Examples:
         >>> hash_texts(np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])).tolist()
@@ -58,22 +57,24 @@ def hash_texts(
     if values.dtype != np.uint8 or values.ndim != 1 or not values.flags.c_contiguous:
         raise ValueError("hash_texts: `values` must be uint8 of one dimension, without gaps")
     if not 0 <= seed <= MASK:
-        raise ValueError(f"hash_texts: `seed` is {seed}, must be in [0, 2^64)")
+        raise ValueError(f"hash_texts: `seed` must be in [0, 2^64), but is {seed}")
     count = len(offsets) - 1
     if count < 0 or offsets[0] < 0 or offsets[-1] > len(values):
-        raise ValueError(f"hash_texts: `offsets` must be one at least, inside 0..{len(values)}")
+        raise ValueError(
+            f"hash_texts: `offsets` must have at least one element, inside 0..{len(values)}"
+        )
     hashes = np.empty(count, dtype=np.uint64)
     for first in range(0, count, TEXTS_PER_PASS):
         pass_offsets = offsets[first : first + TEXTS_PER_PASS + 1].astype(np.int64, copy=False)
         sizes = np.diff(pass_offsets)
         if (sizes < 0).any():
-            raise ValueError("hash_texts: `offsets` must rise")
+            raise ValueError("hash_texts: `offsets` must be ascending")
         hashes[first : first + TEXTS_PER_PASS] = _hash_pass(values, pass_offsets[:-1], sizes, seed)
     return hashes
 
 
 def hash_numbers(numbers: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
-    """Return hash of each number, uint64 (n,): that of the text of its 8 bytes, lowest first."""
+    """Return the hash of each number, uint64 (n,): that of its 8 little-endian bytes as a text."""
     hashes = np.empty(len(numbers), dtype=np.uint64)
     key = _mix_seed(seed)
     for first in range(0, len(numbers), TEXTS_PER_PASS):
@@ -93,7 +94,7 @@ def _hash_pass(
             chunk_offsets = np.append(np.arange(first, first + size, HASH_CHUNK), first + size)
             inner = hash_texts(values, chunk_offsets, seed).astype(_WORD).view(np.uint8)
             hashes[i] = hash_texts(inner, np.array([0, len(inner)]), seed)[0]
-    # a word is read whole: what ends too near the end of the buffer is read from a copy with room
+    # whole words are read: a text near the end of the buffer is read from a padded copy
     near_end = (begins + sizes > len(values) - 7) & ~long & (sizes > 0)
     rest = ~long & ~near_end
     if near_end.any():
@@ -115,12 +116,12 @@ def _mix_words(
     sizes: NDArray[np.int64],
     hashes: NDArray[np.uint64],
 ) -> NDArray[np.uint64]:
-    """Mix the words of each text into its hash; changes ``hashes`` and gives them back."""
+    """Mix the words of each text into its hash; return ``hashes``, which is changed in place."""
     words = np.ndarray((max(0, len(values) - 7),), dtype=_WORD, buffer=values, strides=(1,))
     most = int(sizes.max(initial=0))
     least = int(sizes.min(initial=most))
     for done in range(0, most, 8):
-        if least > done + 7:  # every text has a whole word more
+        if least > done + 7:  # every text has another whole word
             hashes = _mix(words[begins + done] ^ hashes)
             continue
         unfinished = np.flatnonzero(sizes > done)
@@ -135,7 +136,7 @@ def _mix_seed(seed: int) -> np.uint64:
 
 
 def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit over all; changes ``state``, which must be nobody else's, and gives it."""
+    """Spread every bit over all others; return ``state``, which is changed in place."""
     state ^= state >> _SHIFTS[0]
     state *= _FIRST_MULTIPLIER
     state ^= state >> _SHIFTS[1]
@@ -145,29 +146,29 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 0) -> None:
-    """Refuse two sequences with one id.
+    """Raise if two sequences have the same id.
 
     Args:
         hashes: uint64 or int64 (sequences,), of their ids.
-        id_for: Gives the id of sequence ``first + i`` for i.
+        id_for: Returns the id of sequence ``first + i`` for i.
         first: Number of the first of these sequences, for the message.
 
     Raises:
-        DecodeError: If there are such, naming both.
+        DecodeError: If there are such; the message names both.
     """
-    ordered = np.sort(hashes)  # much faster than the order itself, which is seldom needed
+    ordered = np.sort(hashes)  # much faster than an argsort, which is rarely needed
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not len(repeated):
         return
     seen: dict[str, int] = {}
-    is_repeated = np.isin(hashes, repeated, kind="sort")  # by tables NumPy 2.0 overflows
+    is_repeated = np.isin(hashes, repeated, kind="sort")  # with table=True NumPy 2.0 overflows
     for number in np.flatnonzero(is_repeated).tolist():
         name = id_for(number)
         first_number = seen.setdefault(name, number)
         if first_number != number:
             raise DecodeError.at(
-                f"sequence {first + number}: has the id {name!r}, which sequence "
-                f"{first + first_number} "
-                "has, must be its own; make ids unique, or name another field as `key`",
+                f"sequence {first + number}: the id must be unique, but {name!r} is also the id "
+                f"of sequence {first + first_number}. Make ids unique, or name another field as "
+                "`key`",
                 sequence=first + number,
             )

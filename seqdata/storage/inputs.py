@@ -1,8 +1,7 @@
-"""What may be given as sequences, turned into dicts: dicts, plain arrays, tables and data frames.
+"""Conversion of the user's sequences to dicts: dicts, plain arrays, tables and data frames.
 
-pyarrow, pandas and Polars are looked at only where something else has imported them. Place in the
-flow: the writer and the memory store share it. Reads: what the user has. Makes: one dict per
-sequence.
+pyarrow, pandas and Polars objects are recognized without importing these libraries. The writer and
+the memory store share this module.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Axes = Mapping[str, str | None]
 def normalize_sequences(
     sequences: Iterable[Any], axes: Axes | None
 ) -> tuple[Iterator[Any], Axes | None]:
-    """Return one dict per sequence; what is no dict later on is left to the packers to refuse.
+    """Return one dict per sequence; later items that are not dicts are refused by the packers.
 
     Args:
         sequences: Dicts; or plain arrays, which become the field ``x``; or a pandas or Polars
@@ -36,11 +35,11 @@ def normalize_sequences(
         axes: Field -> axis, as given by the user.
 
     Returns:
-        The sequences, and ``axes`` with the vectors that a table's types tell: lists of a fixed
-        size are one per sequence.
+        The sequences, and ``axes``, extended by a table's vectors: lists of a fixed size are one
+        value per sequence.
 
     Raises:
-        ConfigError: If nothing of this is given.
+        ConfigError: If ``sequences`` is none of these.
         DecodeError: If a table's column holds nulls or a type that cannot be stored.
     """
     library = _find_frame_library(sequences)
@@ -53,16 +52,16 @@ def normalize_sequences(
         return _check_sequences(_iter_table_rows([sequences]), axes), axes
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
         raise ConfigError(
-            f"`sequences` is a {type(sequences).__name__}, must be an iterable of dicts, arrays or "
-            "Arrow tables; put it in a list"
+            "`sequences` must be an iterable of dicts, arrays or Arrow tables, but is a "
+            f"{type(sequences).__name__}. Put it in a list"
         )
     iterator = iter(sequences)
     try:
         first = next(iterator)
     except StopIteration:
         raise ConfigError(
-            "`sequences` is empty, must hold at least one, which fixes the fields; check where "
-            "they come from"
+            "`sequences` must hold at least one sequence, which determines the fields, but is "
+            "empty. Check where they come from"
         ) from None
     all_items = itertools.chain([first], iterator)
     if _is_arrow_table(first):
@@ -77,7 +76,7 @@ def normalize_sequences(
 
 
 def _check_first_item(first: Any) -> None:
-    """Refuse an iterable whose first item cannot be a sequence.
+    """Raise if the first item of an iterable cannot be a sequence.
 
     Raises:
         ConfigError: If it is a number or text.
@@ -96,7 +95,7 @@ def _check_first_item(first: Any) -> None:
 
 
 def _check_sequences(rows: Iterator[dict[str, Any]], axes: Axes | None) -> Iterator[dict[str, Any]]:
-    """Return the rows of a table, if a row is a sequence and not a timestep.
+    """Return the rows of a table, if its rows are sequences and not timesteps.
 
     Raises:
         ConfigError: If no column holds arrays.
@@ -127,7 +126,7 @@ def is_table(value: Any) -> bool:
 
 
 def _find_frame_library(value: Any) -> str | None:
-    """Return whose DataFrame a value is; by its type's name, so that nothing is imported."""
+    """Return the library of a DataFrame, by its type's name, so that nothing is imported."""
     for base in type(value).__mro__:
         library = base.__module__.partition(".")[0]
         if base.__name__ == "DataFrame" and library in ("pandas", "polars"):
@@ -142,7 +141,7 @@ def _add_vector_axes(table: Any, axes: Axes | None) -> Axes | None:
 
 
 def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
-    """Return the rows of a pandas frame: cells of objects as they are, other columns by Arrow."""
+    """Return the rows of a pandas frame: object cells unchanged, other columns by Arrow."""
     import pyarrow as pa
 
     frame = index_to_columns(frame)
@@ -162,7 +161,7 @@ def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
 
 
 def to_arrow_table(frame: Any) -> Any:
-    """Return a pandas, Polars or Arrow table as an Arrow table; a named index is columns of it."""
+    """Return a pandas, Polars or Arrow table as an Arrow table; a named index becomes columns."""
     import pyarrow as pa
 
     if _find_frame_library(frame) == "polars":
@@ -173,10 +172,10 @@ def to_arrow_table(frame: Any) -> Any:
 
 
 def index_to_columns(frame: Any) -> Any:
-    """Return a pandas frame whose named index is columns, like the others.
+    """Return a pandas frame with its named index as columns.
 
     Raises:
-        ConfigError: If two columns have one name.
+        ConfigError: If two columns have the same name.
     """
     index = frame.index
     named = [name for name in index.names if name is not None]
@@ -194,7 +193,9 @@ def _warn_left_out(column: str, reason: str) -> None:
 
 
 def _make_no_rows_error() -> ConfigError:
-    return ConfigError("`sequences` is a table without rows, must have at least one; check it")
+    return ConfigError(
+        "`sequences` must have at least one row, but is a table without rows. Check it"
+    )
 
 
 def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -202,8 +203,8 @@ def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for table in tables:
         if not _is_arrow_table(table):
             raise ConfigError(
-                f"`sequences` holds a {type(table).__name__} after an Arrow table, must be tables "
-                "throughout; convert it"
+                f"`sequences` must be tables throughout, but holds a {type(table).__name__} after "
+                "an Arrow table. Convert it"
             )
         batches = table.to_batches() if isinstance(table, sys.modules["pyarrow"].Table) else [table]
         for batch in batches:
@@ -222,18 +223,18 @@ def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
 def _check_unique_names(names: Sequence[Any]) -> None:
     if len(set(names)) < len(names):
         raise ConfigError(
-            "`sequences` is a table with two columns of one name, must have different ones; rename "
-            "one (a named index is a column, too)"
+            "`sequences` must have columns of different names, but is a table with two columns of "
+            "one name. Rename one (a named index is a column, too)"
         )
 
 
 def is_pandas_index(name: str) -> bool:
-    """Return whether a column is an index without a name, which pandas wrote to a file."""
+    """Return whether a column is an unnamed index that pandas wrote to a file."""
     return not name or (name.startswith("__index_level_") and name.endswith("__"))
 
 
 def drop_index_columns(names: Iterable[str]) -> list[str]:
-    """Return the names of columns but for an index without a name, which is left out and told."""
+    """Return the names of columns except an unnamed index, which is left out with a warning."""
     kept = []
     for name in names:
         if is_pandas_index(name):
@@ -244,12 +245,12 @@ def drop_index_columns(names: Iterable[str]) -> list[str]:
 
 
 def _iter_values(name: str, column: Any) -> Iterable[Any]:
-    """Return the values of a table's column, sequence by sequence."""
+    """Yield the values of a table's column, sequence by sequence."""
     types = sys.modules["pyarrow"].types
     if column.null_count:
         raise DecodeError.at(
-            f"table: column {name!r} holds {column.null_count} nulls, must hold none; fill or drop "
-            "them",
+            f"table: column {name!r} must not hold nulls, but holds {column.null_count}. Fill or "
+            "drop them",
             field=name,
         )
     kind = column.type
@@ -273,7 +274,8 @@ def _to_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
     kind = column.type
     if column.null_count:
         raise DecodeError.at(
-            f"table: column {name!r} holds nulls inside its lists, must hold none; fill them",
+            f"table: column {name!r} must not hold nulls, but holds some inside its lists. Fill "
+            "them",
             field=name,
         )
     if types.is_fixed_size_list(kind):
@@ -283,7 +285,7 @@ def _to_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
         return array
     raise DecodeError.at(
-        f"table: column {name!r} has type {kind}, must be numbers, text, bytes, or lists of "
-        "numbers; cast it",
+        f"table: column {name!r} must be numbers, text, bytes, or lists of numbers, but has type "
+        f"{kind}. Cast it",
         field=name,
     )

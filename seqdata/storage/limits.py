@@ -1,6 +1,6 @@
-"""How much data may ask for: what is beyond is refused before memory is taken for it.
+"""Limits on sizes that files declare, checked before memory is allocated.
 
-Files say how large they are; a few bytes can say anything.
+A few bytes of a damaged or hostile file can declare any size.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from seqdata.storage.data_location import DataLocation
 MAX_ROWS = 1 << 48
 """Rows of a file or of one of its units."""
 MAX_METADATA = 1 << 24
-"""Bytes of what Arrow says about one record batch, or of the schema."""
+"""Bytes of Arrow's metadata of one record batch, or of the schema."""
 MAX_FOOTER = 1 << 26
 """Bytes of a file's footer."""
 MAX_DEPTH = 8
-"""Types inside of one another: lists, extensions, dictionaries, and the number at the end."""
+"""Depth of nested types: lists, extensions, dictionaries, and the number at the end."""
 MAX_RATIO = 200
 """Bytes in memory for each byte in the file, beyond ``UNCHECKED_BYTES``."""
 UNCHECKED_BYTES = 256 << 20
-"""Bytes of one column of one unit that may come from any few bytes."""
+"""Decoded bytes of one column of one unit that are allowed whatever its stored size."""
 
 
 def check_rows(location: DataLocation, rows: int) -> None:
-    """Refuse more rows than there can be.
+    """Raise if a file declares too many rows.
 
     Raises:
         LimitError: If there are more than ``MAX_ROWS``.
@@ -38,7 +38,7 @@ def check_rows(location: DataLocation, rows: int) -> None:
 
 
 def check_depth(location: DataLocation, depth: int) -> None:
-    """Refuse a column whose type is nested too deeply.
+    """Raise if a column's type is nested too deeply.
 
     Raises:
         LimitError: If it is deeper than ``MAX_DEPTH``.
@@ -49,12 +49,12 @@ def check_depth(location: DataLocation, depth: int) -> None:
 
 
 def check_size(location: DataLocation, stored: int, needed: int) -> None:
-    """Refuse data that is very much larger in memory than in the file.
+    """Raise if data is very much larger in memory than in the file.
 
     Args:
-        location: What is to be decoded.
+        location: The data to decode.
         stored: Its bytes in the file.
-        needed: Bytes that it would take in memory.
+        needed: Its size in memory, in bytes.
 
     Raises:
         LimitError: If that is more than ``UNCHECKED_BYTES`` and ``MAX_RATIO`` times as much.
@@ -70,20 +70,20 @@ def check_size(location: DataLocation, stored: int, needed: int) -> None:
 def raise_limit_error(
     location: DataLocation, found: str, required: str, requested: int, maximum: int
 ) -> NoReturn:
-    """Say that a cap was reached.
+    """Raise the error about an exceeded limit.
 
     Raises:
         LimitError: Always.
     """
     raise location.make_error(
         LimitError,
-        f"{found}, must {required}; where you trust the file, write it again in smaller units",
+        f"must {required}, but {found}. If you trust the file, write it again in smaller units",
         found=requested, expected=maximum,
     )  # fmt: skip
 
 
 def free_memory() -> int | None:
-    """Return the bytes that this process may still take; None: that is not known."""
+    """Return the bytes that this process may still allocate; None if that is not known."""
     found = [_read_available_memory()]
     maximum, used = map(read_number, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
     if maximum is not None:
@@ -93,7 +93,7 @@ def free_memory() -> int | None:
 
 
 def read_number(path: str) -> int | None:
-    """Read a number of the system; None where there is none, or it is ``max``."""
+    """Read a number from a system file; None if there is none, or it is ``max``."""
     try:
         return int(Path(path).read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):

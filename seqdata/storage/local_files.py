@@ -1,4 +1,4 @@
-"""Where a store lies, and how its files are opened without trusting their names."""
+"""Local paths of stores, and opening of their files without trusting names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from seqdata.storage.data_location import DataLocation
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _MAX_SHOWN_CHARS = 100  # characters of a location
 _PATH_ERRORS = {
-    errno.ELOOP: "leads to itself by its links, must lead to a file or folder",
-    errno.ENAMETOOLONG: "has a name that is too long, must be one of this file system",
-    errno.EACCES: "cannot be looked at (no permission), must be in folders that may be entered",
-    errno.EPERM: "cannot be looked at (no permission), must be in folders that may be entered",
+    errno.ELOOP: "must lead to a file or folder, but its links lead back to itself",
+    errno.ENAMETOOLONG: (
+        "must have a name that this file system allows, but has one that is too long"
+    ),
+    errno.EACCES: "must be in folders that may be entered, but there is no permission",
+    errno.EPERM: "must be in folders that may be entered, but there is no permission",
 }
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 
@@ -34,7 +36,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     It means the same after ``chdir``, and in a worker process.
 
     Raises:
-        ConfigError: If the location is of another machine, or cannot be the path of a file.
+        ConfigError: If the location is on another machine, or cannot be the path of a file.
 
     Examples:
         >>> local_path("file:///data/my%20store").as_posix()
@@ -42,35 +44,35 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(location)
     if not isinstance(text, str) or not text:
-        raise ConfigError(f"store: location is {text!r}, must be a path; give a folder")
+        raise ConfigError(f"store: location must be a path, but is {text!r}. Pass a folder")
     scheme, separator, _ = text.partition("://")
     if not separator:
         return _check_path(text, text)
     url = urlsplit(text)
     if scheme != "file" or url.netloc not in ("", "localhost"):
         raise ConfigError(
-            f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// "
-            "URL; copy it to a local folder first"
+            f"store: location must be a local path or a file:// URL, but {text!r} is remote "
+            f"({scheme}). Copy it to a local folder first"
         )
     return _check_path(unquote(url.path), text)
 
 
 def _check_path(path: str, location: str) -> Path:
-    """Return an absolute path that may be a file's.
+    """Return an absolute path after checking that it can name a file.
 
     Raises:
-        ConfigError: If it cannot be, or if it cannot be looked at what is there.
+        ConfigError: If it cannot, or its folder cannot be accessed.
     """
     try:
         found = Path(path)
         found = found.absolute() if path != location else found.expanduser().absolute()
         os.stat(found)
-    except (FileNotFoundError, NotADirectoryError):  # it may be written; who reads it says so
+    except (FileNotFoundError, NotADirectoryError):  # it may be written; a reader reports it
         return found
     except ValueError:
-        problem = "holds a NUL character, must be a path"
+        problem = "must be a path, but holds a NUL character"
     except RuntimeError as error:  # of expanduser
-        problem = f"begins with '~' of nobody ({error}), must be a path"
+        problem = f"must be a path, but begins with '~' of an unknown user ({error})"
     except OSError as error:
         problem = _PATH_ERRORS.get(error.errno or 0, "")
         if not problem:
@@ -80,16 +82,16 @@ def _check_path(path: str, location: str) -> Path:
     shown = repr(
         location if len(location) <= _MAX_SHOWN_CHARS else f"{location[:_MAX_SHOWN_CHARS]}…"
     )
-    raise ConfigError(f"store: location {shown} {problem}; check the path")
+    raise ConfigError(f"store: location {shown} {problem}. Check the path")
 
 
 def check_fingerprint(location: DataLocation, found: str, expected: str) -> None:
-    """Raise if a data set that is opened again is not the one that was opened first.
+    """Raise if a data set changed since it was opened first.
 
     Args:
         location: Of the data set.
         found: Its fingerprint now.
-        expected: The one that it had.
+        expected: Its fingerprint when it was opened first.
 
     Raises:
         FingerprintMismatch: If they differ.
@@ -105,22 +107,22 @@ def check_fingerprint(location: DataLocation, found: str, expected: str) -> None
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether a file name stays inside its folder, whatever reads it."""
+    """Return whether a file name stays inside its folder on any system."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 @contextmanager
 def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterator[tuple[int, int]]:
-    """Open a file of a store for reading: gives (descriptor, bytes) and closes it at the end.
+    """Open a file of a store for reading: yield (descriptor, size) and close it at the end.
 
     Args:
         root: The store's folder.
-        name: A plain file name. A link is followed where it stays inside of the folder.
-        file_kind: What the file is, for messages: ``manifest``; or its place.
+        name: A plain file name. A link is followed if it stays inside of the folder.
+        file_kind: The role of the file for messages, such as ``manifest``; or its location.
 
     Raises:
         MissingShardError: If it is not there.
-        DataError: If it leads outside of the folder, or is no ordinary file.
+        DataError: If it leads outside of the folder, or is not an ordinary file.
     """
     path = os.path.join(root, name)
     location = (
@@ -133,24 +135,24 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
     except FileNotFoundError as error:
         raise location.make_error(
             MissingShardError,
-            "is not there, must be as the manifest names it; restore it or write the store again",
+            "is not there, but the manifest names it. Restore it, or write the store again",
         ) from error
     except OSError as error:
         if not os.path.islink(path):
             remedy = (
-                f"raise {describe_limit(error)}"
+                f"Raise {describe_limit(error)}"
                 if _is_descriptor_limit(error)
-                else "check its rights"
+                else "Check its permissions"
             )
             raise location.make_error(
-                DataError, f"cannot be opened ({error.strerror}), must be readable; {remedy}"
+                DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
             ) from error
         descriptor = _open_link(root, name, location)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise location.make_error(
-                DataError, "is no ordinary file, must be one; write the store again"
+                DataError, "must be an ordinary file, but is not. Write the store again"
             )
         yield descriptor, status.st_size
     finally:
@@ -158,7 +160,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
 
 
 def describe_limit(error: OSError) -> str:
-    """Name the limit that a file could not be opened or mapped for, with its present value."""
+    """Return the system limit that an open or mmap ran into, with its current value."""
     import resource
 
     if error.errno == errno.EMFILE:
@@ -177,27 +179,27 @@ def _is_descriptor_limit(error: OSError) -> bool:
 def _describe_sysctl(name: str) -> str:
     try:
         return f" (now {Path('/proc/sys', name).read_text().strip()})"
-    except OSError:  # no Linux, or no descriptor left to ask with
+    except OSError:  # not Linux, or no descriptor left to read it with
         return ""
 
 
 def _open_link(root: Path, name: str, location: DataLocation) -> int:
     try:
         target = (root / name).resolve()
-    except (RuntimeError, OSError) as error:  # until Python 3.12, and from then on
+    except (RuntimeError, OSError) as error:  # before Python 3.13, and since
         raise location.make_error(
-            DataError, "is a link that leads to itself, must lead to a file; restore it"
+            DataError, "must lead to a file, but is a link to itself. Restore it"
         ) from error
     if not target.is_relative_to(root.resolve()):
         raise location.make_error(
             DataError,
-            "is a link out of the folder, must stay inside of it; put the file itself there",
+            "must stay inside of the folder, but is a link out of it. Put the file itself there",
         )
     try:
         return os.open(target, _OPEN_FLAGS | os.O_NOFOLLOW)
     except OSError as error:
         raise location.make_error(
-            MissingShardError, "is a link to nothing, must lead to a file; restore it"
+            MissingShardError, "must lead to a file, but is a link to nothing. Restore it"
         ) from error
 
 
@@ -208,7 +210,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all, flushed to the disk."""
+    """Write a file atomically, flushed to the disk."""
     temporary = path.with_name(f"{path.name}.new")
     write_synced(temporary, content)
     os.replace(temporary, path)
@@ -225,7 +227,7 @@ def sync_file(path: Path) -> None:
 
 
 def digest_file(path: Path) -> str:
-    """Return the sha256 of a file; in few large pieces, so that other threads are not held up."""
+    """Return the sha256 of a file, read in large pieces, so that other threads are not blocked."""
     digest = hashlib.sha256()
     piece = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
     with open(path, "rb", buffering=0) as file:
@@ -235,5 +237,5 @@ def digest_file(path: Path) -> str:
 
 
 def has_digest(path: Path, size: int, digest: str) -> bool:
-    """Return whether a file is there, and has this size and SHA-256."""
+    """Return whether a file exists, and has this size and SHA-256."""
     return path.is_file() and path.stat().st_size == size and digest_file(path) == digest

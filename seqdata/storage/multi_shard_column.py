@@ -1,7 +1,7 @@
-"""Columns of one batch that were read in several places, as one column in the batch's order.
+"""Columns of one batch that were read from several shards, as one column in batch order.
 
-Place in the flow: stores of several parts give it where a batch touches more than one. Reads:
-columns. Makes: columns.
+Place in the flow: stores with several open shards return it if a batch touches more than one.
+Reads: columns. Makes: columns.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class MultiShardColumn:
 
     Args:
         columns: One per shard or store, with its pieces in the order of the batch.
-        owner: Which of them has each piece, integers (n,).
-        index: Its number there, integers (n,).
+        owner: The number of the column that has each piece, integers (n,).
+        index: The index of each piece in its column, integers (n,).
     """
 
     __slots__ = ("_columns", "_index", "_owner")
@@ -61,7 +61,7 @@ class MultiShardColumn:
         return len(self._owner)
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Return one piece, (length, *shape): a view, not for writing."""
+        """Return one piece, (length, *shape): a read-only view."""
         return self._columns[int(self._owner[number])][int(self._index[number])]
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
@@ -80,7 +80,7 @@ class MultiShardColumn:
     def _fill_through_copies(
         self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
     ) -> None:
-        """Fill a buffer per column, and copy from these: not every column can be cut in parts."""
+        """Fill one buffer per column, and copy from these: not every column can be sliced."""
         values, offsets, column_offsets = [], [], [0]
         for column in self._columns:
             piece_offsets = np.zeros(len(column) + 1, dtype=np.int64)
@@ -98,20 +98,22 @@ class MultiShardColumn:
             width *= size
         source = engine.source(tuple(values), extents_of(offsets), np.array(column_offsets), width)
         if out.dtype != self.dtype or engine.fill(source, spans, bounds, out, padding) != -1:
-            raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
+            raise ValueError(
+                f"fill: `out` must be {self.dtype}, but is {out.dtype}. Pass such an array"
+            )
 
 
 def assign_owners(
     shards: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
-    """Give, for pieces of several parts, which part has each, its number there, and the rows.
+    """Return the owner of each piece, its index in the owner, and the rows of each owner.
 
     Args:
-        shards: Number of the part of each piece, integers (n,).
+        shards: The shard of each piece, integers (n,).
 
     Returns:
-        Numbers among the parts that occur, int64 (n,); numbers inside of them, int64 (n,); and for
-        each part that occurs the pieces of the batch that it has.
+        Numbers among the shards that occur, int64 (n,); indices inside of them, int64 (n,); and for
+        each shard that occurs its pieces of the batch.
     """
     present, owner = np.unique(shards, return_inverse=True)
     index = np.empty(len(shards), dtype=np.int64)
@@ -127,13 +129,13 @@ def join_columns(
     owner: NDArray[np.int64],
     index: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """Return the columns of a batch from those of its parts.
+    """Return the columns of a batch from those of its shards.
 
     Args:
-        found: Per part, the columns of its pieces.
-        names: Of the fields.
-        owner: Which part has each piece, integers (n,).
-        index: Its number there, integers (n,).
+        found: Per shard, the columns of its pieces.
+        names: Names of the fields.
+        owner: The shard of each piece, integers (n,).
+        index: The index of each piece in its column, integers (n,).
     """
     columns_of_batch: dict[str, Any] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What a view selects of its base, checked: numbers, masks, names; and the lengths that it has."""
+"""The checked selections of views: numbers, masks and names; and the lengths of a view."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from seqdata.protocols import Field, Transform
 from seqdata.storage.fields import list_axes, make_unknown_name_error
 
 NameMap = Mapping[str, str]
-"""Name in a view -> name in its base, of the fields that it shows."""
+"""Name in a view -> name in its base, of the visible fields."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredTransform:
-    """A transform that a view carries; whoever plays the view applies it.
+    """A transform that a view carries; loaders of the view apply it.
 
     Attributes:
         transform: Changes lengths along one axis.
         axis: That axis.
-        lengths: Integers (sequences,), timesteps of its results, for each sequence of the view.
+        lengths: Integers (sequences,), timesteps of its result for each sequence of the view.
     """
 
     transform: Transform
@@ -37,9 +37,9 @@ class SelectedLengths(Mapping[str, NDArray[Any]]):
 
     Args:
         base: The same of the base.
-        fields: Only the axes of these are shown, if they have any.
+        fields: Only the axes of these fields are shown, if they have any.
         numbers: int64 (sequences,), the base's numbers; None: all, in its order.
-        measured_transform: A transform whose lengths take the place of the base's.
+        measured_transform: A transform whose lengths replace those of the base.
     """
 
     __slots__ = ("_axes", "_base", "_lengths", "_numbers")
@@ -79,7 +79,7 @@ def select_names(fields: Mapping[str, Field], names: tuple[Any, ...]) -> dict[st
     """Return the names of some fields of a store, as names of a view of it.
 
     Raises:
-        ConfigError: If there is no such field, or no name at all.
+        ConfigError: If there is no such field, or no name is given.
     """
     if not names:
         raise ConfigError("select: at least one field must be named; e.g. select('x', 'y')")
@@ -95,14 +95,14 @@ def select_names(fields: Mapping[str, Field], names: tuple[Any, ...]) -> dict[st
 
 
 def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
-    """Return all names of a store's fields, some of them changed, as names of a view of it.
+    """Return the names of all fields of a store, some renamed, as names of a view of it.
 
     Args:
         fields: Of the store.
         names: Name -> new name.
 
     Raises:
-        ConfigError: If there is no such field, or two would have one name.
+        ConfigError: If there is no such field, or two would have the same name.
     """
     if not isinstance(names, Mapping):
         raise ConfigError(f"rename: names must be {{'old': 'new'}}, but are {names!r}")
@@ -132,14 +132,14 @@ def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     wanted = np.asarray(numbers)
     if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
         raise ConfigError(
-            f"take: `numbers` are {wanted.dtype} of {wanted.ndim} dimensions, must be integers in "
-            "one dimension; for True and False use `where`"
+            f"take: `numbers` must be integers in one dimension, but are {wanted.dtype} of "
+            f"{wanted.ndim} dimensions. For True and False use `where`"
         )
     wanted = wanted.astype(np.int64)
     if len(wanted) and not 0 <= wanted.min() <= wanted.max() < count:
         raise ConfigError(
-            f"take: no sequence {find_outside(wanted, count)}, must be in [0, {count}); choose "
-            "others"
+            f"take: `numbers` must be in [0, {count}), but hold {find_outside(wanted, count)}. "
+            "Choose others"
         )
     return wanted
 
@@ -157,7 +157,7 @@ def check_number(number: Any, count: int) -> int:
             "for several, `where` to choose by content, and `select` for fields"
         )
     if not -count <= number < count:
-        raise IndexError(f"store: no sequence {number}, must be in [{-count}, {count})")
+        raise IndexError(f"store: the sequence must be in [{-count}, {count}), but is {number}")
     return int(number) % count
 
 
@@ -170,8 +170,8 @@ def check_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
     chosen = np.asarray(mask)
     if chosen.dtype != np.bool_ or chosen.shape != (count,):
         raise ConfigError(
-            f"where: `mask` is {chosen.dtype} of shape {chosen.shape}, must be bool of ({count},); "
-            "for numbers use `take`"
+            f"where: `mask` must be bool of ({count},), but is {chosen.dtype} of shape "
+            f"{chosen.shape}. For numbers use `take`"
         )
     return chosen
 

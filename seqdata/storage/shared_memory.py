@@ -1,7 +1,7 @@
-"""Anonymous memory that several processes see: a descriptor without a name, and its mapping.
+"""Anonymous memory that processes share: a descriptor without a name, and its mapping.
 
-Nothing is left of it when the last process that holds it ends, however it ends; no limit of
-``/dev/shm`` applies.
+It is freed when the last process that holds it ends, however it ends; no limit of ``/dev/shm``
+applies.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 
 class AnonymousMemory:
-    """Memory behind a descriptor. Sent to a process that is being started, it is the same memory.
+    """Memory behind a descriptor. It can be passed to a process that is being started.
 
     Args:
-        size: Bytes; none is taken from the system before it is written.
-        descriptor: Of memory that is there already, owned from now on; None: makes it.
+        size: Bytes; pages are allocated when they are written to.
+        descriptor: The descriptor of existing memory, owned from now on; None: create new memory.
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
@@ -30,7 +30,7 @@ class AnonymousMemory:
         self.mapping = mmap.mmap(self._descriptor, size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Hand the descriptor to the process that is being started; it can go nowhere else."""
+        """Pass the descriptor to a process that is being started; other pickling fails."""
         duplicate: Any = reduction.DupFd(self._descriptor)
         return _receive, (self.size, duplicate)
 
@@ -39,14 +39,14 @@ class AnonymousMemory:
         return self._descriptor
 
     def close(self) -> None:
-        """Close the descriptor; the mapping stays for as long as somebody looks at it."""
+        """Close the descriptor; the mapping stays while views of it exist."""
         self._finalizer()
 
 
 def _allocate(size: int) -> int:
     if sys.platform == "linux":
         descriptor = os.memfd_create("seqdata", os.MFD_CLOEXEC)
-    else:  # a temporary file is unlinked as soon as it is there
+    else:  # a temporary file is unlinked at once
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)

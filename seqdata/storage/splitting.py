@@ -1,6 +1,6 @@
-"""Parts and folds of a store, chosen by a stable hash of each id, or of what it belongs to.
+"""Parts and folds of a store, assigned by a stable hash of each id or group.
 
-Ids are hashed by runs, without a Python object for each where the store gives their bytes. Place in
+Ids are hashed in chunks, without a Python object per id if the store supports raw texts. Place in
 the flow: between a store and the index that is planned over. Reads: ids or one field. Makes: views.
 """
 
@@ -21,7 +21,7 @@ from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
 from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts
 from seqdata.storage.views import View, format_title, where
 
-IDS_PER_PASS = 1 << 16  # sequences whose ids are looked at together
+IDS_PER_PASS = 1 << 16  # sequences whose ids are read together
 TEXT_BYTES_PER_PASS = 64 << 20  # that their texts may have, about
 
 
@@ -34,11 +34,11 @@ def split(
     exact: bool = False,
     stratify: str | None = None,
 ) -> SplitViews:
-    """Split a store into parts by a hash of each id; see ``opening.dividing.split``.
+    """Split a store into parts by a hash of each id; see ``seqdata.split``.
 
     Raises:
-        ConfigError: If fractions do not add up to 1, a field is not there or has many values, both
-            ``by`` and ``stratify`` are given, or a part is empty.
+        ConfigError: If fractions do not add up to 1, a field does not exist or has many values,
+            both ``by`` and ``stratify`` are given, or a part is empty.
     """
     fractions = _check_fractions(parts)
     _check_exclusive("split", by, stratify)
@@ -50,7 +50,7 @@ def split(
     else:
         cut_points = np.cumsum(fractions)[
             :-1
-        ].tolist()  # rounding loses nobody: the last has no edge
+        ].tolist()  # no sequence is lost by rounding: the last part has no upper bound
         limits = np.array([min(int(edge * 2.0**64), MASK) for edge in cut_points], dtype=np.uint64)
         for numbers, hashes in _iter_hashes("split", store, seed, by):
             chosen[numbers] = np.searchsorted(limits, hashes, side="right")
@@ -58,8 +58,8 @@ def split(
     for name, view in views.items():
         if not len(view):
             raise ConfigError(
-                f"split: part {name!r} of {len(store)} sequences is empty, must have one at least; "
-                "make its fraction larger, or try another `seed`"
+                f"split: part {name!r} must have at least one sequence, but is empty "
+                f"({len(store)} sequences in all). Make its fraction larger, or try another `seed`"
             )
     return views
 
@@ -68,7 +68,7 @@ def _check_fractions(parts: Any) -> list[float]:
     """Return the fraction of each part.
 
     Raises:
-        ConfigError: If this is no mapping of fractions above 0 that add up to 1.
+        ConfigError: If this is not a mapping of fractions above 0 that add up to 1.
     """
     if not isinstance(parts, Mapping):
         raise ConfigError(
@@ -79,8 +79,8 @@ def _check_fractions(parts: Any) -> list[float]:
     numbers = all(isinstance(one, int | float | np.number) for one in fractions)
     if not numbers or not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise ConfigError(
-            f"split: `parts` are {dict(parts)!r}, must be fractions above 0 that add up to 1; name "
-            "what is left over, too"
+            f"split: `parts` must be fractions above 0 that add up to 1, but are {dict(parts)!r}. "
+            "Name the rest, too"
         )
     return fractions
 
@@ -96,20 +96,20 @@ def _check_exclusive(caller: str, by: str | None, stratify: str | None) -> None:
 def _assign_exactly(
     hashes: NDArray[np.uint64], classes: NDArray[np.uint64] | None, fractions: Sequence[float]
 ) -> NDArray[np.int64]:
-    """Return the part of each sequence: those of one hash together, each class by its fractions.
+    """Return the part of each sequence: equal hashes together, each class by the fractions.
 
-    In each class, hashes are ordered and cut in as many as the fractions say, rounded; what is
-    rounded away is carried to the next class, so that the sums are as near as the classes.
+    In each class, hashes are sorted and cut by the fractions, rounded; rounding errors are carried
+    to the next class, so that the totals are as close as those of the classes.
 
     Args:
         hashes: uint64 (n,), of ids or groups.
-        classes: uint64 (n,), of what is divided evenly; None: all are one class.
-        fractions: Of the parts.
+        classes: uint64 (n,), hashes of the values to balance; None: all are one class.
+        fractions: The fraction of each part.
     """
     keys = (hashes,) if classes is None else (hashes, classes)
     order = np.lexsort(keys)
     begins_unit = np.ones(len(order), dtype=bool)
-    begins_class = np.ones(len(order), dtype=bool)  # where a class begins
+    begins_class = np.ones(len(order), dtype=bool)  # begins of classes
     if classes is None:
         begins_class[1:] = False
     else:
@@ -130,7 +130,7 @@ def _assign_exactly(
 
 
 def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return whole numbers from 0 that are near to others and add up to ``total``."""
+    """Return whole numbers from 0 on that are near the given ones and add up to ``total``."""
     counts = np.floor(np.maximum(exact_counts + 1e-9, 0)).astype(np.int64)
     while counts.sum() < total:
         counts[np.argmax(exact_counts - counts)] += 1
@@ -142,7 +142,7 @@ def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.i
 def folds(
     store: Store, count: int, *, seed: int = 0, by: str | None = None, stratify: str | None = None
 ) -> Folds:
-    """Return the pairs of a cross-validation; see ``opening.dividing.folds``.
+    """Return the pairs of a cross-validation; see ``seqdata.folds``.
 
     Raises:
         ConfigError: If there are fewer sequences, or values of ``by``, than folds.
@@ -158,25 +158,25 @@ def folds(
     if not 2 <= count <= distinct:
         unit = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(
-            f"folds: `count` is {count!r}, must be in [2, {distinct}], as many {unit} as there "
-            "are; choose fewer folds"
+            f"folds: `count` must be in [2, {distinct}], the number of {unit}, but is {count!r}. "
+            "Choose fewer folds"
         )
     return Folds(store, fold, count)
 
 
 class SplitViews(dict[str, View]):
-    """Name -> view; a name that is not there is an error with the nearest one that is."""
+    """Name -> view; an unknown name is an error that suggests the nearest one."""
 
     def __missing__(self, name: object) -> View:
         raise make_unknown_name_error("split", "part", name, self)
 
 
 class Folds(Sequence[tuple[View, View]]):
-    """The pairs (training view, validation view) of a cross-validation. Made by ``folds``.
+    """The pairs (training view, validation view) of a cross-validation. Created by ``folds``.
 
     Args:
-        store: What is divided.
-        fold: Integers (sequences,): the fold that a sequence is validated in.
+        store: The store to divide.
+        fold: Integers (sequences,): the fold in which each sequence is used for validation.
         count: Number of folds.
     """
 
@@ -206,7 +206,7 @@ class Folds(Sequence[tuple[View, View]]):
 
 
 def _assign_folds(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any], int]:
-    """Return each sequence's fold, by the rank of its hash, and how many hashes differ."""
+    """Return each sequence's fold, by the rank of its hash, and the number of distinct hashes."""
     order = np.argsort(hashes)
     fold = np.empty(len(hashes), dtype=np.min_scalar_type(min(count, len(hashes))))
     distinct, last = 0, None
@@ -233,15 +233,15 @@ def hash_sequences(caller: str, store: Store, seed: int, by: str | None) -> NDAr
 def _iter_hashes(
     caller: str, store: Store, seed: int, by: str | None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Yield runs of numbers, int64 (n,), with the hashes of their ids or groups, uint64 (n,)."""
+    """Yield chunks of numbers, int64 (n,), with the hashes of their ids or groups, uint64 (n,)."""
     field = None if by is None else store.fields.get(by)
     if by is not None:
         if field is None:
             raise make_unknown_name_error(caller, "field", by, store.fields)
         if field.axis is not None or field.shape:
             raise ConfigError(
-                f"{caller}: {by!r} is a field of many numbers, must have one value per sequence; "
-                "choose another, or None for the id"
+                f"{caller}: {by!r} must have one value per sequence, but is a field of many "
+                "numbers. Choose another, or None for the id"
             )
     key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
     first, run = 0, min(IDS_PER_PASS, 1 << 10)
@@ -272,7 +272,7 @@ def _read_texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> Tex
 def _read_words(
     store: Store, numbers: NDArray[np.int64], by: str, field: Field
 ) -> NDArray[np.uint64]:
-    """Return the 8 bytes of one number per sequence, uint64 (n,); equal numbers have equal ones."""
+    """Return the 8 bytes of one number per sequence, uint64 (n,), equal for equal numbers."""
     values = np.empty(len(numbers), dtype=field.dtype)
     _read_field(store, numbers, by).fill(values, np.arange(len(numbers) + 1), None)
     if values.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""A store as text and as HTML: its fields, dtypes and lengths, for people who look at it."""
+"""A store as text and as HTML: its fields, dtypes and lengths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field, Store
 
-MAX_SAMPLED_LENGTHS = 1 << 20  # lengths in a `repr`, at most: of more, these many at even distances
+MAX_SAMPLED_LENGTHS = 1 << 20  # maximum lengths in a `repr`: of more, this many at even distances
 _MAX_BINS = 12
 _SHADES = "▁▂▃▄▅▆▇█"
 
@@ -27,7 +27,7 @@ class HistogramBin:
 
 
 def histogram(lengths: NDArray[Any]) -> tuple[HistogramBin, ...]:
-    """Count lengths in bins that double, or of equal width where they lie close together.
+    """Count lengths in bins that double in width, or of equal width if lengths are close together.
 
     Args:
         lengths: Integers (n,) of at least one sequence.
@@ -97,7 +97,7 @@ def format_html(store: Store, title: str) -> str:
 
 
 def _iter_histograms(store: Store) -> Iterator[tuple[str, tuple[HistogramBin, ...], str]]:
-    """Give, for each axis, its name, a histogram of its lengths, and what is said of them."""
+    """Yield, for each axis, its name, a histogram of its lengths, and a summary."""
     for axis, all_lengths in store.lengths_of.items():
         if not len(all_lengths):
             yield axis, (), "there are no sequences"

@@ -17,12 +17,12 @@ ID_FIELD = "id"
 Predicate = Callable[[Mapping[str, Any]], bool]
 """``predicate(sequence) -> bool``, where a sequence is a mapping of its fields."""
 
-_MAX_SEQUENCES = 64  # sequences that are read at once, at most
-_MAX_BYTES = 32 << 20  # of them, unless one alone has more
+_MAX_SEQUENCES = 64  # maximum sequences that are read at once
+_MAX_BYTES = 32 << 20  # of them, unless a single one has more
 
 
 class SequenceRange:
-    """Neighbouring sequences of a store, whose fields are read at once when one is asked for.
+    """Neighbouring sequences of a store; a field is read for all of them at first use.
 
     Args:
         store: Any store.
@@ -48,7 +48,7 @@ class SequenceRange:
         return self._ids
 
     def read(self, names: list[str]) -> None:
-        """Read fields that are not read yet."""
+        """Read fields that were not read yet."""
         names = [name for name in names if name not in self._columns]
         if not names:
             return
@@ -60,7 +60,7 @@ class SequenceRange:
         self._columns.update(self.store.read(spans, names, axis=axis))
 
     def value(self, name: str, at: int) -> Any:
-        """Return what a field holds for one sequence: an array, a number, ``str`` or ``bytes``.
+        """Return the value of a field for one sequence: an array, a number, ``str`` or ``bytes``.
 
         Args:
             name: Of the field.
@@ -72,11 +72,11 @@ class SequenceRange:
 
 
 class LazySequence(Mapping[str, Any]):
-    """One sequence by field; a field is read when it is asked for, for all of its run.
+    """One sequence as a mapping; a field is read at first use, for all of its range.
 
     Args:
-        sequence_range: The run that it is one of.
-        at: Its number there.
+        sequence_range: The range of the sequence.
+        at: Its index in the range.
     """
 
     __slots__ = ("_at", "_range")
@@ -108,7 +108,7 @@ class LazySequence(Mapping[str, Any]):
 
 
 def iter_sequences(store: Store) -> Iterator[LazySequence]:
-    """Return the sequences of a store, in its order, of which no field is read yet."""
+    """Return the sequences of a store, in its order, as mappings that read at first use."""
     for first, stop in _iter_ranges(store):
         run = SequenceRange(store, first, stop)
         for at in range(stop - first):
@@ -125,7 +125,7 @@ def iter_dicts(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def read_dict(store: Store, number: int) -> dict[str, Any]:
-    """Return one sequence that is there as a dict; arrays are copies."""
+    """Return one existing sequence as a dict; arrays are copies."""
     run = SequenceRange(store, number, number + 1)
     run.read(list(store.fields))
     return _copy_values(LazySequence(run, 0))
@@ -139,10 +139,10 @@ def _copy_values(row: LazySequence) -> dict[str, Any]:
 
 
 def iter_answers(store: Store, predicate: Predicate) -> Iterator[bool]:
-    """Return what a predicate says of each sequence.
+    """Return the result of a predicate for each sequence.
 
     Raises:
-        ConfigError: If that is no bool.
+        ConfigError: If a result is not a bool.
     """
     for number, row in enumerate(iter_sequences(store)):
         try:
@@ -163,7 +163,7 @@ def iter_answers(store: Store, predicate: Predicate) -> Iterator[bool]:
 
 
 def has_ids(store: Store) -> bool:
-    """Return whether ids are more than numbers, as far as the first and the last ones tell."""
+    """Return whether ids are more than numbers, judged by the first and the last ones."""
     sample = np.unique(np.r_[0:_MAX_SEQUENCES, len(store) - _MAX_SEQUENCES : len(store)])
     sample = store.base_numbers(sample[(sample >= 0) & (sample < len(store))])
     return store.keys(sample) != [str(number) for number in sample.tolist()]
@@ -171,12 +171,12 @@ def has_ids(store: Store) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreSequences:
-    """The sequences of a store, in its order, to be written; may be gone through again.
+    """The sequences of a store, in its order, for writing; can be iterated repeatedly.
 
     Attributes:
         store: Any store.
-        key: The name under which ids are given, where the store has no such field and its ids are
-            not just numbers; empty: they are not given.
+        key: The field name for ids, if the store has no such field and its ids are not just
+            numbers; empty: ids are left out.
     """
 
     store: Store
@@ -184,7 +184,7 @@ class StoreSequences:
 
     @property
     def axes(self) -> dict[str, str | None]:
-        """Field -> axis, of all fields of numbers that are no single number."""
+        """Field -> axis, of all fields of numbers except single numbers."""
         fields = self.store.fields.items()
         return {name: one.axis for name, one in fields if one.axis is not None or one.shape}
 
@@ -203,7 +203,7 @@ class StoreSequences:
 
 
 def _iter_ranges(store: Store) -> Iterator[tuple[int, int]]:
-    """Return sequences that are read at once: the first, and one past the last."""
+    """Yield ranges of sequences to read at once: the first, and one past the last."""
     sizes = _compute_sizes(store)
     first = 0
     while first < len(store):

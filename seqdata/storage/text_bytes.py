@@ -1,4 +1,4 @@
-"""The bytes of many texts behind one another: what ids are hashed from."""
+"""The concatenated bytes of texts, such as ids for hashing."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 TextBytes = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
+"""The concatenated bytes of texts, uint8, and their offsets, int64 (n+1,), from 0."""
 
 _POWERS_OF_TEN = np.array([10**power for power in range(1, 19)], dtype=np.int64)
 
 
 @runtime_checkable
 class SupportsRawTexts(Protocol):
-    """A store that gives the bytes of ids and of texts without a Python object for each."""
+    """A store that returns the bytes of ids and of texts without a Python object for each."""
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the bytes of one text per sequence.
 
         Args:
-            name: A field of ``str`` or ``bytes``; None: the ids, as ``keys`` gives them.
-            numbers: int64 (n,), of the base store.
+            name: A field of ``str`` or ``bytes``; None: the ids, as ``keys`` returns them.
+            numbers: int64 (n,), sequences of the base store.
 
         Raises:
             ConfigError: If there is no such sequence or field of texts.
@@ -54,7 +54,7 @@ class TextSource(Protocol):
 
 
 def concat_texts(texts: Iterable[str | bytes]) -> TextBytes:
-    """Return the bytes of texts behind one another; of ``str`` as UTF-8."""
+    """Return the concatenated bytes of texts; of ``str`` as UTF-8."""
     pieces = [text if isinstance(text, bytes) else text.encode() for text in texts]
     offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
@@ -62,11 +62,11 @@ def concat_texts(texts: Iterable[str | bytes]) -> TextBytes:
 
 
 def reorder_texts(texts: Sequence[TextBytes], order: NDArray[np.int64]) -> TextBytes:
-    """Put the texts of several parts one after another, in the order asked for.
+    """Return the texts of several parts in the order of a request.
 
     Args:
         texts: Per part, its texts.
-        order: The place of each of them, part by part, in what was asked for.
+        order: The position of each of them, part by part, in the request.
     """
     sizes = np.concatenate([np.diff(offsets) for _, offsets in texts])
     values = np.concatenate([values for values, _ in texts])
@@ -82,13 +82,13 @@ def reorder_texts(texts: Sequence[TextBytes], order: NDArray[np.int64]) -> TextB
 
 
 def format_decimals(numbers: NDArray[np.int64]) -> TextBytes:
-    """Return the decimal digits of numbers behind one another.
+    """Return the concatenated decimal digits of numbers.
 
     Args:
         numbers: int64 (n,), none below 0.
 
     Examples:
-        >>> values, offsets = decimals(np.array([7, 10, 0]))
+        >>> values, offsets = format_decimals(np.array([7, 10, 0]))
         >>> values.tobytes(), offsets.tolist()
         (b'7100', [0, 1, 3, 4])
     """

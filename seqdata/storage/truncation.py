@@ -1,4 +1,4 @@
-"""Whether memory over a mapped file is still there: who touches what was cut off is ended by it."""
+"""Detection of truncated mapped files: touching a truncated page kills the process (SIGBUS)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 
 def are_readable(*arrays: NDArray[np.generic]) -> bool:
-    """Return whether arrays can be read to their ends; no where it cannot be told.
+    """Return whether arrays can be read to their ends; False if that cannot be known.
 
-    A system call that is given memory whose file was cut off fails; it does not end the process.
+    A system call on memory of a truncated file fails; it does not kill the process.
 
     Args:
         arrays: Over mapped files or owned memory, each without gaps.
@@ -23,7 +23,9 @@ def are_readable(*arrays: NDArray[np.generic]) -> bool:
     try:
         for array in arrays:
             if array.nbytes:
-                os.write(write_end, memoryview(array.data).cast("B")[-1:])  # the end is gone first
+                os.write(
+                    write_end, memoryview(array.data).cast("B")[-1:]
+                )  # the end is cut off first
     except OSError:
         return False
     finally:

@@ -81,7 +81,7 @@ def test_one_shard_can_be_looked_at_alone(store):
     text = run(store, "--shard", shard, status=1)
     assert f"shard {shard} ({file}): DAMAGED in 1 places, " in text
     assert "shard 1" not in run(store, "--shard", shard + 1).replace(f"shard {shard + 1}", "")
-    assert "no shard 99, must be in [0, " in run(store, "--shard", 99, status=2)
+    assert "verify: the shard must be in [0, " in run(store, "--shard", 99, status=2)
 
 
 def test_a_wrong_place_is_named_and_so_is_what_lies_before_it(store):
@@ -101,7 +101,7 @@ def test_damage_outside_of_all_sequences_is_found_by_the_digest(store):
     flip(store / "part-00000.arrow", 3)
     (finding,) = facts(store, status=1)["files"][1]["findings"]
     assert (
-        "no sequence is damaged, but other readers may need the rest: restore it"
+        "No sequence is damaged, but other readers may need the rest: restore it"
         in (finding["text"])
     )
     assert finding["facts"]["offset"] == 0
@@ -111,7 +111,7 @@ def test_a_damaged_footer_is_named(store):
     path = store / "part-00001.arrow"
     flip(path, os.path.getsize(path) - 20)
     (finding,) = facts(store, status=1)["files"][2]["findings"]
-    assert "has a footer of digest" in finding["text"]
+    assert "must have a footer of digest" in finding["text"]
 
 
 def test_a_shard_that_is_cut_off_or_gone_does_not_keep_others_from_being_looked_at(store):
@@ -120,7 +120,7 @@ def test_a_shard_that_is_cut_off_or_gone_does_not_keep_others_from_being_looked_
     os.truncate(store / "part-00000.arrow", 500)
     (store / "part-00001.arrow").unlink()
     found = facts(store, status=1)["files"]
-    assert "has 500 bytes, must have " in found[1]["findings"][0]["text"]
+    assert "bytes, but has 500." in found[1]["findings"][0]["text"]
     assert "is not there" in found[2]["findings"][0]["text"]
     assert [one["damages"] for one in found[1:4]] == [1, 1, 0]
     assert found[-1]["findings"][0]["facts"]["sequence"] == 39
@@ -131,7 +131,7 @@ def test_damaged_checksums_are_not_taken_for_damaged_sequences(store):
     found = facts(store, status=1)["files"][3]
     (finding,) = found["findings"]
     assert 'checksums of shard 2 ("part-00002.crc"), bytes 0..' in finding["text"]
-    assert "sha256 is " in finding["text"]
+    assert "must have sha256 " in finding["text"]
 
 
 def test_damaged_lengths_are_not_taken_for_damaged_sequences(store):
@@ -147,8 +147,8 @@ def test_a_store_without_checksums_is_compared_with_its_digests(store):
     file, place = place_of(open_store(store), 3, "x")
     flip(store / file, place)
     text = run(store, status=1)
-    assert "sha256 is " in text
-    assert "restore it or write the store again" in text
+    assert "must have sha256 " in text
+    assert "Restore it, or write the store again" in text
 
 
 def test_a_damaged_manifest_is_an_error(store):

@@ -181,7 +181,9 @@ def test_errors_name_the_part_and_its_own_sequence(tmp_path):
     place = locate_sequence(store, 4)
     assert (place.dataset, place.sequence, place.key) == (str(tmp_path / "b"), 1, "u4")
     assert locate_sequence(store, 99).sequence is None
-    with pytest.raises(ConfigError, match=r"concat\(6 sequences of .* no sequence 6, must be in"):
+    with pytest.raises(
+        ConfigError, match=r"concat\(6 sequences of .* must be in \[0, 6\), but is 6"
+    ):
         store.read(np.array([[6, 0, 1]]), ["x"])
     items = list(rows(0, 3))
     items[1] = {**items[1], "x": items[1]["x"][:0]}

@@ -154,7 +154,7 @@ def test_a_field_may_be_named_as_none_per_item():
 
 def test_a_field_that_only_seemed_ragged_is_an_error_that_names_the_item():
     data = Items({"x": np.zeros(2), "v": np.zeros(2)}, {"x": np.zeros(3), "v": np.ones(2)})
-    text = r"item 1, field 'v': has 2 timesteps, must have 3, since `lengths` says 3\. Pass"
+    text = r"item 1, field 'v': must have 3 timesteps, as `lengths` says, but has 2\. Pass"
     with pytest.raises(DecodeError, match=text):
         list(Loader(data, Fixed(2), lengths=[2, 3]))
 
@@ -162,11 +162,17 @@ def test_a_field_that_only_seemed_ragged_is_an_error_that_names_the_item():
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({"x": np.zeros(3), "y": 1, "t": "b"}, "'x': has 3 timesteps, must have 2, since"),
-        ({"x": np.zeros(2, int), "y": 1, "t": "b"}, "'x': has dtype int64, must be float64 as in"),
-        ({"x": np.zeros(2), "y": [1], "t": "b"}, r"'y': has shape \(1,\), must be \(\) \(if it"),
+        (
+            {"x": np.zeros(3), "y": 1, "t": "b"},
+            "'x': must have 2 timesteps, as `lengths` says, but has 3",
+        ),
+        ({"x": np.zeros(2, int), "y": 1, "t": "b"}, "'x': must have dtype float64, but has int64"),
+        (
+            {"x": np.zeros(2), "y": [1], "t": "b"},
+            r"'y': must have shape \(\), but has \(1,\) \(for one",
+        ),
         ({"x": np.zeros(2), "y": None, "t": "b"}, "'y': is None, which cannot be stored"),
-        ({"x": np.zeros(2), "y": 1, "t": 2}, "'t': is a int, must be str as in item 0"),
+        ({"x": np.zeros(2), "y": 1, "t": 2}, "'t': must be str, but is a int; item 0"),
     ],
 )
 def test_an_item_unlike_the_first_is_an_error_that_names_it(second, message):
@@ -179,12 +185,16 @@ def test_an_item_unlike_the_first_is_an_error_that_names_it(second, message):
 
 def test_an_item_with_other_fields_is_an_error_that_names_it():
     store = resolve_store(Items({"x": np.zeros(2)}, {"z": np.zeros(2)}), lengths=[2, 2])
-    with pytest.raises(DecodeError, match="item 1 has z, must have x as item 0; make items alike"):
+    with pytest.raises(
+        DecodeError, match=r"item 1 must have x as item 0, but has z. Give all items"
+    ):
         store.read(np.array([[1, 0, 2]]), ["x"])
 
 
 def test_an_item_with_another_number_of_parts_is_an_error():
-    with pytest.raises(ConfigError, match="an item has 2 parts, must have one for each of a; name"):
+    with pytest.raises(
+        ConfigError, match="an item must have one part for each of a, but has 2 parts"
+    ):
         DatasetStore.of(Items((np.zeros(2), 1)), [2], names=["a"])
 
 
@@ -205,14 +215,14 @@ def test_what_a_dataset_raises_says_which_item_it_was():
     ("lengths", "message"),
     [
         (None, "a Items has no lengths to plan with; pass `lengths`"),
-        ([2], r"`lengths` are int64 of shape \(1,\), must be integers of \(2,\), one per item"),
+        ([2], r"`lengths` must be integers of \(2,\), one per item, but are int64 of shape \(1,\)"),
         ([2.0, 2.0], "`lengths` are float64 of shape"),
-        ([2, -1], "`lengths` has -1 for item 1, must not be negative"),
+        ([2, -1], "`lengths` must not be negative, but has -1 for item 1"),
         (
             [3, 2],
             r"item 0 has x \(2,\), one must have the length 3 as its first dimension, since",
         ),
-        (lambda item: 2.0, "`lengths` gave 2.0 for item 0, must give an integer"),
+        (lambda item: 2.0, "`lengths` must return an integer, but returned 2.0 for item 0"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(lengths, message):
@@ -229,14 +239,16 @@ def test_lengths_of_what_knows_its_own_are_refused(data):
 def test_a_first_item_that_cannot_be_read_is_refused():
     with pytest.raises(DecodeError, match="item 0, field 'x': is None, which cannot be stored"):
         resolve_store(Items(None), lengths=[1])
-    with pytest.raises(DecodeError, match=r"item 0, field 'x': has shape \(2, 0\), must hold at"):
+    with pytest.raises(
+        DecodeError, match=r"item 0, field 'x': must hold at least one .*, but has shape \(2, 0\)"
+    ):
         resolve_store(Items(np.zeros((2, 0))), lengths=[2])
     with pytest.raises(ConfigError, match="no field 'z', must be one of x"):
         DatasetStore.of(Items(np.zeros(2)), [2], axes={"z": None})
 
 
 def test_an_empty_dataset_is_refused():
-    with pytest.raises(ConfigError, match="dataset: has no items, must have at least one"):
+    with pytest.raises(ConfigError, match="dataset: must have at least one item, but has none"):
         resolve_store(Items(), lengths=[])
 
 

@@ -51,10 +51,15 @@ def test_what_is_kept_is_found_under_its_name_only(tmp_path, caplog):
         assert not caplog.text
         os.replace(path, other)
         assert read_with_digest(other) is None
-        assert f"{other}: is damaged, or was kept under another name, so it is not" in caplog.text
+        assert (
+            f"{other}: is damaged, or was written under another name, so it is ign" in caplog.text
+        )
         other.write_bytes(b"12")
         assert read_with_digest(other) is None
-    assert f"{other}: has no seal, so it is not used: what it held is made again" in caplog.text
+    assert (
+        f"{other}: has no digest line, so it is ignored: its content is computed again"
+        in caplog.text
+    )
 
 
 def test_what_cannot_be_kept_leaves_nothing(tmp_path):

@@ -37,7 +37,7 @@ def test_pieces_and_what_is_filled_are_the_timesteps_of_the_span():
 
 @pytest.mark.parametrize("read", [lambda column: column[0], lambda column: fill(column)])
 def test_timesteps_that_are_not_there_are_refused(read):
-    text = r"sequence 1, field 'x': no timesteps 0..3, must lie in 0..2"
+    text = r"sequence 1, field 'x': timesteps must be in 0..2, but 0..3 were requested"
     with pytest.raises(ConfigError, match=text):
         read(SpanColumn(source(), spans([1, 0, 3])))
 
@@ -45,7 +45,7 @@ def test_timesteps_that_are_not_there_are_refused(read):
 @pytest.mark.parametrize("read", [lambda column: column[0], lambda column: fill(column)])
 @pytest.mark.parametrize(("begin", "end"), [(60, 72), (33, 41), (-4, 8)])
 def test_extents_that_do_not_hold_the_sequence_are_a_damage_with_its_place(read, begin, end):
-    text = rf'sequence 0, field "x", bytes .*: lies at bytes {begin}..{end} of 64, must have 12'
+    text = rf'sequence 0, field "x", bytes .*: must have 12 bytes, but is at {begin}..{end} of 64'
     with pytest.raises(CorruptSampleError, match=text):
         read(SpanColumn(source(np.array([begin, 8]), np.array([end, 16])), spans([0, 0, 3])))
 

@@ -142,12 +142,22 @@ def test_another_seed_gives_unrelated_hashes(other):
         (np.zeros(4, np.int8), [0, 4], 0, "hash_texts: `values` must be uint8 of one dimension"),
         (np.zeros((2, 2), np.uint8), [0, 4], 0, "`values` must be uint8 of one dimension"),
         (np.zeros(8, np.uint8)[::2], [0, 4], 0, "`values` must be uint8 of .*, without gaps"),
-        (np.zeros(4, np.uint8), [0, 4], -1, r"`seed` is -1, must be in \[0, 2\^64\)"),
-        (np.zeros(4, np.uint8), [0, 4], 1 << 64, "`seed` is 18446744073709551616, must be in"),
-        (np.zeros(4, np.uint8), [], 0, "`offsets` must be one at least, inside 0..4"),
-        (np.zeros(4, np.uint8), [0, 5], 0, "`offsets` must be one at least, inside 0..4"),
-        (np.zeros(4, np.uint8), [-1, 4], 0, "`offsets` must be one at least, inside 0..4"),
-        (np.zeros(4, np.uint8), [0, 3, 2, 4], 0, "`offsets` must rise"),
+        (np.zeros(4, np.uint8), [0, 4], -1, r"`seed` must be in \[0, 2\^64\), but is -1"),
+        (
+            np.zeros(4, np.uint8),
+            [0, 4],
+            1 << 64,
+            "`seed` must be in .*, but is 18446744073709551616",
+        ),
+        (np.zeros(4, np.uint8), [], 0, "`offsets` must have at least one element, inside 0..4"),
+        (np.zeros(4, np.uint8), [0, 5], 0, "`offsets` must have at least one element, inside 0..4"),
+        (
+            np.zeros(4, np.uint8),
+            [-1, 4],
+            0,
+            "`offsets` must have at least one element, inside 0..4",
+        ),
+        (np.zeros(4, np.uint8), [0, 3, 2, 4], 0, "`offsets` must be ascending"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_an_error(values, offsets, seed, text):

@@ -18,7 +18,8 @@ def test_other_ids_with_one_hash_are_no_error(dtype):
 
 def test_one_id_twice_is_an_error_that_names_both():
     with pytest.raises(
-        DecodeError, match="sequence 12: has the id 'a', which sequence 10 has, must"
+        DecodeError,
+        match="sequence 12: the id must be unique, but 'a' is also the id of sequence 10",
     ):
         check_unique_ids(np.array([5, 7, 5, 5]), lambda i: "abac"[i], first=10)
 

@@ -12,7 +12,7 @@ from seqdata.errors import DataError, MissingShardError
 
 LONG = "x" * 300
 ROWS = [{"id": "a", "x": np.zeros((3, 2), "float32")}]
-CHECK = "check the path"
+CHECK = "[Cc]heck the path"
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +39,12 @@ def folder(tmp_path, monkeypatch):
 
 
 OPENED = {
-    "self": (ConfigError, "'self' leads to itself by its links, must lead to a file or folder"),
-    "self/x": (ConfigError, "leads to itself by its links"),
-    "x.tar": (ConfigError, "leads to itself by its links"),
+    "self": (
+        ConfigError,
+        "'self' must lead to a file or folder, but its links lead back to itself",
+    ),
+    "self/x": (ConfigError, "its links lead back to itself"),
+    "x.tar": (ConfigError, "its links lead back to itself"),
     "dangling": (ConfigError, "is a link to 'nowhere', which is not there, must lead to a store"),
     "file/x": (ConfigError, r"is not there \(nor is its parent\), must be a store's folder"),
     "pipe": (DataError, "is a pipe, a device or a socket, must be a store's folder"),
@@ -49,14 +52,23 @@ OPENED = {
     "pipes": (DataError, r'"x.parquet"\): is a folder, pipe or device, must be an ordinary file'),
     "pipes/x.parquet": (DataError, "is a folder, pipe or device, must be an ordinary file"),
     "links": (MissingShardError, r'"x.parquet"\): is a link to nothing, must lead to a file'),
-    "itself": (DataError, r'manifest \("seqdata.json"\): is a link that leads to itself, must'),
-    "nothing": (MissingShardError, "is a link to nothing, must lead to a file; restore it"),
-    "looped": (DataError, "is a link that leads to itself, must lead to a file; restore it"),
-    "a\0b": (ConfigError, r"'a\\x00b' holds a NUL character, must be a path; check the path"),
-    LONG: (ConfigError, r"'x{100}…' has a name that is too long, must be one of this file system"),
-    f"{LONG}.parquet": (ConfigError, "has a name that is too long"),
-    f"file:///{LONG}": (ConfigError, "has a name that is too long"),
-    "~nobody-of-that-name/x": (ConfigError, "begins with '~' of nobody .*, must be a path"),
+    "itself": (
+        DataError,
+        r'manifest \("seqdata.json"\): must lead to a file, but is a link to itself',
+    ),
+    "nothing": (MissingShardError, "must lead to a file, but is a link to nothing. Restore it"),
+    "looped": (DataError, "must lead to a file, but is a link to itself. Restore it"),
+    "a\0b": (ConfigError, r"'a\\x00b' must be a path, but holds a NUL character. Check the path"),
+    LONG: (
+        ConfigError,
+        r"'x{100}…' must have a name that this file system allows, but has one that is too long",
+    ),
+    f"{LONG}.parquet": (ConfigError, "but has one that is too long"),
+    f"file:///{LONG}": (ConfigError, "but has one that is too long"),
+    "~nobody-of-that-name/x": (
+        ConfigError,
+        "must be a path, but begins with '~' of an unknown user",
+    ),
 }
 
 
@@ -74,9 +86,9 @@ WRITTEN = {
     "/dev/null/x": "is below '/dev/null', which is a file",
     "/proc/x": r"/proc/x: cannot be created \(.*\)\. Choose another path",
     "dangling": "must be a folder, or missing, but is a link to 'nowhere', which is missing",
-    "self/x": "leads to itself by its links",
+    "self/x": "its links lead back to itself",
     "a\0b": "holds a NUL character",
-    LONG: "has a name that is too long",
+    LONG: "but has one that is too long",
 }
 
 
@@ -93,6 +105,6 @@ def test_a_folder_that_may_not_be_entered_is_told(monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr("seqdata.storage.local_files.os.stat", refused)
-    text = r"'good' cannot be looked at \(no permission\), must be in folders that may be entered"
+    text = r"'good' must be in folders that may be entered, but there is no permission"
     with pytest.raises(ConfigError, match=text):
         open_store("good")

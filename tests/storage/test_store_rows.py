@@ -69,7 +69,7 @@ def test_every_store_shows_a_sequence_by_number(stores, kind):
         found["x"][...] = 5  # a copy: nothing stored is changed
     assert np.array_equal(store[6]["x"], ROWS[6]["x"])
     for number in (7, -8, 1 << 40):
-        with pytest.raises(IndexError, match=rf"no sequence {number}, must be in \[-7, 7\)"):
+        with pytest.raises(IndexError, match=rf"must be in \[-7, 7\), but is {number}"):
             store[number]
     assert [one["id"] for one in store] == [f"u{i}" for i in range(7)]
     assert [one["id"] for one in reversed(store)] == [f"u{i}" for i in range(7)][::-1]

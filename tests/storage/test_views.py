@@ -113,14 +113,15 @@ def test_the_fingerprint_is_of_base_and_numbers():
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [
-        ([0, 3], r"take: no sequence 3, must be in \[0, 3\); choose others"),
-        ([-1], r"take: no sequence -1, must be in \[0, 3\)"),
+        ([0, 3], r"take: `numbers` must be in \[0, 3\), but hold 3\. Choose others"),
+        ([-1], r"take: `numbers` must be in \[0, 3\), but hold -1"),
         (
             [0.5],
-            "take: `numbers` are float64 of 1 dimensions, must be integers in one dimension; for",
+            "take: `numbers` must be integers in one dimension, but are float64 of 1 dimensions. "
+            "For",
         ),
-        ([True, False, True], "take: `numbers` are bool of 1 dimensions, must be integers"),
-        ([[0]], "take: `numbers` are int64 of 2 dimensions, must be integers in one dimension"),
+        ([True, False, True], "take: `numbers` must be integers in one dimension, but are bool"),
+        ([[0]], "`numbers` must be integers in one dimension, but are int64 of 2 dimensions"),
     ],
 )
 def test_numbers_that_cannot_be_taken_are_an_error(wanted, text):
@@ -131,7 +132,7 @@ def test_numbers_that_cannot_be_taken_are_an_error(wanted, text):
 @pytest.mark.parametrize("mask", [[True], [1, 0, 1], [[True] * 3]])
 def test_a_mask_that_does_not_fit_is_an_error(mask):
     with pytest.raises(
-        ConfigError, match=r"where: `mask` is .* of shape .*, must be bool of \(3,\)"
+        ConfigError, match=r"where: `mask` must be bool of \(3,\), but is .* of shape"
     ):
         made(3).where(mask)
 

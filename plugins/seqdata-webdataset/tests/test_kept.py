@@ -66,13 +66,13 @@ def test_lengths_of_an_older_release_or_another_shard_are_counted_again(tar, cap
     np.save(kept, np.array([2, 0, 5, 1]))  # without a seal
     with caplog.at_level(logging.WARNING):
         assert opened(path).lengths.tolist() == [3, 0, 5, 1]
-    assert f"{kept}: has no seal, so it is not used" in caplog.text
+    assert f"{kept}: has no digest line, so it is ignored" in caplog.text
     opened(tar(lists(1, 2, 3, 4), name="two.tar"), index="build")
     (other,) = (one for one in kept.parent.glob("lengths-*.npy") if one != kept)
     os.replace(other, kept)  # sealed, but for another shard
     with caplog.at_level(logging.WARNING):
         assert opened(path).lengths.tolist() == [3, 0, 5, 1]
-    assert "is damaged, or was kept under another name" in caplog.text
+    assert "is damaged, or was written under another name" in caplog.text
 
 
 def test_lengths_of_a_shard_that_is_written_again_are_counted_again(tar):

@@ -1,4 +1,4 @@
-"""Looking at every byte of a remote store, as it lies there and not as it is kept here."""
+"""An audit of a remote store: every byte is read from the source, not from the cache."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def audit_remote(
     """Compare every file with its digest.
 
     Args:
-        files: Where they lie.
-        manifest: What was written.
-        shard_number: Number of the one shard to look at; None: all, and the lengths.
-        on_progress: Called with the number of bytes that were looked at.
+        files: The folder of the store.
+        manifest: The manifest.
+        shard_number: The number of a single shard; None: all, and the lengths.
+        on_progress: Called with the number of bytes that were checked.
 
     Raises:
         ConfigError: If there is no such shard.
@@ -39,9 +39,8 @@ def audit_remote(
     if shard_number is not None:
         if not 0 <= shard_number < len(manifest.shards):
             raise ConfigError(
-                f"verify: no shard {shard_number}, must be in [0, {len(manifest.shards)}); choose "
-                "one of "
-                "these"
+                f"verify: the shard must be in [0, {len(manifest.shards)}), but is "
+                f"{shard_number}. Choose another number"
             )
         audited_files = [file for file in audited_files if file.shard == shard_number]
     yield from ForkSafeThreadPool(_CONCURRENT_FILES).map(
@@ -51,7 +50,7 @@ def audit_remote(
 
 @dataclass(frozen=True, slots=True)
 class _AuditedFile:
-    """One file, and what it must be."""
+    """One file with its expected size and digest."""
 
     name: str
     shard: int | None
@@ -102,7 +101,8 @@ def _check_file(files: RemoteFiles, file: _AuditedFile, on_progress: BytesProgre
     if stat.size != file.size:
         raise file.location.make_error(
             CorruptShardError,
-            f"has {stat.size} bytes, must have {file.size}; restore it or write the store again",
+            f"must have {file.size} bytes, but has {stat.size}. Restore it, or write the store "
+            "again",
             expected=file.size, found=stat.size,
         )  # fmt: skip
     digest = hashlib.sha256()
@@ -114,7 +114,7 @@ def _check_file(files: RemoteFiles, file: _AuditedFile, on_progress: BytesProgre
     if digest.hexdigest() != file.sha256:
         raise replace(file.location, offset=0, length=file.size).make_error(
             CorruptShardError,
-            f"sha256 is {digest.hexdigest()[:16]}, must be {file.sha256[:16]}; restore it or write "
-            "the store again",
+            f"must have sha256 {file.sha256[:16]}, but has {digest.hexdigest()[:16]}. Restore it, "
+            "or write the store again",
             expected=file.sha256, found=digest.hexdigest(),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The end of a writing: lengths of all shards put together, ids compared, the manifest."""
+"""The last step of writing: the lengths of all shards, unique ids and the manifest."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from seqdata.storage.local_files import write_synced
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey, explain_full_disk
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 
-_LENGTH_BYTES = 8  # bytes of one, at most
-_MANIFEST_BYTES_PER_SHARD = 4096  # bytes of what a manifest says of one, about
+_LENGTH_BYTES = 8  # maximum bytes of a name
+_MANIFEST_BYTES_PER_SHARD = 4096  # approximate bytes of a shard's entry in a manifest
 
 
 def finalize(
@@ -31,16 +31,16 @@ def finalize(
     shards: Sequence[FinishedShard[ArrowShard]],
     scheme: ResumeKey,
 ) -> dict[str, str]:
-    """Make everything that a store needs beside its shards.
+    """Write everything that a store needs in addition to its shards.
 
     Args:
-        folder: The folder aside.
+        folder: The staging directory.
         fields: Name -> field.
-        shards: All of them, in their order.
-        scheme: How they were made.
+        shards: All shards in order.
+        scheme: The options that they were written by.
 
     Returns:
-        Name of a file in the folder aside -> its name in the store.
+        Name of a file in the staging directory -> its name in the store.
 
     Raises:
         DecodeError: If two sequences have one id.
@@ -71,7 +71,7 @@ def finalize(
 
 
 def _rename_files(shard: ArrowShard, number: int) -> ArrowShard:
-    """Return the facts of a shard with its files' names in the store."""
+    """Return a shard's entry with the file names of the store."""
     name = f"part-{number:05d}"
     checksums = shard.checksums and replace(shard.checksums, file=f"{name}.crc")
     return replace(shard, file=f"{name}.arrow", checksums=checksums)
@@ -90,7 +90,7 @@ def _write_lengths(
     fields: Mapping[str, Field],
     shards: Sequence[FinishedShard[ArrowShard]],
 ) -> LengthsFile:
-    """Write the lengths along an axis, as the offsets in the shards have them."""
+    """Write the lengths along an axis, by the offsets in the shards."""
     name = next(name for name, field in fields.items() if field.axis == axis)
     writer = LengthsWriter(folder, axis)
     for finished in shards:
@@ -99,7 +99,7 @@ def _write_lengths(
 
 
 def _check_unique_ids(folder: Path, shards: Sequence[FinishedShard[ArrowShard]], key: str) -> None:
-    """Refuse one id twice; no shard is whole then: one of them must be written again."""
+    """Raise if an id occurs twice; no shard counts as finished then: one must be rewritten."""
     hashes = [hash_texts(*_read_texts(folder, finished.shard, key)) for finished in shards]
     shard_offsets = [0, *itertools.accumulate(finished.shard.sequences for finished in shards)]
 

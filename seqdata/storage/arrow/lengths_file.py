@@ -1,6 +1,6 @@
 """The file that holds the lengths of all sequences along one axis, over all shards.
 
-The writer adds a shard's lengths at a time; opening maps the file.
+The writer appends shard by shard; opening maps the file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class LengthsFile:
 
 
 class LengthsWriter:
-    """Writes the lengths along one axis; in uint32 until one needs uint64.
+    """Writes the lengths along one axis: uint32, or uint64 if a length needs it.
 
     Args:
-        folder: Where.
+        folder: The folder to write to.
         axis: Part of the file's name.
     """
 
@@ -44,7 +44,7 @@ class LengthsWriter:
         self._folder = folder
         self._axis = axis
         for self._bytes in (8, 4):
-            self._path.unlink(missing_ok=True)  # of a writer that was killed here
+            self._path.unlink(missing_ok=True)  # left by a killed writer
         self._path.touch()
 
     @property
@@ -52,7 +52,7 @@ class LengthsWriter:
         return self._folder / f"lengths-{self._axis}.u{8 * self._bytes}"
 
     def add(self, lengths: NDArray[np.int64]) -> None:
-        """Add the lengths of some more sequences, int64 (n,)."""
+        """Append the lengths of more sequences, int64 (n,)."""
         if self._bytes == 4 and int(lengths.max(initial=0)) >= _UINT32_VALUES:
             self._widen()
         with open(self._path, "ab") as file:
@@ -67,7 +67,7 @@ class LengthsWriter:
         before.unlink()
 
     def finish(self) -> LengthsFile:
-        """Flush the file to the disk and give its facts."""
+        """Flush the file to the disk and return its entry for the manifest."""
         sync_file(self._path)
         content = np.fromfile(self._path, dtype=np.uint8)
         return LengthsFile(
@@ -79,7 +79,7 @@ class LengthsWriter:
 
 
 def compute_checksum(content: NDArray[np.uint8]) -> int:
-    """Return the checksum of some bytes as a whole."""
+    """Return one checksum of all bytes."""
     checksum = np.empty(1, dtype=np.uint32)
     get_kernel().checksums(content, np.array([0, len(content)]), checksum, choose_algorithm())
     return int(checksum[0])

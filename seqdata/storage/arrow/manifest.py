@@ -1,4 +1,4 @@
-"""The manifest of a store: what was written, where it lies, and how to know it again.
+"""The manifest of a store: its schema, its files, and their digests.
 
 ``seqdata.json`` in the store's folder is written last and is the commit.
 """
@@ -23,7 +23,7 @@ STORE_FILES = StoreFiles(
 )
 FORMAT = "seqdata"
 VERSION = 1
-DIGEST_PLACEHOLDER = "0" * 64  # stands for the digest of a text while that is computed
+DIGEST_PLACEHOLDER = "0" * 64  # placeholder for the digest of a text while it is computed
 _FINGERPRINTED_KEYS = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
 
 
@@ -33,14 +33,14 @@ class ArrowShard:
 
     Attributes:
         file: Its name in the store's folder.
-        sequences: How many it holds.
+        sequences: Number of its sequences.
         bytes: Its size.
         footer_bytes: Size of the Arrow footer at its end, with the magic.
-        footer_sha256: Digest of these bytes, looked at when the store is opened.
-        sha256: Digest of the whole file, looked at by ``seqdata verify``.
+        footer_sha256: Digest of these bytes, checked when the store is opened.
+        sha256: Digest of the whole file, checked by ``seqdata verify``.
         timesteps: Axis -> timesteps of all its sequences.
-        buffers: Field -> (position, bytes) of its values, then of its offsets where it has any.
-        checksums: Where the checksums of its sequences lie; None: there are none.
+        buffers: Field -> (position, bytes) of its values, then of its offsets if it has any.
+        checksums: The file and ranges of its checksums; None: it has none.
     """
 
     file: str
@@ -56,16 +56,16 @@ class ArrowShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything that opening needs to know.
+    """The content of ``seqdata.json``.
 
     Attributes:
         fields: Name -> field.
         key: The ``str`` field of ids; None: a sequence is named by its number.
-        sequences: Their number.
-        lengths: Axis -> where the lengths lie.
+        sequences: Number of sequences.
+        lengths: Axis -> its file of lengths.
         shards: In the order of their sequences.
-        checksums: How they were made; None: there are none. All shards have them, or none.
-        statistics: What is known of blocks of sequences; None: nothing.
+        checksums: Their algorithm and block size; None: no shard has checksums.
+        statistics: Statistics of blocks of sequences; None: none were computed.
     """
 
     fields: Mapping[str, Field]
@@ -83,7 +83,7 @@ class Manifest:
 
 
 def compute_fingerprint(content: Mapping[str, Any]) -> str:
-    """Return the digest of what a manifest says about the data (32 hex digits)."""
+    """Return the digest of a manifest's facts about the data (32 hex digits)."""
     chosen = {name: content.get(name) for name in _FINGERPRINTED_KEYS}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -119,7 +119,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """Return the text of ``seqdata.json``; it ends with a digest over all of it."""
+    """Return the text of ``seqdata.json``, which ends with a digest of the text."""
     document = _to_json(manifest) | {"fingerprint": manifest.fingerprint}
     if manifest.checksums is not None:
         document["checksums"] = _checksums_to_json(manifest, manifest.checksums)
@@ -154,13 +154,13 @@ def _checksums_to_json(manifest: Manifest, spec: ChecksumSpec) -> dict[str, Any]
 
 
 def _insert_digest(text: bytes) -> bytes:
-    """Put the digest of a text in the place that it has for it: the last one."""
+    """Replace the last placeholder of a text by its digest."""
     before, _, after = text.rpartition(DIGEST_PLACEHOLDER.encode())
     return before + hashlib.sha256(text).hexdigest().encode() + after
 
 
 def compute_digest(text: bytes, recorded: str) -> str:
-    """Return the digest that a sealed text must have, which has ``recorded`` in that place."""
+    """Return the expected digest of a text that has ``recorded`` in place of the placeholder."""
     recorded_bytes = recorded.encode(errors="replace") or DIGEST_PLACEHOLDER.encode()
     before, _, after = text.rpartition(recorded_bytes)
     return hashlib.sha256(before + DIGEST_PLACEHOLDER.encode() + after).hexdigest()

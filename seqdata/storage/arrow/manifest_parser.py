@@ -1,6 +1,6 @@
-"""Reading a manifest without believing it: every name, size and position is checked.
+"""A parser of untrusted manifests: every name, size and position is checked.
 
-What is not as it must be is an error that names the place in the manifest.
+Errors name the place in the manifest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_manifest(root: Path) -> Manifest:
     """Read and check the manifest in a folder.
 
     Raises:
-        DataError: If it is none, of another version, or says what cannot be.
+        DataError: If it is not a manifest, is of another version, or has invalid entries.
         FingerprintMismatch: If it was changed after it was written.
         LimitError: If it is larger than ``MAX_MANIFEST``.
     """
@@ -62,7 +62,7 @@ def load_manifest(root: Path) -> Manifest:
 
 
 def check_manifest_size(size: int, location: DataLocation) -> None:
-    """Refuse a manifest that is too large.
+    """Raise if a manifest is too large.
 
     Raises:
         LimitError: If it is larger than ``MAX_MANIFEST``.
@@ -70,38 +70,38 @@ def check_manifest_size(size: int, location: DataLocation) -> None:
     if size > MAX_MANIFEST:
         raise location.make_error(
             LimitError,
-            f"has {size} bytes, must have at most {MAX_MANIFEST}; write the store again with "
+            f"must have at most {MAX_MANIFEST} bytes, but has {size}. Write the store again with "
             "larger shards",
         )
 
 
 def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
-    """Check the text of a manifest and give its facts.
+    """Parse and check the text of a manifest.
 
     Args:
         text: JSON.
         location: The file.
 
     Raises:
-        DataError: If it is no manifest, of another version, or says what cannot be.
+        DataError: If it is not a manifest, is of another version, or has invalid entries.
         FingerprintMismatch: If its fingerprint is not that of its content.
     """
     reader = _ManifestReader(location)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise reader.make_error("text", f"is no JSON ({error})", "be a manifest") from error
+        raise reader.make_error("text", f"is not JSON ({error})", "be a manifest") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise reader.make_error("format", "is missing or another", f"be {FORMAT!r}")
     if document.get("version") != VERSION:
         raise location.make_error(
             DataError,
-            f"version is {document.get('version')!r}, must be {VERSION}; install the release of "
-            "lightning-seqdata that wrote it",
+            f"version must be {VERSION}, but is {document.get('version')!r}. Install the release "
+            "of lightning-seqdata that wrote it",
         )
     manifest = reader.read_manifest(document)
     reader.check_digest("fingerprint", document, compute_fingerprint(document))
-    if manifest.checksums is not None or "digest" in document:  # an older store has neither
+    if manifest.checksums is not None or "digest" in document:  # older stores have neither
         recorded = reader.require(document, "digest", str, "manifest")
         reader.check_digest("digest", document, compute_digest(text, recorded))
     return manifest
@@ -109,21 +109,21 @@ def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class _ManifestReader:
-    """Turns JSON into facts, naming the place of whatever is not as it must be."""
+    """Turns JSON into checked values; errors name the place of an invalid one."""
 
     location: DataLocation
 
     def make_error(self, path: str, found: str, required: str) -> DataError:
         return self.location.make_error(
             DataError,
-            f"{path} {found}, must {required}; restore the manifest or write the store again",
+            f"{path} must {required}, but {found}. Restore the manifest, or write the store again",
         )
 
     def require(self, facts: Any, name: str, kind: type, path: str) -> Any:
         if type(facts) is not dict:
             raise self.make_error(path, f"is a {type(facts).__name__}", "be an object")
         if name not in facts:
-            raise self.make_error(path, f"lacks {name!r}", "have it")
+            raise self.make_error(path, "does not", f"have {name!r}")
         value = facts[name]
         if type(value) is not kind:
             raise self.make_error(
@@ -136,9 +136,8 @@ class _ManifestReader:
         if recorded != computed:
             raise self.location.make_error(
                 FingerprintMismatch,
-                f"{name} is {recorded!r}, must be {computed!r} by its content; it was changed "
-                "after "
-                "writing, restore it or write the store again",
+                f"{name} must be {computed!r} by its content, but is {recorded!r}: it was changed "
+                "after writing. Restore it, or write the store again",
             )
 
     def read_count(self, facts: Any, name: str, path: str, maximum: int = 1 << 62) -> int:
@@ -239,7 +238,7 @@ class _ManifestReader:
                 name: self.read_ranges(buffers[name], f"{path}, {name!r},") for name in fields
             },
         )
-        if shard.footer_bytes > min(shard.bytes, MAX_FOOTER):  # a footer is read as a whole
+        if shard.footer_bytes > min(shard.bytes, MAX_FOOTER):  # a footer is read in one piece
             raise self.make_error(
                 path, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
             )
@@ -248,7 +247,7 @@ class _ManifestReader:
         return shard
 
     def read_checksums(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
-        """Return a manifest with what is said of its checksums."""
+        """Return a manifest with the entries of its checksums."""
         path = "'checksums'"
         spec = ChecksumSpec(
             algorithm=self.require(facts, "algorithm", str, path),
@@ -314,7 +313,7 @@ class _ManifestReader:
         size: int,
         bytes_per_checksum: int,
     ) -> None:
-        """Check that checksums lie in their file, and are as many as the bytes ask for."""
+        """Check that checksums are inside of their file, and their number fits the bytes."""
         most = shard.sequences + shard.buffers[name][0][1] // bytes_per_checksum
         sizes = [bytes_ for _, bytes_ in ranges]
         is_valid = sizes == [4 * shard.sequences] or (
@@ -344,7 +343,7 @@ class _ManifestReader:
         return tuple(pairs)
 
     def check_buffers(self, shard: ArrowShard, name: str, field: Field, path: str) -> None:
-        """Check that buffers lie in the file and are as long as the counts ask for."""
+        """Check that buffers are inside of the file and their sizes fit the counts."""
         ranges = shard.buffers[name]
         offsets = (shard.sequences + 1) * 8
         count = shard.sequences if field.axis is None else shard.timesteps[field.axis]

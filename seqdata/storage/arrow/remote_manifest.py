@@ -1,4 +1,4 @@
-"""The manifest of a remote store, and whether such a file is there."""
+"""Reading the manifest of a remote store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_manifest(files: RemoteFiles) -> Manifest:
     Raises:
         MissingShardError: If it is not there.
         RemoteReadError: If it cannot be read.
-        DataError: If it cannot be true.
+        DataError: If it is invalid.
     """
     location = DataLocation(dataset=files.location, file=MANIFEST, file_kind="manifest")
     stat = files.stat(MANIFEST, location)
@@ -24,10 +24,10 @@ def read_manifest(files: RemoteFiles) -> Manifest:
 
 
 def file_exists(files: RemoteFiles, name: str) -> bool:
-    """Return whether a file is there.
+    """Return whether a file exists.
 
     Raises:
-        RemoteReadError: If it cannot be asked for.
+        RemoteReadError: If the request fails.
     """
     try:
         files.stat(name)

@@ -1,8 +1,8 @@
-"""Just the bytes that spans need, of shards that stay where they are.
+"""Reading of remote shards by ranges: only the bytes that spans need are downloaded.
 
-A shard is laid out in memory as it is in its file, empty but for the ranges that were asked for; so
-everything that reads and verifies whole shards does it here too. Place in the flow: the remote
-store reads through this where shards are not to be fetched as a whole. Reads: ranges. Makes: parts.
+A shard is laid out in memory as in its file, empty except for the requested ranges; so the code
+that reads and verifies whole shards works here too. Place in the flow: the remote store with
+``remote="ranges"`` reads through it. Reads: ranges. Makes: open shards.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class ShardRangeReader:
 
     Attributes:
         files: Where they lie.
-        factory: Makes parts.
+        factory: Opens shards over their bytes.
         thread_pool: Threads.
-        is_verified: Whether what is read is verified, each time.
-        cache: What came before, as long as there is room.
-        known_stats: Shard -> what it was when it was first read.
-        offsets: (shard, axis) -> where its sequences begin, int64 (sequences+1,).
+        is_verified: Whether ranges are verified, each time.
+        cache: The downloaded ranges, while there is room.
+        known_stats: Shard -> size and tag at its first read.
+        offsets: (shard, axis) -> offsets of its sequences, int64 (sequences+1,).
     """
 
     files: RemoteFiles
@@ -59,16 +59,16 @@ class ShardRangeReader:
     def open_shards(
         self, requests: Mapping[int, ShardRequest], checksums: Mapping[int, Any]
     ) -> list[OpenArrowShard]:
-        """Return shards of which only what is asked for is there.
+        """Return shards of which only the requested ranges are present.
 
         Args:
-            requests: Shard -> what is wanted of it.
-            checksums: Shard -> the bytes of its checksums, where they are looked at.
+            requests: Shard -> the request.
+            checksums: Shard -> the bytes of its checksums, if they are compared.
 
         Raises:
             MissingShardError: If a shard is not there.
             RemoteReadError: If one cannot be read.
-            CorruptShardError: If one has another size or footer.
+            CorruptShardError: If the size or footer of a shard differs.
             FingerprintMismatch: If one was replaced.
         """
         new_shards = [number for number in requests if number not in self.known_stats]
@@ -110,13 +110,13 @@ class ShardRangeReader:
         return locate_shard(self.factory.location, number, self._shard(number))
 
     def _check_shard(self, number: int) -> FileStat:
-        """Look at size and footer of a shard."""
+        """Check size and footer of a shard."""
         shard, location = self._shard(number), self._locate(number)
         stat = self.files.stat(shard.file, location)
         check_shard_size(stat, shard, location)
         start = shard.bytes - shard.footer_bytes
         found = ""
-        for _ in range(2):  # it may have come wrong
+        for _ in range(2):  # the local copy may be wrong
             footer = self.files.read(shard.file, start, shard.bytes, location)
             found = hashlib.sha256(footer).hexdigest()
             if found == shard.footer_sha256:
@@ -124,8 +124,8 @@ class ShardRangeReader:
         else:
             raise replace(location, offset=start, length=shard.footer_bytes).make_error(
                 CorruptShardError,
-                f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
-                "another file or damaged, restore it or write the store again",
+                f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: "
+                "it is another file or damaged. Restore it, or write the store again",
                 expected=shard.footer_sha256, found=found,
             )  # fmt: skip
         return stat
@@ -138,7 +138,7 @@ class ShardRangeReader:
     def _text_offset_ranges(
         self, number: int, request: ShardRequest
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the ranges, int64 (n, 2), of where the texts of a shard begin and end."""
+        """Yield the ranges, int64 (n, 2), of the offsets of a shard's texts."""
         shard = self._shard(number)
         for name, spans in request.items():
             if not kind_of(self.factory.manifest.fields[name]).is_array:
@@ -148,7 +148,7 @@ class ShardRangeReader:
     def _value_ranges(
         self, number: int, request: ShardRequest, content: Any
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the ranges of values; notes in memory where ragged ones begin."""
+        """Yield the ranges of values; store the offsets of ragged ones."""
         shard = self._shard(number)
         for name, spans in request.items():
             stored_field = self.factory.manifest.fields[name]
@@ -202,7 +202,7 @@ class ShardRangeReader:
         )
 
     def _redownload(self, number: int, file: SparseFile) -> bool:
-        """Bring again what is there of a shard; whether it was another."""
+        """Download the present ranges of a shard again; return whether any byte differed."""
         was_damaged = redownload_ranges(
             file, self._make_download(number, file, file.present), self.thread_pool
         )
@@ -217,15 +217,16 @@ class ShardRangeReader:
 
 
 def check_shard_size(stat: FileStat, shard: ArrowShard, location: DataLocation) -> None:
-    """Refuse a shard of another size.
+    """Raise if the size of a shard differs.
 
     Raises:
-        CorruptShardError: If it has one.
+        CorruptShardError: If it does.
     """
     if stat.size != shard.bytes:
         shorter, longer = sorted((stat.size, shard.bytes))
         raise replace(location, offset=shorter, length=longer - shorter).make_error(
             CorruptShardError,
-            f"has {stat.size} bytes, must have {shard.bytes}; restore it or write the store again",
+            f"must have {shard.bytes} bytes, but has {stat.size}. Restore it, or write the store "
+            "again",
             expected=shard.bytes, found=stat.size,
         )  # fmt: skip

@@ -44,7 +44,7 @@ from seqdata.storage.writing.sharded_writer import (
 from seqdata.storage.writing.staging_dir import commit
 
 SHARD_BYTES = 256 << 20
-_PROGRESS_SEQUENCES = 1024  # between two reports of progress, at most
+_PROGRESS_SEQUENCES = 1024  # maximum seconds between two reports of progress
 _PROGRESS_BYTES = 1 << 24
 _COUNT_BYTES = 8  # of a count in a digest
 
@@ -64,10 +64,9 @@ def write_arrow(  # noqa: PLR0913
 ) -> Store:
     """Write sequences as a store and open it.
 
-    The first sequence fixes the fields. The store is there when all of it is; an older one stays as
-    it was until then. A writer that fails or is killed leaves its finished shards in a staging
-    directory, and the same call continues after them: what it writes is, byte for byte, what it
-    would have been.
+    The first sequence determines the fields. The store appears once it is complete; an older one
+    stays until then. A writer that fails or is killed leaves its finished shards in a staging
+    directory, and the same call continues after them: the result is the same, byte for byte.
 
     Its arguments are those of ``api.write_store``.
 
@@ -128,7 +127,7 @@ def _write_and_upload(
 
 
 def _count_sequences(sequences: object) -> int | None:
-    """Return how many sequences, or parts, there are; None if that is not known."""
+    """Return the number of sequences or parts; None if it is not known."""
     if not isinstance(sequences, Sized):
         return None
     if isinstance(sequences, Sequence) and sequences and is_table(sequences[0]):
@@ -151,7 +150,7 @@ class ArrowFormat:
     suffix: ClassVar[str] = ".arrow"
 
     def make_packer(self) -> PackFn:
-        """Return what packs one shard after the other."""
+        """Return a packer of shards, one after the other."""
         return _ArrowPacker(self.fields, self.resume_key).pack
 
     def digest(self, sequence: Any, number: int) -> str:
@@ -171,14 +170,14 @@ class ArrowFormat:
         return shard, first, last
 
     def parse(self, facts: dict[str, Any]) -> ArrowShard:
-        """Return a shard from the JSON that it became."""
+        """Return a shard from its JSON."""
         checksums = dict(facts["checksums"])
         checksums["places"] = _parse_ranges(checksums["places"])
         shard = {**facts, "buffers": _parse_ranges(facts["buffers"])}
         return ArrowShard(**{**shard, "checksums": ChecksumFile(**checksums)})
 
     def is_intact(self, folder: Path, files: ArrowShard) -> bool:
-        """Return whether the files of a shard are as they were written."""
+        """Return whether the files of a shard are unchanged."""
         checksums = files.checksums
         return (
             checksums is not None
@@ -192,7 +191,7 @@ class _ArrowPacker:
 
     Args:
         fields: Name -> field.
-        resume_key: Where a shard ends.
+        resume_key: The options that decide where a shard ends.
     """
 
     __slots__ = ("_fields", "_key", "_limit", "packers")
@@ -205,7 +204,7 @@ class _ArrowPacker:
         self._limit = resume_key.shard_bytes
 
     def take(self) -> PackedFields:
-        """Return what was packed, and start again."""
+        """Return the packed shard, and start the next one."""
         return {name: packer.take() for name, packer in self.packers.items()}
 
     def pack(
@@ -221,7 +220,9 @@ class _ArrowPacker:
                 kernel, self.packers, rows, max_rows, stop - size
             )
             count, size = count + packed, size + bytes_
-            if unpacked:  # not plain, or no room: by itself, and the next ones if none was plain
+            if (
+                unpacked
+            ):  # not plain, or no room: packed alone; also the next ones if none was plain
                 next_rows = itertools.islice(rows, 0 if packed else max_rows - 1)
                 for sequence in itertools.chain(unpacked, next_rows):
                     size += pack_sequence(self.packers, sequence, count, key)
@@ -241,7 +242,7 @@ class _ArrowPacker:
 
 
 def digest_sequence(fields: Mapping[str, Field], packed: PackedFields, i: int) -> str:
-    """Return the digest of the i-th of some packed sequences, and of what its fields are."""
+    """Return the digest of the i-th packed sequence and of its fields."""
     digest = hashlib.sha256(repr(list(fields.items())).encode())
     for name in fields:
         values, offsets = packed[name]

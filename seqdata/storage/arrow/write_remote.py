@@ -1,4 +1,4 @@
-"""Arrow stores written to remote locations: the manifest is sent last."""
+"""Writing of Arrow stores to remote locations: the manifest is uploaded last."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def write_remote(
 
     Args:
         location: The URL of its folder.
-        remote: How it is reached.
-        write: Writes a local store: is given its folder, and whether it is to be replaced.
-        resume: Whether to go on with what an earlier call made or sent.
-        overwrite: Whether a store that is there is replaced.
+        remote: The options for reading and writing.
+        write: Called as ``write(folder, overwrite)``; writes a local store.
+        resume: Whether to resume what an earlier call wrote or uploaded.
+        overwrite: Whether an existing store is replaced.
     """
     options = resolve_remote(remote)
     upload_store(
@@ -44,7 +44,7 @@ def write_remote(
 
 @dataclass(frozen=True, slots=True)
 class _ArrowUpload:
-    """Arrow shards, lengths and a manifest: a ``sending.UploadPlan``."""
+    """Arrow shards, lengths and a manifest: an ``UploadPlan``."""
 
     make: Callable[[Path, bool], object]
 
@@ -56,7 +56,7 @@ class _ArrowUpload:
         del sent
         if not overwrite and file_exists(files, MANIFEST):
             raise ConfigError(
-                f"{files.location}: holds a store, must be another location; choose one, or pass "
+                f"{files.location}: already contains a store. Choose another location, or pass "
                 "`overwrite`=True"
             )
 

@@ -122,7 +122,7 @@ def open_cache_file(path: Path, *, create: bool = False) -> int | None:
         return None
     except OSError as error:
         limit = (
-            f"raise {describe_limit(error)}"
+            f"Raise {describe_limit(error)}"
             if error.errno in (errno.EMFILE, errno.ENFILE)
             else ("Check its permissions, or pass Remote(cache_dir=...)")
         )

@@ -48,8 +48,8 @@ def test_a_missing_shard_is_an_error_that_names_it(root):
     size = (root / "part-00001.arrow").stat().st_size
     (root / "part-00001.arrow").unlink()
     text = (
-        rf"shard 1 \(\"part-00001.arrow\"\), bytes 0..{size}: is not there, must be as the "
-        r"manifest names it; restore it or write the store again\n  Verify: seqdata verify "
+        rf"shard 1 \(\"part-00001.arrow\"\), bytes 0..{size}: is not there, but the "
+        r"manifest names it. Restore it, or write the store again\n  Verify: seqdata verify "
     )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
@@ -59,7 +59,7 @@ def test_a_missing_shard_is_an_error_that_names_it(root):
 def test_a_missing_lengths_file_is_an_error(root):
     (root / "lengths-time.u32").unlink()
     text = (
-        r"store lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 0..24: is not there, must"
+        r"store lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 0..24: is not there, but"
     )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
@@ -76,8 +76,8 @@ def test_a_shard_of_another_size_is_an_error(root, size):
     found = path.stat().st_size
     low, high = sorted((found, full))
     text = (
-        rf"shard 1 \(\"part-00001.arrow\"\), bytes {low}..{high}: has {found} bytes, must have "
-        rf"{full}; restore it or write the store again\n  Verify: "
+        rf"shard 1 \(\"part-00001.arrow\"\), bytes {low}..{high}: must have {full} bytes, but "
+        rf"has {found}. Restore it, or write the store again\n  Verify: "
     )
     with pytest.raises(CorruptShardError, match=text) as caught:
         open_arrow(root)
@@ -91,9 +91,7 @@ def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
     content = (tmp_path / "part-00000.arrow").read_bytes()
     assert len(content) == (tmp_path / "part-00001.arrow").stat().st_size
     (tmp_path / "part-00001.arrow").write_bytes(content)
-    text = (
-        r"shard 1 .* has a footer of digest \w{16}, must be \w{16}; it is another file or damaged"
-    )
+    text = r"shard 1 .* must have a footer of digest \w{16}, but has \w{16}: it is another file"
     with pytest.raises(CorruptShardError, match=text):
         open_arrow(tmp_path)
 
@@ -101,8 +99,8 @@ def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
 def test_a_lengths_file_of_another_size_is_an_error(root):
     os.truncate(root / "lengths-time.u32", 20)
     text = (
-        r"lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 20..24: have 20 bytes, must "
-        "have 24; restore them"
+        r"lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 20..24: must have 24 "
+        r"bytes, but have 20\. Restore them"
     )
     with pytest.raises(CorruptShardError, match=text) as caught:
         open_arrow(root)
@@ -113,7 +111,9 @@ def test_a_link_out_of_the_folder_is_an_error(root, tmp_path):
     outside = tmp_path / "outside.arrow"
     (root / "part-00001.arrow").rename(outside)
     (root / "part-00001.arrow").symlink_to(outside)
-    with pytest.raises(DataError, match="is a link out of the folder, must stay inside of it; put"):
+    with pytest.raises(
+        DataError, match=r"must stay inside of the folder, but is a link out of it. Put"
+    ):
         open_arrow(root)
 
 
@@ -123,7 +123,7 @@ def test_a_link_inside_of_the_folder_is_followed(root):
     assert whole(open_arrow(root), 3).tolist() == [3] * 3
     (root / "kept").unlink()
     with pytest.raises(
-        MissingShardError, match="is a link to nothing, must lead to a file; restor"
+        MissingShardError, match=r"must lead to a file, but is a link to nothing. Restor"
     ):
         open_arrow(root)
 
@@ -131,14 +131,16 @@ def test_a_link_inside_of_the_folder_is_followed(root):
 def test_a_pipe_in_the_place_of_a_shard_is_an_error_and_not_a_wait(root):
     (root / "part-00001.arrow").unlink()
     os.mkfifo(root / "part-00001.arrow")
-    with pytest.raises(DataError, match="is no ordinary file, must be one; write the store again"):
+    with pytest.raises(
+        DataError, match=r"must be an ordinary file, but is not. Write the store again"
+    ):
         open_arrow(root)
 
 
 def test_a_folder_in_the_place_of_a_shard_is_an_error(root):
     (root / "part-00001.arrow").unlink()
     (root / "part-00001.arrow").mkdir()
-    with pytest.raises(DataError, match="is no ordinary file, must be one"):
+    with pytest.raises(DataError, match="must be an ordinary file, but is not"):
         open_arrow(root)
 
 
@@ -161,7 +163,7 @@ def test_too_few_descriptors_are_an_error_that_says_so(tmp_path):
         capture_output=True, text=True, timeout=patient(), check=False,
         env={**os.environ, "SEQDATA_KERNEL": "numpy"},
     )  # fmt: skip
-    assert "raise `ulimit -n` (now 24)" in done.stdout, done
+    assert "Raise `ulimit -n` (now 24)" in done.stdout, done
 
 
 def test_no_memory_to_map_is_an_error_that_says_so(root):
@@ -181,7 +183,7 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
         [sys.executable, "-c", code, str(root)],
         capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
-    text = r"cannot be mapped \(Cannot allocate memory\), must be; raise `sysctl vm.max_map_count`"
+    text = r"cannot be mapped \(Cannot allocate memory\)\. Raise `sysctl vm.max_map_count`"
     more = r" \(now \d+\), or `ulimit -v` \(now \d+\), or write the store again"
     assert re.search(text + more, done.stdout)
 
@@ -211,8 +213,8 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
     _, begin = place_of(store, 3, "x", 0)
     text = (
         r"store shard 1 \(\"part-00001.arrow\"\), sequence 3 \(\"u3\"\), field \"x\", bytes "
-        rf"{begin + 8}..{begin + 20}: lies at timesteps 2..\d+ of 5, must have 3; the shard is "
-        r"damaged, restore it or write the store again\n  Verify: "
+        rf"{begin + 8}..{begin + 20}: must have 3 timesteps, but is at 2..\d+ of 5: the shard "
+        r"is damaged. Restore it, or write the store again\n  Verify: "
     )
     facts = facts_of(
         root, sequence=3, key="u3", field="x", offset=begin + 8, length=12, expected=3,
@@ -230,8 +232,8 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
 def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
     damage(root, store, 3, "id", -1)
     text = (
-        r"sequence 3, field \"id\", bytes \d+..\d+: lies at bytes 2..-1 of 4, must lie inside; the "
-        "shard is damaged"
+        r"sequence 3, field \"id\", bytes \d+..\d+: must be inside of the shard's 4 bytes, "
+        r"but is at bytes 2..-1\. The shard is damaged"
     )
     with pytest.raises(CorruptSampleError, match=text) as caught:
         open_arrow(root).keys([3])
@@ -245,7 +247,8 @@ def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
         file.seek(position + 2)
         file.write(b"\xff\xff")
     text = (
-        r"field \"id\", bytes \d+..\d+: is no UTF-8 text \(invalid start byte at byte 0\), must be"
+        r"field \"id\", bytes \d+..\d+: must be UTF-8 text, but is not \(invalid start byte at "
+        r"byte 0\)"
     )
     with pytest.raises(DecodeError, match=text) as caught:
         open_arrow(root, verify="off").keys([3])

@@ -256,7 +256,7 @@ def test_a_shard_that_is_gone_or_cut_is_found_at_opening(damaged, local, tmp_pat
     path = folder / local.shards[1]
     content = path.read_bytes()
     path.write_bytes(content[:-512])
-    with pytest.raises(CorruptShardError, match=r"has \d+ bytes, must have \d+; restore it"):
+    with pytest.raises(CorruptShardError, match=r"must have \d+ bytes, but has \d+"):
         open_store(url, remote=remote)
     path.unlink()
     with pytest.raises(MissingShardError, match=r"shard 1 .* is not there\. Restore it"):
@@ -270,7 +270,7 @@ def test_two_shards_in_each_others_place_are_found(damaged, local, tmp_path):
     path = folder / shard.file
     content = path.read_bytes()
     path.write_bytes(content[: -shard.footer_bytes] + bytes(shard.footer_bytes))
-    with pytest.raises(CorruptShardError, match=r"has a footer of digest .*, must be"):
+    with pytest.raises(CorruptShardError, match=r"must have a footer of digest .*, but has"):
         read_all(store)
 
 

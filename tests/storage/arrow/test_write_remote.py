@@ -30,7 +30,7 @@ def test_what_is_written_to_s3_is_byte_for_byte_what_is_written_here(s3, bucket,
 def test_a_store_that_is_there_is_not_overwritten_unless_it_is_asked_for(s3, bucket, remote):
     location = f"s3://{bucket}/store"
     write(location, remote=remote())
-    with pytest.raises(ConfigError, match="holds a store, must be another location; choose one"):
+    with pytest.raises(ConfigError, match=r"already contains a store. Choose another location"):
         write(location, remote=remote())
     few = write_store(location, sequences(10), overwrite=True, remote=remote())
     assert len(few) == 10

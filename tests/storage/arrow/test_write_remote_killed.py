@@ -58,7 +58,7 @@ def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone
     local = write(tmp_path / "local")
     if name == LAST and stored:  # it was the last thing to do
         assert read_all(open_store(location, remote=remote())) == read_all(local)
-        with pytest.raises(ConfigError, match="holds a store, must be another location"):
+        with pytest.raises(ConfigError, match=r"already contains a store. Choose another location"):
             write(location, remote=remote())
         return
     with pytest.raises((IncompleteDatasetError, MissingShardError), match="is not there"):

@@ -221,7 +221,9 @@ def test_bytes_that_are_no_text_are_an_error(tmp_path):
         path = tmp_path / f"{compression}.arrow"
         write_ipc(path, given if compression is None else encoded(given))
         path.write_bytes(path.read_bytes().replace(b"abcd", b"ab\xff\xff"))
-        with pytest.raises(DataError, match=r"is no UTF-8 text .*, must be|Invalid UTF8 sequence"):
+        with pytest.raises(
+            DataError, match=r"must be UTF-8 text, but is not .*|Invalid UTF8 sequence"
+        ):
             open_store(path).read(np.array([[0, 0, 1]]), ["t"])
 
 

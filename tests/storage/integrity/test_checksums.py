@@ -273,8 +273,8 @@ def test_checksums_that_are_not_there_or_cut_off_are_refused_unless_they_are_not
     path.write_bytes(content[:-8])
     with pytest.raises(
         CorruptShardError,
-        match=rf'checksums of shard 1 \("part-00001.crc"\), bytes .*: have {len(content) - 8} '
-        f"bytes, must have {len(content)}; restore them or write the store again",
+        match=rf'checksums of shard 1 \("part-00001.crc"\), bytes .*: must have {len(content)} '
+        f"bytes, but have {len(content) - 8}. Restore them, or write the store again",
     ):
         open_arrow(root)
     path.unlink()
