@@ -186,7 +186,7 @@ def test_a_store_is_recognised_without_computing_its_fingerprint():
 
 
 def test_what_is_no_data_is_refused():
-    with pytest.raises(ConfigError, match="`sequences` is a int, must be an iterable"):
+    with pytest.raises(ConfigError, match="`sequences` must be an iterable"):
         resolve_store(3)
 
 

@@ -124,7 +124,7 @@ def test_a_column_that_is_left_out_is_a_note(folder):
         (["t.csv", "store", "--axes", "x"], 2, "error: `--axes` must be FIELD=AXIS"),
         (["t.csv", "store", "--format", "cvs"], 1, "unknown reader 'cvs'; did you mean 'csv'?"),
         (["bad.npy", "store"], 1, "error: file 'bad.npy': cannot be read"),
-        (["arrays", "store"], 1, "sequence 1 ('b.npy'), field 'x': has shape (1,), must be (T, 1)"),
+        (["arrays", "store"], 1, "sequence 1 ('b.npy'), field 'x': must have shape (T, 1)"),
         (["store1"], 2, "Missing argument 'SOURCE'"),
         (["t.csv", "t.csv"], 2, "is a file"),
         (["t.csv", "store", "--shard-bytes", "0"], 2, "'--shard-bytes'"),

@@ -177,7 +177,9 @@ def test_timesteps_that_no_memory_holds_are_refused(tmp_path):
 
 
 def test_memory_that_does_not_suffice_is_an_error_with_its_place():
-    text = r"/d shard 0 \(.f.\): asks for more memory than there is \(.*\), must fit; write the"
+    text = (
+        r"/d shard 0 \(.f.\): must fit into memory, but needs more than there is \(.*\)\. Write the"
+    )
     with pytest.raises(LimitError, match=text), table_file.translate_errors(HERE):
         np.empty(1 << 60, dtype=np.int8)
 
@@ -246,7 +248,9 @@ def test_a_count_of_nulls_that_are_not_there_is_an_error(tmp_path):
     path = write(tmp_path / "a.arrow", {**column(35), "t": values})
     bitmap = np.packbits([True, False, True, True, True] * 7, bitorder="little").tobytes()
     damaged(path, bitmap, b"\xff" * len(bitmap))
-    with pytest.raises(CorruptShardError, match="has a count of nulls that are not there, must be"):
+    with pytest.raises(
+        CorruptShardError, match="must be unchanged since it was written, but has a null count"
+    ):
         read_text(path)
 
 
@@ -263,7 +267,9 @@ def test_a_column_of_other_rows_than_were_counted_is_an_error(tmp_path):
     open_store(path)
     (kept,) = tmp_path.glob(".seqdata-lengths-*")
     forge(kept, {"rows": np.array([3]), "lengths/x": np.ones(3, np.uint32)})
-    with pytest.raises(CorruptShardError, match='field "t": has 4 rows, must have 3 as were count'):
+    with pytest.raises(
+        CorruptShardError, match='field "t": must have 3 rows as were counted, but has 4'
+    ):
         read_text(path)
 
 

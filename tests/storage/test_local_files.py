@@ -49,9 +49,12 @@ OPENED = {
     "file/x": (ConfigError, r"is not there \(nor is its parent\), must be a store's folder"),
     "pipe": (DataError, "is a pipe, a device or a socket, must be a store's folder"),
     "/dev/zero": (DataError, "is a pipe, a device or a socket"),
-    "pipes": (DataError, r'"x.parquet"\): is a folder, pipe or device, must be an ordinary file'),
-    "pipes/x.parquet": (DataError, "is a folder, pipe or device, must be an ordinary file"),
-    "links": (MissingShardError, r'"x.parquet"\): is a link to nothing, must lead to a file'),
+    "pipes": (
+        DataError,
+        r'"x.parquet"\): must be an ordinary file, but is a folder, pipe or device',
+    ),
+    "pipes/x.parquet": (DataError, "must be an ordinary file, but is a folder, pipe or device"),
+    "links": (MissingShardError, r'"x.parquet"\): must lead to a file, but is a link to nothing'),
     "itself": (
         DataError,
         r'manifest \("seqdata.json"\): must lead to a file, but is a link to itself',

@@ -92,7 +92,7 @@ def test_an_empty_list_is_an_error():
 
 def test_a_sequence_unlike_the_first_is_an_error_that_names_it():
     with pytest.raises(
-        DecodeError, match="sequence 1, field 'x': has dtype float64, must be int64"
+        DecodeError, match=r"sequence 1, field 'x': must have dtype int64 .*, but has float64"
     ):
         MemoryStore.of([[1], [1.5]])
 

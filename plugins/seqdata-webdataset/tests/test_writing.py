@@ -51,7 +51,7 @@ def test_bytes_do_not_depend_on_the_executor(tmp_path, whole, make):
 
 
 def test_writing_goes_on_where_it_failed(tmp_path, whole):
-    with pytest.raises(DecodeError, match=r"sequence 30 .*has dtype int64, must be int32"):
+    with pytest.raises(DecodeError, match=r"sequence 30 .*must have dtype int32 .*, but has int64"):
         write_webdataset(tmp_path / "s", rows(wrong=30), shard_bytes=SHARD)
     with pytest.raises(IncompleteDatasetError):
         open_webdataset(tmp_path / "s")

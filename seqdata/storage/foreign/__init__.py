@@ -1,1 +1,1 @@
-"""Reading what others wrote: Arrow, Feather and Parquet files, as they lie."""
+"""Stores over Arrow, Feather and Parquet files that seqdata did not write."""

@@ -1,6 +1,6 @@
-"""Columns of other people's Arrow data: what field each is, and its numbers as NumPy arrays.
+"""Columns of foreign Arrow data: their fields, and their values as NumPy arrays.
 
-Nothing is copied where Arrow's buffers are already what NumPy wants.
+Nothing is copied if NumPy can use Arrow's buffers directly.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a column holds, as far as its type says.
+    """The content of a column, as far as its type determines it.
 
     Attributes:
         dtype: NumPy name of one element, or ``str`` or ``bytes``.
         shape: Of one timestep, or of the whole value.
         ragged: Whether a cell is a list of timesteps.
-        nested: Whether timesteps are lists themselves, whose width only the data tells.
-        plain: Whether the buffers can be used as they are.
+        nested: Whether timesteps are lists, whose width only the data determines.
+        plain: Whether the buffers can be used directly.
     """
 
     dtype: str
@@ -46,12 +46,12 @@ class Kind:
         return not kind_of(Field(self.dtype)).is_array
 
     def alike(self, other: Kind | None) -> bool:
-        """Return whether both are the same field, however they are stored."""
+        """Return whether both are the same field, regardless of storage."""
         return other is not None and replace(self, plain=True) == replace(other, plain=True)
 
 
 def infer_kind(type_: pa.DataType) -> Kind | None:
-    """Return what a column of a type holds; None where it cannot be a field."""
+    """Return the kind of a column by its type; None if it cannot be a field."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
@@ -94,7 +94,7 @@ def _infer_number_kind(type_: pa.DataType) -> Kind | None:
 
 
 def measure_nesting(type_: pa.DataType) -> int:
-    """Return how many types lie inside of one another."""
+    """Return the nesting depth of a type."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
@@ -111,12 +111,12 @@ def decode_column(
     Args:
         location: Unit and column, for messages.
         array: One record batch's or row group's.
-        kind: What it holds.
-        width: Of the timesteps of a nested column.
+        kind: The kind of the column.
+        width: The width of the timesteps of a nested column.
 
     Raises:
-        DecodeError: If a value is missing; naming column and row.
-        CorruptShardError: If the offsets cannot be true.
+        DecodeError: If a value is missing; the message names column and row.
+        CorruptShardError: If the offsets are invalid.
     """
     array = _unwrap(location, array)
     _refuse_nulls(location, array, None)
@@ -148,10 +148,10 @@ def decode_column(
 
 
 def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int64]:
-    """Return where each list or text begins and ends, int64 (rows+1,), within the column's values.
+    """Return the offsets of lists or texts, int64 (rows+1,), within the column's values.
 
     Raises:
-        CorruptShardError: If they do not rise.
+        CorruptShardError: If they are not ascending.
     """
     from pyarrow import types
 
@@ -166,7 +166,7 @@ def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int
     raw = np.frombuffer(buffer, dtype, buffer.size // dtype.itemsize)
     found = raw[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     if len(found) <= len(array) or found[0] < 0 or (found[1:] < found[:-1]).any():
-        raise _make_corrupt_error(location, "offsets that do not rise")
+        raise _make_corrupt_error(location, "offsets that are not ascending")
     return found
 
 
@@ -175,11 +175,11 @@ def measure_row_lengths(
 ) -> tuple[NDArray[np.int64], tuple[int, int] | None]:
     """Return the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
 
-    The latter is None where the type says it, or there is no timestep.
+    The latter is None if the type determines it, or there is no timestep.
 
     Raises:
         DecodeError: If a row is missing.
-        CorruptShardError: If the offsets cannot be true.
+        CorruptShardError: If the offsets are invalid.
     """
     array = _unwrap(location, array)
     _refuse_nulls(location, array, None)
@@ -206,7 +206,7 @@ def has_nulls(array: pa.Array) -> bool:
 def _unwrap(location: DataLocation, array: pa.Array) -> pa.Array:
     """Return a column as plain numbers, lists or text.
 
-    pyarrow follows indices and views of bytes without a look, so all of them are checked before.
+    pyarrow does not check indices and views of bytes, so all of them are checked before.
     """
     from pyarrow import BaseExtensionType, large_binary, large_string, types
 
@@ -235,15 +235,19 @@ def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.
         sizes = np.diff(read_list_offsets(location, values))
         needed = int(sizes[codes.to_numpy(zero_copy_only=False)].sum())
     else:
-        needed = len(codes) * -(-int(values.nbytes) // max(1, len(values)))  # all are of one size
+        needed = len(codes) * -(
+            -int(values.nbytes) // max(1, len(values))
+        )  # all have the same size
     check_size(location, codes.nbytes + values.nbytes, needed)
-    if values.type != array.dictionary.type:  # what was views, say, cannot be looked up as it is
+    if (
+        values.type != array.dictionary.type
+    ):  # views, for example, must be converted before the lookup
         array = DictionaryArray.from_arrays(codes, values)
     return array.dictionary_decode()
 
 
 def _view_sizes(array: pa.Array) -> NDArray[np.int64]:
-    """Return the bytes that each view of a column asks for, int64 (rows,)."""
+    """Return the size of each view of a column in bytes, int64 (rows,)."""
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return np.zeros(len(array), dtype=np.int64)
@@ -280,18 +284,18 @@ def _refuse_nulls(
         return
     missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
     if not len(missing):
-        raise _make_corrupt_error(location, "a count of nulls that are not there")
+        raise _make_corrupt_error(location, "a null count that does not match")
     position = int(missing[0])
     row = position if offsets is None else int(np.searchsorted(offsets, position, side="right")) - 1
     inside = "" if offsets is None else " inside its list"
     raise location.make_error(
         DecodeError,
-        f"holds a null in row {row}{inside}, must hold none; fill it or drop the row, and write "
-        "the file again",
+        f"must not hold nulls, but holds one in row {row}{inside}. Fill it or drop the row, and "
+        "write the file again",
         row=row,
     )
 
 
 def _make_corrupt_error(location: DataLocation, found: str) -> CorruptShardError:
-    text = f"has {found}, must be as it was written; restore the file"
+    text = f"must be unchanged since it was written, but has {found}. Restore the file"
     return location.make_error(CorruptShardError, text)

@@ -1,4 +1,4 @@
-"""Which files at a location are Arrow, Feather or Parquet files that others wrote."""
+"""Discovery of Arrow, Feather and Parquet files at a location."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from seqdata.storage.local_files import is_plain_name
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
 STATE_FILE = (
-    "state.json"  # what the datasets library writes beside its files, naming those that count
+    "state.json"  # the datasets library writes it next to its files; it names the valid ones
 )
-_INFO_FILE = "dataset_info.json"  # lies beside it
+_INFO_FILE = "dataset_info.json"  # next to it
 MAX_STATE_BYTES = 1 << 24  # bytes
 _NUMBERED_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 
@@ -23,19 +23,19 @@ _NUMBERED_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 def find_files(root: Path) -> tuple[Path, list[str]]:
     """Return the folder and the names of the files to open, in the order of their sequences.
 
-    Of a folder these are the files that its ``state.json`` names, if the datasets library wrote
-    one, else all with a known ending, by name.
+    In a folder these are the files that its ``state.json`` names, if the datasets library wrote
+    one; otherwise all files with a known suffix, sorted by name.
 
     Raises:
-        ConfigError: If nothing is there.
-        MissingShardError: If a file that is named is not there.
+        ConfigError: If there are no files.
+        MissingShardError: If a named file does not exist.
         CorruptShardError: If the state of a saved dataset is damaged.
-        DataError: If there is no such file, or files of Arrow and of Parquet lie together.
+        DataError: If there is no such file, or Arrow and Parquet files are mixed.
     """
     if not root.exists():
         raise ConfigError(
-            f"{root}: is not there, must be an Arrow, Feather or Parquet file or a folder of them; "
-            "check the path"
+            f"{root}: must be an Arrow, Feather or Parquet file or a folder of them, but is not "
+            "there. Check the path"
         )
     if not root.is_dir():
         _check_regular_file(root, root.name, str(root))
@@ -51,16 +51,16 @@ def find_files(root: Path) -> tuple[Path, list[str]]:
 
 
 def _check_regular_file(path: Path, name: str, location: str) -> None:
-    """Refuse what is no file to read: opening a pipe would wait for ever."""
+    """Raise if a path is not an ordinary file: opening a pipe would block."""
     if path.is_file():
         return
     data_location = DataLocation(dataset=location, file=name)
     if path.is_symlink() and not path.exists():
         raise data_location.make_error(
-            MissingShardError, "is a link to nothing, must lead to a file; restore it"
+            MissingShardError, "must lead to a file, but is a link to nothing. Restore it"
         )
     raise data_location.make_error(
-        DataError, "is a folder, pipe or device, must be an ordinary file; remove it from there"
+        DataError, "must be an ordinary file, but is a folder, pipe or device. Remove it from there"
     )
 
 
@@ -70,7 +70,7 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
     Args:
         location: Of the folder, for messages.
         existing: All names in it.
-        listed: Those that count, where something says so.
+        listed: The valid names, if a state file lists them.
     """
     existing = set(existing)
     for number, name in enumerate(listed):
@@ -85,25 +85,25 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
     if not names:
         raise DataLocation(dataset=location).make_error(
             DataError,
-            f"holds no file that ends with {', '.join(SUFFIXES)}, must hold one at least; check "
-            "the path",
+            f"must hold at least one file that ends with {', '.join(SUFFIXES)}, but holds none. "
+            "Check the path",
         )
     parquet = [name for name in names if name.endswith((".parquet", ".pq"))]
     if parquet and len(parquet) < len(names):
         other = next(name for name in names if name not in parquet)
         raise DataLocation(dataset=location, file=other).make_error(
             DataError,
-            f"lies beside {parquet[0]!r}, must be of the same kind, for they may be the same data; "
-            "open them by name",
+            f"must be of the same kind as {parquet[0]!r} next to it, but is not: they may be the "
+            "same data. Open them by name",
         )
     return names
 
 
 def describe_gaps(names: Sequence[str]) -> str:
-    """Return what is missing where names say how many files there are (``x-00000-of-00003``).
+    """Return the missing files of names with a total (``x-00000-of-00003``).
 
     Returns:
-        In words; empty if nothing is.
+        As text; empty if nothing is missing.
     """
     numbers_of_series: dict[tuple[str, str, str], set[int]] = {}
     for found in filter(None, map(_NUMBERED_NAME.fullmatch, names)):
@@ -119,7 +119,7 @@ def describe_gaps(names: Sequence[str]) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Return whether a file with this name is opened when its folder is."""
+    """Return whether a file with this name is opened as part of its folder."""
     return name.endswith(SUFFIXES) and not name.startswith((".", "_"))
 
 
@@ -128,7 +128,7 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
 
     Args:
         location: Of the folder, for messages.
-        state: Its ``state.json``, which may be somebody else's.
+        state: Its ``state.json``, which may be of another program.
         existing: All names in it.
 
     Raises:
@@ -142,7 +142,7 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
             return names
         problem = "names a file twice" if are_plain else "names files outside of the folder"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if _INFO_FILE not in existing:  # somebody else's state.json
+        if _INFO_FILE not in existing:  # state.json of another program
             return []
         problem = f"cannot be read ({type(error).__name__})"
     raise DataLocation(dataset=location, file=STATE_FILE).make_error(

@@ -1,7 +1,7 @@
-"""How long the sequences of foreign files are, counted once and kept beside the data.
+"""The lengths of the sequences of foreign files, counted once and cached next to the data.
 
-Bytes in which lengths lie open are just looked at; what is compressed is decoded for it once, one
-unit at a time.
+Uncompressed lengths are read in place; compressed columns are decoded once for it, one unit at a
+time.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import check_size
 
 CACHE_PREFIX = ".seqdata-lengths-"
-_LENGTH_BYTES = 8  # bytes of one row's, while they are counted
+_LENGTH_BYTES = 8  # bytes per row while counting
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LengthScan:
-    """What had to be read to plan.
+    """The result of a scan.
 
     Attributes:
         rows: int64 (units,), of all files in order.
         lengths: Ragged column -> timesteps of each row, integers (rows,).
-        widths: Nested column -> narrowest and widest timestep; (0, 0) where there is none.
+        widths: Nested column -> narrowest and widest timestep; (0, 0) if there is none.
     """
 
     rows: NDArray[np.int64]
@@ -47,13 +47,14 @@ def scan_lengths(
     """Count the rows and lengths of files.
 
     Args:
-        folder: Where the count is kept, if anything had to be decoded for it and it can be written.
+        folder: The folder for the cached count, if a column had to be decoded and the folder is
+            writable.
         files: The files.
-        kinds: Ragged column -> what it holds.
-        digest: Of the files; a count of other files is never taken.
+        kinds: Ragged column -> its kind.
+        digest: Digest of the files; a count of other files is never used.
 
     Raises:
-        DecodeError: If a sequence is missing; naming column and row.
+        DecodeError: If a sequence is missing; the message names column and row.
         CorruptShardError: If a file is damaged.
         LimitError: If there are very many rows for the bytes of a file.
     """
@@ -114,11 +115,11 @@ def _save(cache: Path, found: LengthScan) -> None:
     content |= {f"widths/{name}": np.array(widths) for name, widths in found.widths.items()}
     file = io.BytesIO()
     np.savez(file, **content)
-    write_with_digest(cache, file.getvalue())  # counted again next time where it cannot be kept
+    write_with_digest(cache, file.getvalue())  # counted again next time if it cannot be cached
 
 
 def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | None:
-    """Return the count that was kept; None if there is none, or it cannot be true."""
+    """Return the cached count; None if there is none, or it is invalid."""
     content = read_with_digest(cache)
     if content is None:
         return None
@@ -143,15 +144,15 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | No
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
-    """Return one array of the archive, which must be as ``numpy.savez`` writes it.
+    """Return one array of the archive, which must be stored as by ``numpy.savez``.
 
     Raises:
         ValueError: If it is not.
-        KeyError: If it is not there.
+        KeyError: If it does not exist.
     """
     entry = archive.getinfo(f"{name}.npy")
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-        raise ValueError(f"{name} is compressed or encrypted")  # sizes would be a matter of trust
+        raise ValueError(f"{name} is compressed or encrypted")  # its sizes would have to be trusted
     if entry.file_size != entry.compress_size or entry.file_size > size:
         raise ValueError(f"{name} leads out of the file")
     file = io.BytesIO(archive.read(entry))
@@ -159,5 +160,5 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
         raise ValueError(f"{name} is of another version")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.hasobject or len(shape) != 1:
-        raise ValueError(f"{name} holds no numbers")
+        raise ValueError(f"{name} does not hold numbers")
     return np.frombuffer(file.getvalue(), dtype, offset=file.tell(), count=shape[0])

@@ -1,4 +1,4 @@
-"""Remote files that others wrote: fetched whole, and held for as long as they are open."""
+"""Remote foreign files: downloaded as a whole, and held while they are open."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import redact_url
 
-_MAX_TRIES = 100  # times that the folder of the cache may be removed just then
+_MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
 
 
 class OpenCachedFile:
-    """A file of the cache that stays open: it is read by its path, which others may remove.
+    """A file of the cache that stays open: it is read by a path that others may remove.
 
     Args:
-        descriptor: Of the file; closed when this goes.
-        cached_file: What keeps it in the cache.
+        descriptor: Descriptor of the file; closed when this object is deleted.
+        cached_file: The object that keeps it in the cache.
     """
 
     __slots__ = ("_cached_file", "_descriptor")
@@ -41,12 +41,12 @@ class OpenCachedFile:
 
     @property
     def path(self) -> Path:
-        """Leads to it for as long as this lives."""
+        """A path that is valid while this object exists."""
         return Path(f"/dev/fd/{self._descriptor}")
 
     @property
     def version(self) -> str:
-        """Name in the cache: another version of the remote file has another one."""
+        """Its name in the cache, which differs for other versions of the remote file."""
         return self._cached_file.path.name
 
     def __del__(self) -> None:
@@ -56,16 +56,16 @@ class OpenCachedFile:
 def download_files(
     location: str, remote: Remote
 ) -> tuple[str, dict[str, Path], tuple[OpenCachedFile, ...]]:
-    """Fetch the file, or the files of the folder, at a URL.
+    """Download the file, or the files of the folder, at a URL.
 
     Returns:
-        The URL for people; name -> local path, in the order of their sequences; and what holds
-        them.
+        The URL for messages; name -> local path, in the order of their sequences; and the open
+        files.
 
     Raises:
-        ConfigError: If the URL cannot be meant.
-        MissingShardError: If a file that a saved dataset names is not there.
-        DataError: If there is no such file, or they do not go together.
+        ConfigError: If the URL is invalid.
+        MissingShardError: If a file that a saved dataset names does not exist.
+        DataError: If there is no such file, or files do not fit together.
         RemoteReadError: If they cannot be read.
         CacheError: If the cache has no room for all of them.
     """
@@ -84,7 +84,7 @@ def download_files(
         if not is_plain_name(name):
             raise DataLocation(dataset=dataset, file=name).make_error(
                 DataError,
-                "has a name that is no plain file name, must have one; rename it",
+                "must have a plain file name, but has not. Rename it",
             )
     cache = make_cache(files)
     opened_files = ForkSafeThreadPool(remote.connections).map(
@@ -101,6 +101,7 @@ def _open_cached(cache: FileCache, name: str) -> OpenCachedFile:
         if descriptor is not None:
             return OpenCachedFile(descriptor, cached)
     raise CacheError.at(
-        f"{cache.remote.folder}: is removed again and again, must stay for a moment; let it be",
+        f"{cache.remote.folder}: must exist while files are opened, but is removed repeatedly. Do "
+        "not remove it",
         file=str(cache.remote.folder),
     )

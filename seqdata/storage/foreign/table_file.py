@@ -1,6 +1,6 @@
-"""One file of columns that somebody else wrote: Arrow IPC (file or stream), Feather 2, or Parquet.
+"""One foreign file of columns: Arrow IPC (file or stream), Feather 2, or Parquet.
 
-A file is a row of units (record batches or row groups) that are read one by one.
+A file consists of units (record batches or row groups) that are read one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ARROW_MAGIC, _PARQUET_MAGIC, _FEATHER_1_MAGIC = b"ARROW1", b"PAR1", b"FEA1"
 _STREAM_MAGICS = (b"\xff\xff\xff\xff",)
-_STREAM_TAIL_BYTES = 4096  # bytes that stand for a stream, which has no footer
+_STREAM_TAIL_BYTES = 4096  # bytes that identify a stream, which has no footer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,12 +40,12 @@ class TableFile:
         location: The file among those of the data set.
         format: ``arrow``, ``stream`` or ``parquet``.
         schema: Its columns.
-        is_mapped: Whether units lie decompressed in memory or in the mapped file.
+        is_mapped: Whether units are uncompressed in memory or in the mapped file.
         units: Number of record batches or row groups.
-        read_column: Gives one column of a unit.
-        digest: Of name, size and footer.
+        read_column: Returns one column of a unit.
+        digest: Digest of name, size and footer.
         size: Its bytes.
-        version: What it has in common with no later version of the file.
+        version: A text that differs from that of any later version of the file.
     """
 
     location: DataLocation
@@ -64,19 +64,19 @@ class TableFile:
         return str(self.location.file)
 
     def locate_unit(self, unit: int, field: str | None = None) -> DataLocation:
-        """Return the place of a unit, or of one column of it."""
+        """Return the location of a unit, or of one column of it."""
         return replace(self.location, unit=unit if self.units > 1 else None, field=field)
 
 
 def detect_format(path: Path, location: DataLocation) -> str | None:
-    """Return the format of a file by its first bytes; None where it is none that we read.
+    """Return the format of a file by its first bytes; None if it is not supported.
 
     Args:
         path: The file.
         location: The same, for messages.
 
     Raises:
-        DataError: If it is of Feather's first version.
+        DataError: If it is a Feather file of version 1.
     """
     with open(path, "rb") as file:
         first_bytes = file.read(8)
@@ -87,7 +87,7 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
     if first_bytes.startswith(_FEATHER_1_MAGIC):
         raise location.make_error(
             DataError,
-            "is a Feather file of version 1, must be of version 2; write it again with "
+            "must be a Feather file of version 2, but is of version 1. Write it again with "
             "`pyarrow.feather.write_feather`",
         )
     return "stream" if first_bytes.startswith(_STREAM_MAGICS) else None
@@ -95,13 +95,13 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class VersionedFile:
-    """A file that is opened, and opened again for each unit that is decoded.
+    """A file that is opened once, and again for each unit that is decoded.
 
     Attributes:
-        path: Where it lies.
+        path: Its path.
         location: The same, for messages.
-        read_version: Gives the stamp of the file that lies at a path now.
-        version: The one that it had when it was opened.
+        read_version: Returns the version text of the file that is at a path now.
+        version: The version text when it was opened.
     """
 
     path: Path
@@ -143,10 +143,10 @@ def open_table_file(
     Args:
         path: The file.
         location: The same, for messages.
-        read_version: Gives what a version of the file has for its own.
+        read_version: Returns a text that differs between versions of the file.
 
     Raises:
-        DataError: If it is of no format that we read.
+        DataError: If its format is not supported.
         CorruptShardError: If it is damaged.
     """
     source = VersionedFile(path, location, read_version, read_version(path))
@@ -154,8 +154,8 @@ def open_table_file(
     if format is None:
         raise location.make_error(
             DataError,
-            "is no Arrow, Feather or Parquet file, must be one; turn other files into a store with "
-            "`seqdata write`",
+            "must be an Arrow, Feather or Parquet file, but is not. Convert other files to a "
+            "store with `seqdata write`",
         )
     with translate_errors(location):
         digest = _digest_file(path, format, location)
@@ -167,11 +167,11 @@ def open_table_file(
 
 @contextmanager
 def translate_errors(location: DataLocation) -> Iterator[None]:
-    """Turn what pyarrow says of a damaged file into our error.
+    """Turn pyarrow's errors about a damaged file into ours.
 
     Raises:
-        CorruptShardError: If it says so.
-        LimitError: If memory did not suffice.
+        CorruptShardError: If the file is damaged.
+        LimitError: If there is not enough memory.
     """
     import pyarrow as pa
 
@@ -180,14 +180,15 @@ def translate_errors(location: DataLocation) -> Iterator[None]:
     except MemoryError as error:
         raise location.make_error(
             LimitError,
-            f"asks for more memory than there is ({error}), must fit; write the file again in "
-            "smaller units",
+            f"must fit into memory, but needs more than there is ({error}). Write the file again "
+            "in smaller units",
         ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise location.make_error(
             CorruptShardError,
-            f"cannot be read ({reason}), must be as it was written; restore the file",
+            f"must be unchanged since it was written, but cannot be read ({reason}). Restore the "
+            "file",
         ) from error
 
 
@@ -199,7 +200,7 @@ def _open_ipc(source: VersionedFile, digest: bytes) -> TableFile:
     reader = pa.ipc.open_file(buffer, options=pa.ipc.IpcReadOptions(use_threads=False))
     count, schema = len(blocks), reader.schema
     batches: list[pa.RecordBatch] = []
-    while len(batches) < count:  # ends at the first batch that is compressed
+    while len(batches) < count:  # stops at the first compressed batch
         unit = len(batches)
         check_message(replace(location, unit=unit), memoryview(buffer), *blocks[unit])
         batch = reader.get_batch(unit)
@@ -290,7 +291,7 @@ def _open_parquet(source: VersionedFile, digest: bytes) -> TableFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ParquetColumnReader:
-    """Reads one column of a row group; opened anew each time, so that threads and forks may."""
+    """Reads one column of a row group; reopens the file each time, for threads and forks."""
 
     source: VersionedFile
     metadata: Any
@@ -324,7 +325,7 @@ class _ParquetColumnReader:
 
 
 def _digest_file(path: Path, format: str, location: DataLocation) -> bytes:
-    """Digest a file's name, size and footer; of a stream, which has none, its end.
+    """Return the digest of a file's name, size and footer, or of the end of a stream.
 
     Raises:
         LimitError: If the footer is too large.
@@ -348,7 +349,7 @@ def _digest_file(path: Path, format: str, location: DataLocation) -> bytes:
 
 
 def digest_files(files: Sequence[TableFile], contents: Mapping[str, Any]) -> str:
-    """Digest files and what is taken of them, 32 hex digits."""
+    """Return the digest of files and of their used columns, 32 hex digits."""
     digest = hashlib.sha256(repr(sorted(contents.items())).encode())
     for file in files:
         digest.update(file.digest)
@@ -356,11 +357,11 @@ def digest_files(files: Sequence[TableFile], contents: Mapping[str, Any]) -> str
 
 
 def digest_versions(files: Sequence[TableFile], digest: str) -> str:
-    """Digest what files have in common with no later version of them, 32 hex digits.
+    """Return the digest of the versions of files, 32 hex digits.
 
-    Files that others wrote have no digest of their content, and two of equal size may have equal
-    footers. So the time of the last change counts where the same files must be found again; a copy
-    of them elsewhere has another mark, and the same digest.
+    Foreign files have no digest of their content, and two of equal size may have equal footers. So
+    the modification time counts if the same files must be recognized again; a copy of them
+    elsewhere has another version, but the same digest.
     """
     hasher = hashlib.sha256(digest.encode())
     for file in files:

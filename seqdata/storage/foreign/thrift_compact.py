@@ -1,7 +1,7 @@
-"""Structs of Thrift's compact protocol, in which Parquet describes itself, read without belief.
+"""A bounds-checked reader of Thrift's compact protocol (Parquet's footers and page headers).
 
-Only the fields that are asked for are kept; what is no struct is an error, and nothing is followed
-out of the bytes that were given.
+Only requested fields are kept; invalid structs are errors, and nothing outside of the given bytes
+is read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-MAX_NESTING = 12  # structs and lists inside of one another
+MAX_NESTING = 12  # maximum depth of structs and lists
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _NUMBERS = (4, 5, 6)  # of 16, 32 and 64 bits
 
@@ -19,22 +19,22 @@ Struct = dict[int, Any]
 
 
 class ThriftError(Exception):
-    """The bytes are no struct, or not the one that was asked for."""
+    """The bytes are not a struct, or not the requested one."""
 
 
 def read_struct(
     data: memoryview, at: int, wanted_fields: StructFields, depth: int = 0
 ) -> tuple[Struct, int]:
-    """Return the wanted fields of a struct, as far as it has them, and where it ends.
+    """Return the wanted fields of a struct, as far as it has them, and its end.
 
     Args:
         data: The bytes, uint8.
-        at: Where the struct begins.
+        at: Offset of the struct.
         wanted_fields: Its fields.
-        depth: How many structs it lies inside of.
+        depth: Depth of the struct in other structs.
 
     Raises:
-        ThriftError: If there is none.
+        ThriftError: If it is invalid.
     """
     found: Struct = {}
     field = 0
@@ -74,8 +74,8 @@ def _read_value(
 
 
 def _skip_value(data: memoryview, at: int, type_: int, depth: int) -> int:
-    """Return where a value ends that nobody wants."""
-    if type_ in (_TRUE, _FALSE):  # in a struct a bool is its type
+    """Return the end of a value that is skipped."""
+    if type_ in (_TRUE, _FALSE):  # in a struct, the type of a bool is its value
         return at
     if type_ in (_BYTE, _DOUBLE):
         return at + (1 if type_ == _BYTE else 8)
@@ -97,12 +97,12 @@ def _skip_value(data: memoryview, at: int, type_: int, depth: int) -> int:
 
 
 def _read_list_header(data: memoryview, at: int) -> tuple[int, int, int]:
-    """Return type and number of a list's values, and where they begin."""
+    """Return type and number of a list's values, and their offset."""
     head, at = _read_byte(data, at), at + 1
     count = head >> 4
     if count == 15:
         count, at = _read_varint(data, at)
-    if count > len(data) - at:  # each takes a byte at least
+    if count > len(data) - at:  # each takes at least one byte
         raise ThriftError
     return head & 15, count, at
 

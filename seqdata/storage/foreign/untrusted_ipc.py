@@ -1,8 +1,7 @@
-"""What an Arrow IPC file or stream says of its record batches, read without believing it.
+"""Size checks of untrusted Arrow IPC metadata, before pyarrow decodes anything.
 
-Only sizes are looked at, before anything is decompressed or handed to pyarrow: where each message
-lies, its rows, its buffers, and for how many bytes a compressed one asks. Numbers are those of
-Arrow's ``File.fbs`` and ``Message.fbs``.
+Checked are the extents of each message, its rows and buffers, and the decompressed sizes of
+buffers. Field numbers are those of Arrow's ``File.fbs`` and ``Message.fbs``.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ _ROWS, _BUFFERS, _COMPRESSION = 0, 2, 3  # of RecordBatch
 
 
 MessageExtents = tuple[tuple[int, int, int], ...]
-"""Per message: where it begins, bytes of its metadata, bytes of its buffers."""
+"""Per message: its offset, bytes of its metadata, bytes of its buffers."""
 
 
 class _BadMetadata(Exception):
-    """A number of the metadata leads outside of it."""
+    """An offset in the metadata leads outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FlatTable:
-    """A table of a flatbuffer: every place is checked before it is read."""
+    """A table of a flatbuffer: every offset is checked before it is read."""
 
     data: memoryview
     at: int
@@ -49,7 +48,7 @@ class _FlatTable:
         return cls(data, _read_number(data, 0, "<I"))
 
     def find_field(self, field: int) -> int | None:
-        """Return where a field lies; None where it has its default."""
+        """Return the offset of a field; None if it has its default."""
         vtable = self.at - _read_number(self.data, self.at, "<i")
         if 4 + 2 * field + 2 > _read_number(self.data, vtable, "<H"):
             return None
@@ -89,16 +88,16 @@ def _read_number(data: memoryview, at: int, code: str) -> int:
 
 
 def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
-    """Return where the record batches of an Arrow file lie; its dictionaries are checked.
+    """Return the extents of the record batches of an Arrow file; its dictionaries are checked.
 
     Raises:
-        LimitError: If a dictionary asks for more than a cap allows.
+        LimitError: If a dictionary exceeds a limit.
         CorruptShardError: If the footer leads out of the file.
     """
     if len(data) < _TAIL_BYTES or data[-len(MAGIC) :] != MAGIC:
         raise location.make_error(
             CorruptShardError,
-            "has no footer at its end, must have one; it was cut off or not finished, restore it",
+            "must end with a footer, but does not: it was cut off or not finished. Restore it",
         )
     size = _read_number(data, len(data) - _TAIL_BYTES, "<i")
     if not 0 <= size <= len(data) - _TAIL_BYTES:
@@ -112,7 +111,7 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
     except _BadMetadata as error:
         raise _make_damage_error(location, "a footer") from error
     if sum(metadata + body for _, metadata, body in (*dictionaries, *batches)) > len(data):
-        raise _make_damage_error(location, "messages that lie on one another, or one")
+        raise _make_damage_error(location, "overlapping messages, or one")
     for block in dictionaries:
         check_message(replace(location, file_kind="dictionary"), data, *block)
     return tuple((int(at), int(metadata), int(body)) for at, metadata, body in batches)
@@ -121,7 +120,7 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
 def check_stream(location: DataLocation, data: memoryview) -> None:
     """Check the messages of an Arrow stream; raises as ``check_message`` does.
 
-    All of a stream is held in memory, so its batches count together.
+    A stream is held in memory as a whole, so its batches count together.
     """
     needed = 0
     for at, metadata, body in _iter_messages(location, data):
@@ -130,7 +129,7 @@ def check_stream(location: DataLocation, data: memoryview) -> None:
 
 
 def _iter_messages(location: DataLocation, data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yield place, bytes of metadata and bytes of the body of each message."""
+    """Yield offset, bytes of metadata and bytes of the body of each message."""
     at = 0
     while at + 4 <= len(data):
         prefix_bytes = 8 if _read_number(data, at, "<I") == _CONTINUATION else 4
@@ -156,18 +155,18 @@ def _iter_messages(location: DataLocation, data: memoryview) -> Iterator[tuple[i
 def check_message(
     location: DataLocation, data: memoryview, at: int, metadata: int, body: int
 ) -> int:
-    """Check one message; gives the bytes that its buffers take in memory.
+    """Check one message; return the size of its buffers in memory.
 
     Args:
         location: The message, for errors.
         data: The file.
-        at: Where the message begins.
+        at: Offset of the message.
         metadata: Bytes of its metadata.
         body: Bytes of its buffers.
 
     Raises:
-        LimitError: If it asks for more than a cap allows.
-        CorruptShardError: If it does not lie inside of the file, or its buffers inside of it.
+        LimitError: If it exceeds a limit.
+        CorruptShardError: If it is not inside of the file, or its buffers are not inside of it.
     """
     if metadata > MAX_METADATA:
         raise_limit_error(
@@ -194,7 +193,7 @@ def check_message(
 
 
 def _parse_batch(metadata: memoryview) -> _FlatTable | None:
-    """Return what a message says of its record batch; None where it has none."""
+    """Return the record batch of a message; None if it has none."""
     message = _FlatTable.root(metadata)
     header_type = message.read_number(_HEADER_TYPE, "<B")
     header = message.read_table(_HEADER)
@@ -214,12 +213,13 @@ def _check_compressed(
         if declared < 0 and (declared != -1 or size < 8):
             raise _BadMetadata
         check_size(location, len(body), declared)
-        total += max(declared, size)  # -1: it is not compressed after all
+        total += max(declared, size)  # -1: not compressed
     return total
 
 
 def _make_damage_error(location: DataLocation, found: str) -> CorruptShardError:
     return location.make_error(
         CorruptShardError,
-        f"has {found} that leads out of the file, must be as it was written; restore the file",
+        f"must be unchanged since it was written, but has {found} that leads out of the file. "
+        "Restore the file",
     )

@@ -1,8 +1,8 @@
-"""What a Parquet file's footer and pages say of their sizes, read without believing it.
+"""Size checks of untrusted Parquet footers and page headers.
 
 A run of one value, or of one dictionary entry, takes a few bytes for any number of rows; so the
-headers of a column's pages are added up before pyarrow makes room for it. Numbers are those of
-``parquet.thrift``.
+sizes in a column's page headers are added up before pyarrow allocates memory. Field numbers are
+those of ``parquet.thrift``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAGIC = b"PAR1"
 MAX_PAGES = 1 << 18
 """Pages of one column of one row group."""
 TEXT_BATCH_BYTES = UNCHECKED_BYTES // 8
-"""Bytes that texts may become before they are counted."""
+"""Decoded bytes of texts that are read before they are counted."""
 _LEVEL_BYTES = 8  # bytes per value for levels and offsets while a column is read
 _TYPE_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # Type -> bytes; 6 is text
 _TEXT_TYPE = 6
@@ -33,13 +33,13 @@ _PAGE_FIELDS = {2: None, 3: None, 5: {1: None}, 8: {1: None}}  # PageHeader
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunkInfo:
-    """One column of one row group, as the footer says.
+    """One column of one row group, by the footer.
 
     Attributes:
         path: Names from the column down to its values.
         values: Their number, nulls and empty lists, too.
-        begin: Where its pages lie in the file.
-        size: Their bytes.
+        begin: Offset of its pages in the file.
+        size: Their size in bytes.
         width: Bytes of a value; None: it is text.
     """
 
@@ -60,7 +60,7 @@ class RowGroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class PageTotals:
-    """What the pages of a column hold, as their headers say.
+    """The totals of a column's pages, by their headers.
 
     Attributes:
         values: Their number, nulls and empty lists, too.
@@ -74,7 +74,7 @@ class PageTotals:
 
 
 def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupInfo, ...]:
-    """Return what the footer says of the row groups.
+    """Return the row groups by the footer.
 
     Args:
         location: The file, for messages.
@@ -86,7 +86,7 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
     if len(data) < _TAIL_BYTES + len(MAGIC) or data[-len(MAGIC) :] != MAGIC:
         raise location.make_error(
             CorruptShardError,
-            "has no footer at its end, must have one; it was cut off or not finished, restore it",
+            "must end with a footer, but does not: it was cut off or not finished. Restore it",
         )
     size = int.from_bytes(data[-_TAIL_BYTES:-4], "little")
     try:
@@ -116,7 +116,7 @@ def _parse_row_group(group: Struct, lengths: list[int]) -> RowGroupInfo:
 
 
 def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, name: str) -> int:
-    """Check the pages of one column of a row group; gives how many rows may be read at once.
+    """Check the pages of one column of a row group; return how many rows may be read at once.
 
     Args:
         location: The column, for messages.
@@ -125,8 +125,8 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
         name: Of the column.
 
     Raises:
-        LimitError: If it asks for more than a cap allows.
-        CorruptShardError: If a page does not lie inside of the file.
+        LimitError: If it exceeds a limit.
+        CorruptShardError: If a page is not inside of the file.
     """
     rows = group.rows
     check_rows(location, rows)
@@ -138,20 +138,22 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
             raise _make_damage_error(location, f"{found.values} values for {rows} rows")
         needed = found.values * (_LEVEL_BYTES + (chunk.width or 0)) + found.needed
         check_size(location, len(data), needed)
-        if chunk.width is None:  # each may be a copy of the longest, at a few bits in the file
+        if (
+            chunk.width is None
+        ):  # each may be a copy of the longest, which takes a few bits in the file
             rows = min(rows, max(1, TEXT_BATCH_BYTES // (found.largest + 1)))
     return rows
 
 
 def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) -> PageTotals:
     """Add up the headers of a column's pages; raises as ``check_column`` does."""
-    if not chunk.values:  # nothing is read, and its places mean nothing
+    if not chunk.values:  # nothing is read, and its offsets are meaningless
         return PageTotals(0, 0, 0)
     if chunk.begin < 0 or not 0 <= chunk.size <= len(data) - chunk.begin:
         raise _make_damage_error(location, "pages that lead out of the file")
     at, end, pages = chunk.begin, chunk.begin + chunk.size, 0
     values = needed = largest = 0
-    while at < end and values < chunk.values:  # as pyarrow goes
+    while at < end and values < chunk.values:  # as pyarrow reads
         if pages == MAX_PAGES:
             raise_limit_error(
                 location, "has too many pages", f"have at most {MAX_PAGES}", pages + 1, MAX_PAGES
@@ -179,5 +181,6 @@ def _read_count(struct: Struct, field: int) -> int:
 
 def _make_damage_error(location: DataLocation, found: str) -> CorruptShardError:
     return location.make_error(
-        CorruptShardError, f"has {found}, must be as it was written; restore the file"
+        CorruptShardError,
+        (f"must be unchanged since it was written, but has {found}. Restore the file"),
     )

@@ -1,4 +1,4 @@
-"""What an audit finds: findings, reports of files, and copies of the damaged bytes."""
+"""Results of an audit: findings, reports of files, and copies of the damaged bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BytesProgressFn = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One thing that is wrong.
+    """One damage.
 
     Attributes:
-        text: What, and where.
-        facts: Of the place, and what was expected and found.
+        text: Description of the damage and its location.
+        facts: The location, and the expected and found values.
     """
 
     text: str
@@ -30,17 +30,17 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What was found of one shard with its checksums, or of one file of lengths.
+    """The result of the audit of one shard with its checksums, or of one file of lengths.
 
     Attributes:
         file: Its name.
-        shard: Its number; None: it is none.
-        sequences: How many it must hold.
-        bytes: Its size, as it must be.
-        damages: How many things are wrong.
-        findings: The first of them.
-        by: What it was compared with: ``checksums`` of its sequences and its digest, ``digest``
-            alone, or ``structure``: there was nothing, all could be read.
+        shard: Its number; None if it is not a shard.
+        sequences: Expected number of sequences.
+        bytes: Its expected size.
+        damages: Number of damages.
+        findings: The first ones.
+        by: The kind of comparison: ``checksums`` of its sequences and its digest, ``digest`` alone,
+            or ``structure``: it has neither, but everything was read.
     """
 
     file: str
@@ -53,7 +53,7 @@ class AuditReport:
 
 
 def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path | None:
-    """Copy the damaged bytes of a finding aside, at most 1 MiB; give the file, or None."""
+    """Copy the damaged bytes of a finding, at most 1 MiB; return the file, or None."""
     name, offset, length = (finding.facts.get(fact) for fact in ("file", "offset", "length"))
     if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
         return None

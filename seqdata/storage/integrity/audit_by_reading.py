@@ -1,4 +1,4 @@
-"""Reading all of a store that has no checksums, and listing what cannot be read."""
+"""An audit of a store without checksums: everything is read, and failures are listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEQUENCES_PER_READ = 256  # sequences
 
 
 def audit_by_reading(store: Store, on_progress: Callable[[int], None]) -> AuditReport:
-    """Read every field of every sequence; give what could not be.
+    """Read every field of every sequence; yield the failures.
 
     Args:
         store: Any store.
@@ -48,14 +48,14 @@ def _iter_errors(store: Store, numbers: Any, axis: str) -> Iterator[DataError]:
 
 
 def _find_error(store: Store, numbers: Any, axis: str) -> DataError | None:
-    """Return what is wrong with the first of some sequences that cannot be read."""
+    """Return the error of the first of some sequences that cannot be read."""
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     spans[:, 2] = store.lengths_of[axis][numbers]
     try:
         for column in store.read(spans, store.fields, axis=axis).values():
             for i in range(len(column)):
-                column[i]  # looked at, not kept
+                column[i]  # read, not kept
     except DataError as error:
         return error
     return None

@@ -1,7 +1,6 @@
 """Checksums of stored sequences: one each, or one per 64 KiB where a sequence is longer.
 
-They lie in one file beside each shard, so that a shard stays an ordinary Arrow file and is as it
-would be without them.
+They are in one file next to each shard, so that a shard stays an ordinary Arrow file.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ def compute_checksums(
     width: int,
     algorithm_name: str | None = None,
 ) -> ComputedChecksums:
-    """Return the checksums of all sequences of a packed field, in their order.
+    """Return the checksums of all sequences of a packed field, in order.
 
     A sequence of more than ``CHECKSUM_BYTES`` bytes has one for each block, counted from its
-    start; an empty one has that of no bytes, which is 0.
+    start; an empty one has the checksum of no bytes, which is 0.
 
     Args:
         values: (timesteps, *shape), contiguous.
         offsets: int64 (sequences+1,): sequence -> timesteps; None: one timestep each.
         width: Bytes per timestep.
-        algorithm_name: The algorithm; None: the best there is.
+        algorithm_name: The algorithm; None: the best available one.
     """
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     if offsets is None:
@@ -91,7 +90,7 @@ def compute_checksum_offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64] | No
 def checksum_byte_offsets(
     byte_offsets: NDArray[np.int64], checksum_offsets: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Return where the bytes of each checksum begin, and the last ends: int64 (k+1,).
+    """Return the byte offsets of checksums, with the end of the last: int64 (k+1,).
 
     Args:
         byte_offsets: int64 (n+1,): sequence -> its first byte.
@@ -107,12 +106,12 @@ def checksum_byte_offsets(
 
 
 def write_checksums(path: Path, by_field: Mapping[str, ComputedChecksums]) -> ChecksumFile:
-    """Write the checksums of one shard, flushed to the disk, and give the file's facts.
+    """Write the checksums of one shard, flushed to the disk; return the file's entry.
 
     Raw arrays, little-endian, each at a multiple of 8 bytes.
 
     Args:
-        path: Where it is written: ``part-00000.crc`` beside ``part-00000.arrow``.
+        path: The file to write: ``part-00000.crc`` next to ``part-00000.arrow``.
         by_field: Field -> its checksums.
     """
     digest = hashlib.sha256()
@@ -144,8 +143,8 @@ class ChecksumFile:
     Attributes:
         file: Its name in the store's folder.
         bytes: Its size.
-        sha256: Digest of the whole file, looked at by ``seqdata verify``.
-        places: Field -> (position, bytes) of its checksums, then of its firsts where it has any.
+        sha256: Digest of the whole file, compared by ``seqdata verify``.
+        places: Field -> (position, bytes) of its checksums, then of their offsets if it has any.
     """
 
     file: str
@@ -156,11 +155,11 @@ class ChecksumFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumSpec:
-    """How the checksums of a store were made.
+    """Algorithm and block size of the checksums of a store.
 
     Attributes:
         algorithm: Its name.
-        bytes_per_checksum: A sequence with more bytes has a checksum for each so many of them.
+        bytes_per_checksum: A longer sequence has one checksum per block of this many bytes.
     """
 
     algorithm: str

@@ -1,4 +1,4 @@
-"""Bits that say which checksums were found right, shared by a rank and its worker processes."""
+"""A bitmap of verified checksums, shared by a rank and its worker processes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from seqdata.storage.shared_memory import AnonymousMemory
 
 
 class SharedBits:
-    """One bit per checksum, 0 at first; memory is taken where bits are set.
+    """One bit per checksum, initially 0; pages are allocated when bits are set.
 
-    A process that is forked has the same ones, and so has one that is being started with a store
-    among its arguments. Pickled in any other way they are new ones, all 0.
+    A forked process shares them, and so does a process that is being started with a store among its
+    arguments. Other pickles get new bits, all 0.
 
     Args:
-        count: How many.
-        fingerprint: What they are about: the store's fingerprint.
-        memory: Where they lie; None: makes it.
+        count: Number of bits.
+        fingerprint: The store's fingerprint.
+        memory: The memory of the bits; None: new memory.
     """
 
     __slots__ = ("_memory", "count", "fingerprint")
@@ -30,7 +30,7 @@ class SharedBits:
 
     @property
     def buffer(self) -> mmap.mmap:
-        """The bytes that hold them, the lowest bit of a byte first; writable."""
+        """The writable bytes of the bits, the lowest bit of a byte first."""
         return self._memory.mapping
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""When checksums are looked at, what they are compared with, and the error where one is another."""
+"""Verification of checksums: when they are compared, with what, and the error of a mismatch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
     """Return the mode of a store: off, first_read or always.
 
     Args:
-        verify: What was asked for; None: first_read where it can be done.
-        spec: How the store's checksums were made; None: it has none.
+        verify: The requested mode; None: first_read if possible.
+        spec: Algorithm and block size of the store's checksums; None: it has none.
         dataset: The store, for messages.
 
     Raises:
-        ConfigError: If it is unknown, or was asked for and cannot be done.
+        ConfigError: If it is unknown, or was requested and is not possible.
     """
     check_verify_mode(verify, dataset)
     if verify == "off":
@@ -40,11 +40,12 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
     if spec.algorithm in get_kernel().algorithms():
         return verify or "first_read"
     reason = f"its checksums are {spec.algorithm!r}, which cannot be computed here"
-    remedy = "pip install lightning-seqdata[checksums], or a C compiler and build it again"
+    remedy = "install lightning-seqdata[checksums], or build it again with a C compiler"
     if verify is not None:
         return accept_unverified(verify, dataset, reason, remedy)
     warnings.warn(
-        f"{dataset}: is read unverified, must be verified to be sure of it: {reason}; {remedy}",
+        f"{dataset}: must be verified to be sure of it, but is read unverified: {reason}. To "
+        f"verify it, {remedy}",
         SeqDataWarning,
         stacklevel=2,
     )
@@ -52,49 +53,50 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
 
 
 def accept_unverified(verify: str | None, dataset: str, reason: str, remedy: str) -> str:
-    """Return the mode of a store that cannot be verified, saying once that it is not.
+    """Return the mode of a store that cannot be verified; log once that it is not.
 
     Args:
-        verify: What was asked for, not ``"off"``; None: nothing.
+        verify: The requested mode, not ``"off"``; None: none.
         dataset: The store.
-        reason: Why it cannot be.
-        remedy: What would help.
+        reason: Why it cannot be verified.
+        remedy: How it could be verified.
 
     Raises:
-        ConfigError: If it was asked for.
+        ConfigError: If it was requested.
     """
     if verify is not None:
         raise ConfigError(
-            f"{dataset}: `verify` is {verify!r}, must be 'off': {reason}; leave it out, or {remedy}"
+            f"{dataset}: `verify` must be 'off', but is {verify!r}: {reason}. Leave it out, or "
+            f"{remedy}"
         )
     _logger.info("%s: unverified: %s; sizes and footers are checked", dataset, reason)
     return "off"
 
 
 def check_verify_mode(verify: str | None, dataset: str) -> None:
-    """Refuse a mode that there is not.
+    """Raise if a mode is unknown.
 
     Raises:
         ConfigError: If it is unknown.
     """
     if verify is not None and verify not in VERIFY_MODES:
         raise ConfigError(
-            f"{dataset}: `verify` is {verify!r}, must be one of {', '.join(VERIFY_MODES)}; leave "
-            "it out"
+            f"{dataset}: `verify` must be one of {', '.join(VERIFY_MODES)}, but is {verify!r}. "
+            "Leave it out for the default"
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldChecksums:
-    """What the sequences of one field are verified by.
+    """The checksums of the sequences of one field.
 
     Attributes:
-        algorithm: That made the checksums.
+        algorithm: The algorithm of the checksums.
         bytes_per_checksum: A sequence with more bytes has a checksum for each so many of them.
         values: Per shard, uint32.
         offsets: Per shard, int64 (sequences+1,): sequence -> its first checksum; None: one each.
-        files: Per shard, the name of the file where they lie.
-        bits: Those that are set for what was found right; None: it is looked at each time.
+        files: Per shard, the name of the file of the checksums.
+        bits: The bits of verified checksums; None: verify at each read.
         bit_offsets: Per shard, the bit of its first checksum.
         lengths: Timesteps of each sequence of the store; None: the field has no axis.
     """
@@ -110,7 +112,7 @@ class FieldChecksums:
 
     @property
     def kernel_arguments(self) -> KernelChecks:
-        """What the kernel takes."""
+        """The arguments of the kernel."""
         return (
             self.algorithm,
             self.bytes_per_checksum,
@@ -124,17 +126,17 @@ class FieldChecksums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChecksumMismatch:
-    """A sequence that the kernel found to be not as it was written.
+    """A sequence for which the kernel found a wrong checksum.
 
     Attributes:
-        shard: Where it lies.
-        index_in_shard: Its number there.
+        shard: Its shard.
+        index_in_shard: Its number in the shard.
         number: Its number in the store.
         content: All its bytes, uint8.
         width: Bytes per timestep.
-        start: First byte that was asked for.
+        start: First requested byte.
         stop: One past the last.
-        locate: Gives the place of some of its bytes: first, one past the last.
+        locate: Returns the location of some of its bytes: first, one past the last.
     """
 
     shard: int
@@ -150,19 +152,19 @@ class ChecksumMismatch:
 def make_mismatch_error(
     checksums: FieldChecksums | None, engine: Kernel, mismatched: ChecksumMismatch
 ) -> CorruptSampleError:
-    """Make the error about a sequence whose checksum is another, or its recorded length."""
-    if checksums is None:  # the kernel was given none, so it cannot have found any
-        raise ValueError("mismatch: `checksums` is None, must be what the kernel verified by")
+    """Return the error about a sequence with another checksum or another recorded length."""
+    if checksums is None:  # the kernel had no checksums, so it cannot have found a mismatch
+        raise ValueError(
+            "mismatch: `checksums` must be those that the kernel verified by, but is None"
+        )
     first, count = _checksum_range(checksums, mismatched)
     size = len(mismatched.content)
     if count != max(1, -(-size // checksums.bytes_per_checksum)):
         return mismatched.locate(0, size).make_error(
             CorruptSampleError,
-            f"has {size} bytes and {count} checksums in {checksums.files[mismatched.shard]!r}, "
-            "must "
-            f"have one for each {checksums.bytes_per_checksum} bytes; one of both files is "
-            "damaged, restore it or "
-            "write the store again",
+            f"must have one checksum for each {checksums.bytes_per_checksum} bytes, but has "
+            f"{size} bytes and {count} checksums in {checksums.files[mismatched.shard]!r}: one of "
+            "the two files is damaged. Restore it, or write the store again",
         )
     for i in _requested_checksums(checksums, mismatched):
         start, stop = (
@@ -175,10 +177,9 @@ def make_mismatch_error(
         if found[0] != expected:
             return mismatched.locate(start, stop).make_error(
                 CorruptSampleError,
-                f"has {checksums.algorithm} {int(found[0]):08x}, must have {int(expected):08x} by "
-                f"{checksums.files[mismatched.shard]!r}; the shard is damaged, or that file, "
-                "restore it "
-                "or write the store again",
+                f"must have {checksums.algorithm} {int(expected):08x} by "
+                f"{checksums.files[mismatched.shard]!r}, but has {int(found[0]):08x}: the shard "
+                "or that file is damaged. Restore it, or write the store again",
                 expected=f"{int(expected):08x}", found=f"{int(found[0]):08x}",
             )  # fmt: skip
     timesteps = size // mismatched.width
@@ -186,19 +187,19 @@ def make_mismatch_error(
     if length is not None and length != timesteps:
         return mismatched.locate(0, size).make_error(
             CorruptSampleError,
-            f"has {timesteps} timesteps in the shard, must have {length} as in the file of "
-            "lengths; one of both is damaged, restore it or write the store again",
+            f"must have {length} timesteps as in the file of lengths, but has {timesteps} in the "
+            "shard: one of the two is damaged. Restore it, or write the store again",
             expected=length, found=timesteps,
         )  # fmt: skip
     return mismatched.locate(mismatched.start, mismatched.stop).make_error(
         CorruptSampleError,
-        "was not right when it was read and is when it is read again, must be each time; the "
-        "file is being written to, or memory or disk fail: check them",
+        "must be the same at each read, but was wrong at first and is right now: the file is "
+        "being written to, or memory or disk fail. Check them",
     )
 
 
 def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> tuple[int, int]:
-    """Return number of a sequence's first checksum, and how many it has; 0 if that cannot be."""
+    """Return the number of a sequence's first checksum, and their count; 0 if they are invalid."""
     offsets = checksums.offsets[mismatched.shard]
     if offsets is None:
         return mismatched.index_in_shard, 1
@@ -209,7 +210,7 @@ def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> 
 
 
 def _requested_checksums(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> range:
-    """Return the blocks that were asked for."""
+    """Return the requested blocks."""
     if not len(mismatched.content):
         return range(1)
     return range(

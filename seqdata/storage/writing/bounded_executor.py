@@ -1,4 +1,4 @@
-"""Functions that run on somebody's executor, so many at a time, with results in the order given."""
+"""A bounded number of pending functions on a user's executor, with results in order."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from seqdata.errors import WorkerDiedError
 _DEAD_WORKER_ERRORS = (
     "KilledWorker",
     "WorkerCrashedError",
-)  # what Dask and Ray say of workers that died
-_STOP_SECONDS = 60.0  # seconds that what runs may take to end after something has failed
+)  # names of the errors of Dask and Ray about dead workers
+_STOP_SECONDS = 60.0  # seconds for running functions to end after a failure
 
 
 class BoundedExecutor:
-    """What was given to an executor. Made by ``bounded_executor``.
+    """The functions submitted to an executor. Created by ``bounded_executor``.
 
     Args:
-        executor: Where functions run.
-        max_pending: How many may be under way when ``submit`` returns: it waits for one to end.
-            None: any number.
+        executor: The executor that runs the functions.
+        max_pending: Maximum number of pending functions when ``submit`` returns: it waits for one
+            to end. None: any number.
     """
 
     __slots__ = ("_executor", "_max_pending", "_order", "_pending")
@@ -42,7 +42,7 @@ class BoundedExecutor:
         self._pending: set[Future[Any]] = set()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run a function, and wait until few enough are under way for another to be prepared.
+        """Submit a function, and wait until few enough are pending.
 
         Raises:
             WorkerDiedError: If the executor broke.
@@ -57,7 +57,7 @@ class BoundedExecutor:
             self._wait_for_one()
 
     def iter_completed(self) -> Iterator[Any]:
-        """Yield results as they come, until nothing is under way.
+        """Yield results as they complete, until nothing is pending.
 
         Raises:
             WorkerDiedError: If the executor broke.
@@ -67,7 +67,7 @@ class BoundedExecutor:
             yield _get_result(future)
 
     def collect(self) -> list[Any]:
-        """Return all results, in the order in which functions were added.
+        """Return all results, in the order of submission.
 
         Raises:
             WorkerDiedError: If the executor broke.
@@ -77,17 +77,17 @@ class BoundedExecutor:
         return [_get_result(future) for future in self._order]
 
     def shut_down(self) -> None:
-        """Wait a while for what is under way; where that may be anything, start no more of it."""
+        """Cancel what has not started, and wait a limited time for what is running."""
         pending = list(self._pending)
-        if self._max_pending is None:  # one that is cancelled may never tell that it has ended
+        if self._max_pending is None:  # a cancelled one may never report its end
             pending = [future for future in pending if not future.cancel()]
         wait(pending, _STOP_SECONDS)
 
     def _wait_for_one(self) -> None:
-        """Wait until something has ended; raises what it raised, the earliest first."""
+        """Wait until a function has ended; raise its error, the earliest submitted first."""
         done, self._pending = wait(
             self._pending, return_when=FIRST_COMPLETED
-        )  # ends: each function writes what it was given, and returns
+        )  # ends: each function writes its arguments, and returns
         for future in sorted(done, key=lambda one: self._order[one]):
             _get_result(future)
 
@@ -112,11 +112,11 @@ def _make_broken_error(error: Exception) -> WorkerDiedError:
 def bounded_executor(
     executor: Executor | None, max_pending: int | None
 ) -> Iterator[BoundedExecutor]:
-    """Yield a place for jobs; at the end nothing of them is under way.
+    """Yield a ``BoundedExecutor``; at the end nothing is pending.
 
     Args:
-        executor: Where functions run; None: two threads of our own.
-        max_pending: How many may be under way while another is prepared; None: any number.
+        executor: The executor; None: two threads of this process.
+        max_pending: Maximum number of pending functions; None: any number.
     """
     with ExitStack() as stack:
         if executor is None:

@@ -1,6 +1,6 @@
-"""The shards that a writer has finished, and how it was begun: what a later call continues from.
+"""The finished shards of a writer and its options, from which a later call continues.
 
-A shard in a staging directory is finished once its facts are there, in a file of their own that is
+A shard in a staging directory is finished once its facts exist, in a file of their own that is
 written after it.
 """
 
@@ -23,7 +23,7 @@ from seqdata.storage.local_files import write_atomically
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 from seqdata.storage.writing.writer_lock import find_staging_dirs
 
-RESTART_HINT = "pass `resume`=False to start again"  # ends errors of what cannot be continued
+RESTART_HINT = "pass `resume`=False to start again"  # a remedy for a write that cannot be continued
 _KEY_FILE = "scheme.json"
 _KEY_VERSION = 1
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -35,7 +35,7 @@ class ShardFiles(Protocol):
 
     @property
     def sequences(self) -> int:
-        """How many sequences it holds."""
+        """Number of its sequences."""
         ...
 
 
@@ -47,9 +47,9 @@ class FinishedShard(Generic[FilesT]):
     """A shard in a staging directory.
 
     Attributes:
-        part: The number of the part that its sequences are of.
+        part: Number of the part of its sequences.
         number: Its number in the part.
-        size: What its sequences count as, in bytes.
+        size: The size of its sequences, in bytes.
         first: The digest of its first sequence.
         last: The digest of its last sequence.
         shard: Its files, by their names in the staging directory.
@@ -65,14 +65,14 @@ class FinishedShard(Generic[FilesT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeKey:
-    """What shards depend on besides their sequences; a writer continues with the same one only.
+    """The options that shards depend on; a writer continues only with the same ones.
 
     Attributes:
         axes: Field -> axis, as given.
         shard_bytes: The size from which on a shard is closed, in bytes.
         key: The field of ids.
-        algorithm: What checksums are computed by.
-        parts: How many parts there are; None if there is one iterable.
+        algorithm: The algorithm of checksums.
+        parts: Number of parts; None if there is one iterable.
         format: The name of the format of shards.
     """
 
@@ -85,10 +85,10 @@ class ResumeKey:
 
 
 def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
-    """Note a resume key in a staging directory, or compare it with the one that is noted there.
+    """Write a resume key into a staging directory, or compare it with the one that is there.
 
     Raises:
-        ConfigError: If it is another one, or the note of it is damaged.
+        ConfigError: If it differs, or the recorded one is damaged.
     """
     expected = json.loads(json.dumps({"version": _KEY_VERSION, **asdict(resume_key)}))
     path = folder / _KEY_FILE
@@ -101,7 +101,7 @@ def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
             must_be(
                 f"{path}:",
                 "as the writer left it",
-                "damaged: nobody knows how its shards were made",
+                "damaged: the options of its shards are unknown",
                 f"Restore it, or {RESTART_HINT}",
             )
         )
@@ -119,11 +119,11 @@ def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
 
 
 def write_facts(folder: Path, stem: str, finished: FinishedShard[Any]) -> None:
-    """Note that a shard is finished, flushed to the disk.
+    """Write the facts of a finished shard, flushed to the disk.
 
     Args:
         folder: The staging directory.
-        stem: What the names of the shard's files begin with.
+        stem: The common prefix of the names of the shard's files.
         finished: The shard.
     """
     path = folder / f"{stem}{FACTS_SUFFIX}"
@@ -133,12 +133,12 @@ def write_facts(folder: Path, stem: str, finished: FinishedShard[Any]) -> None:
 def read_finished_shards(
     folder: Path, parse: Callable[[dict[str, Any]], FilesT], part: int | None = None
 ) -> list[FinishedShard[FilesT]]:
-    """Return what is noted of finished shards, in their order; reads no shard.
+    """Return the recorded finished shards, in order; no shard is read.
 
     Args:
         folder: The staging directory.
-        parse: Returns a shard's files from the JSON that they became.
-        part: Of this part only; None: of all.
+        parse: Returns a shard's files from their JSON.
+        part: Only shards of this part; None: all.
     """
     prefix = "*" if part is None else f"{part:05d}-*"
     found = [_read_facts(path, parse) for path in folder.glob(prefix + FACTS_SUFFIX)]
@@ -151,13 +151,13 @@ def find_finished_shards(
     parse: Callable[[dict[str, Any]], FilesT],
     is_intact: Callable[[Path, FilesT], bool],
 ) -> dict[int, FinishedShard[FilesT]]:
-    """Return number -> finished shard of one part, of those whose files are as they were written.
+    """Return number -> finished shard of one part, of shards with unchanged files.
 
     Args:
         folder: The staging directory.
         part: The part.
-        parse: Returns a shard's files from the JSON that they became.
-        is_intact: Returns whether files in a folder are as they were written.
+        parse: Returns a shard's files from their JSON.
+        is_intact: Returns whether files in a folder are unchanged.
     """
     found = read_finished_shards(folder, parse, part)
     with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
@@ -174,13 +174,13 @@ class _AnyFiles:
 
 
 def count_finished(folder: Path) -> tuple[int, int]:
-    """Return how many shards are finished in a staging directory, and their sequences."""
+    """Return the numbers of finished shards in a staging directory, and of their sequences."""
     found = read_finished_shards(folder, lambda facts: _AnyFiles(int(facts["sequences"])))
     return len(found), sum(finished.shard.sequences for finished in found)
 
 
 def count_unfinished(root: Path) -> tuple[int, int]:
-    """Return how many shards, and sequences, an unfinished writer left; it may still be at work."""
+    """Return the numbers of shards and sequences of an unfinished writer, which may still run."""
     counts = [count_finished(folder) for folder in find_staging_dirs(root)]
     return sum(shards for shards, _ in counts), sum(sequences for _, sequences in counts)
 
@@ -188,24 +188,24 @@ def count_unfinished(root: Path) -> tuple[int, int]:
 def _read_facts(
     path: Path, parse: Callable[[dict[str, Any]], FilesT]
 ) -> FinishedShard[FilesT] | None:
-    """Return facts; None if their file is damaged or gone: the shard is written again then."""
+    """Return facts; None if their file is damaged or missing: the shard is written again then."""
     try:
         content = read_with_digest(path)
         if content is None:
             return None
         facts = json.loads(content)
         return FinishedShard(**{**facts, "shard": parse(facts["shard"])})
-    except (ValueError, KeyError, TypeError, AttributeError):  # of another release
+    except (ValueError, KeyError, TypeError, AttributeError):  # written by another release
         return None
 
 
 @contextmanager
 def explain_full_disk(path: Path, size: int) -> Iterator[None]:
-    """Raise an error that says what is needed where the disk is full; leave no partial file.
+    """Raise an error with the needed space if the disk is full; leave no partial file.
 
     Args:
-        path: What is written.
-        size: How many bytes it takes.
+        path: The file to write.
+        size: Its size in bytes.
 
     Raises:
         IncompleteDatasetError: If the disk is full.

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 ProgressFn = Callable[[int, int], None]
-"""Is called with (sequences, bytes) that are written."""
+"""Called with (sequences, bytes) that are written."""
 
 
 class ProgressBar:
-    """A line that is drawn again whenever it is updated. Made by ``show_progress_bar``.
+    """A progress bar in one line. Created by ``show_progress_bar``.
 
     Args:
-        rich_progress: What draws it.
+        rich_progress: The rich progress that draws it.
         description: Its first words.
-        total: Of what ``update`` is given as done; None if it is not known.
+        total: The total for ``done`` of ``update``; None if it is not known.
     """
 
     __slots__ = (
@@ -35,18 +35,18 @@ class ProgressBar:
         self.restart(0, 0)
 
     def restart(self, sequences: int, done: float) -> None:
-        """Count the rate from here on: what was done before does not count."""
+        """Restart the rate: earlier work does not count."""
         self._start_time = time.monotonic()
         self._start_sequences = sequences
         self._start_done = done
 
     def update(self, sequences: int, size: int | None = None, done: float | None = None) -> None:
-        """Show how far it is.
+        """Show the progress.
 
         Args:
-            sequences: How many are done.
+            sequences: Number of finished sequences.
             size: Their bytes; None: they are not shown.
-            done: How much of the total that is; None: as many as sequences.
+            done: The finished share of the total; None: ``sequences``.
         """
         done = sequences if done is None else done
         seconds = max(time.monotonic() - self._start_time, 1e-3)
@@ -65,7 +65,7 @@ def format_progress(
     """Return counts as text.
 
     Args:
-        sequences: How many are done.
+        sequences: Number of finished sequences.
         size: Their bytes; None: they are not shown.
         rate: Sequences per second.
         seconds_left: None if they are not known.
@@ -90,7 +90,7 @@ def show_progress_bar(description: str, total: float | None) -> Iterator[Progres
 
     Args:
         description: Its first words.
-        total: Of what ``update`` is given as done; None if it is not known.
+        total: The total for ``done`` of ``update``; None if it is not known.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -109,7 +109,7 @@ def progress_bar(
     Args:
         progress: What the user asked for; a function gets no bar.
         description: Its first words.
-        total: Of what ``update`` is given as done; None if it is not known.
+        total: The total for ``done`` of ``update``; None if it is not known.
     """
     is_wanted = sys.stderr.isatty() if progress is None else progress is True
     if not is_wanted:

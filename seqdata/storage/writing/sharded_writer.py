@@ -1,8 +1,9 @@
-"""Writes sequences as shards, all of them or none: what all formats of shards have alike.
+"""A writer of sequences as shards, all of them or none, for any format of shards.
 
 While one shard is written, the next is packed. A writer that fails or is killed leaves its finished
-shards in the staging directory, and the same call continues after them: it compares what was
-written, and packs the rest. How sequences become the bytes of a shard is told by a ``ShardFormat``.
+shards in the staging directory, and the same call continues after them: it compares the first
+sequences with the finished shards, and packs the rest. A ``ShardFormat`` turns sequences into the
+bytes of a shard.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from seqdata.storage.writing.staging_dir import StoreFiles, open_staging_dir
 Part = Callable[[], Iterable[Any]]
 Fields = Mapping[str, Field]
 MakeFormat = Callable[[Fields, ResumeKey], ShardFormat[FilesT]]
-_MAX_PENDING_BYTES = 1 << 30  # of shards that an executor has at a time
+_MAX_PENDING_BYTES = 1 << 30  # shards of an executor at a time
 _MAX_PENDING = 64
 
 
 @dataclass(slots=True)
 class ProgressReporter:
-    """Reports how far a writer is.
+    """Reports the progress of a writer.
 
     Attributes:
         function: The user's; None if there is none.
-        bar: What is shown; None if nothing is.
+        bar: The bar; None if none is shown.
         before: Sequences that an earlier call wrote; the rate does not count them.
     """
 
@@ -61,12 +62,12 @@ class ProgressReporter:
     before: int = 0
 
     def __call__(self, sequences: int, size: int, done: int | None = None) -> None:
-        """Report what is written.
+        """Report the progress.
 
         Args:
             sequences: How many.
             size: Their bytes.
-            done: How much of the total that is; None: as many as sequences.
+            done: The finished share of the total; None: ``sequences``.
         """
         if self.function is not None:
             self.function(sequences, size)
@@ -78,13 +79,13 @@ class ProgressReporter:
 
 @dataclass(frozen=True, slots=True)
 class ShardedWriter:
-    """Writes shards into a staging directory. Made by ``open_sharded_writer``.
+    """Writes shards into a staging directory. Created by ``open_sharded_writer``.
 
     Attributes:
         folder: The staging directory; absolute, since an executor may work in another folder.
         resume_key: How sequences become shards.
-        executor: Where shards are written; None: two threads of our own.
-        report: Is called with (sequences, bytes, parts) that are written.
+        executor: The executor that writes shards; None: two threads of this process.
+        report: Called with (sequences, bytes, parts) that are written.
     """
 
     folder: Path
@@ -110,7 +111,7 @@ class ShardedWriter:
         with bounded_executor(self.executor, max_pending) as bounded:
             for packed in pack_shards(rows, shard_format, limit, finished, 0, self.report):
                 bounded.submit(write_packed_shard, self.folder, shard_format, packed)
-                del packed  # its memory is the executor's from here on
+                del packed  # its memory belongs to the executor from here on
             written = {shard.number: shard for shard in bounded.collect()}
         all_shards = {**finished, **written}
         return [all_shards[number] for number in sorted(all_shards)]
@@ -118,7 +119,7 @@ class ShardedWriter:
     def write_parts(
         self, parts: Sequence[Part], make_format: MakeFormat[FilesT]
     ) -> tuple[Fields, list[FinishedShard[FilesT]]]:
-        """Write every part, packed and all, on the executor; here where there is none.
+        """Pack and write every part on the executor, or in this thread if there is none.
 
         Args:
             parts: Functions that return sequences.
@@ -175,11 +176,11 @@ def open_sharded_writer(
         root: The folder of the store.
         files: Which files of the folder are a store's.
         resume_key: How sequences become shards.
-        executor: Where shards are written; None: two threads of our own.
+        executor: The executor that writes shards; None: two threads of this process.
         progress: Called with (sequences, bytes); True: a bar; None: a bar on a terminal.
-        total: How many sequences, or parts, there are; None if that is not known.
+        total: Number of sequences or parts; None if it is not known.
         overwrite: Whether a finished store may be replaced.
-        resume: Whether to continue where a writer stopped; else what it left is removed.
+        resume: Whether to continue where a writer stopped; otherwise its files are removed.
 
     Raises:
         ConfigError: If an argument is invalid, or does not fit what is there.
@@ -222,7 +223,7 @@ def is_part_list(sequences: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart(Generic[FilesT]):
-    """What became of a part.
+    """The result of writing a part.
 
     Attributes:
         part: Its number.
@@ -250,7 +251,7 @@ def write_part(
         make_format: Returns the format of sequences with these fields.
 
     Raises:
-        SeqDataError: What is wrong with the sequences or the disk, naming the part.
+        SeqDataError: The error of the sequences or the disk; the message names the part.
     """
     try:
         return _write_part(folder, number, part, resume_key, make_format)
@@ -297,12 +298,12 @@ def _ignore(sequences: int, size: int) -> None:
 
 
 def _common_fields(parts: Sequence[WrittenPart[Any]]) -> Fields:
-    """Return the fields, which all parts with sequences must have alike."""
+    """Return the fields, which must be the same in all parts with sequences."""
     filled = [part for part in parts if part.fields is not None]
     if not filled:
         raise ConfigError(
-            "`sequences` must have a part with at least one sequence, which fixes the fields, but "
-            "no part has any. Check where they come from."
+            "`sequences` must have a part with at least one sequence, which determines the "
+            "fields, but no part has any. Check where they come from."
         )
     first = filled[0]
     for part in filled:
@@ -323,7 +324,7 @@ def _describe_fields(fields: Fields | None) -> str:
 
 @contextmanager
 def _note_finished_shards(folder: Path, *, is_counted: bool) -> Iterator[None]:
-    """Note in an error what is kept, and what may not end."""
+    """Add notes to an error: the kept shards, and sequences that may not end."""
     try:
         yield
     except BaseException as error:

@@ -1,8 +1,8 @@
-"""A folder that is written as a whole or not at all.
+"""Staging directories: a store is written as a whole or not at all.
 
-Files are made in a folder aside, and renamed into place when all are there; the manifest comes last
-and is the commit. While a folder aside is there, writing was not finished: whoever writes next goes
-on with it.
+Files are written to a staging directory, and renamed into place when all are complete; the manifest
+is renamed last and is the commit. While a staging directory exists, writing was not finished: the
+next writer continues with it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from seqdata.storage.writing.writer_lock import (
 )
 from seqdata.storage.writing.writer_lock import find_staging_dirs as find_staging_dirs
 
-FACTS_SUFFIX = ".facts"  # ends the names of files that say that a shard is whole
-_MOVES_FILE = "moves.json"  # is there from just before the first rename on
+FACTS_SUFFIX = ".facts"  # suffix of the files that mark a shard as finished
+_MOVES_FILE = "moves.json"  # exists from just before the first rename on
 
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """Which files of a folder are a store's.
+    """The names of a store's files in a folder.
 
     Attributes:
-        last: The name of the file that is renamed into place last: the store is there with it.
-        names: What the names of the others match.
+        last: The name of the file that is renamed last: the store exists with it.
+        names: The pattern of the other names.
     """
 
     last: str
@@ -51,18 +51,18 @@ class StoreFiles:
 def open_staging_dir(
     root: Path, files: StoreFiles, *, overwrite: bool, resume: bool = False
 ) -> Iterator[Path]:
-    """Yield a folder beside the files of ``root``; it is gone at the end, committed or not.
+    """Yield a staging directory in ``root``; it is removed at the end, committed or not.
 
-    Where writing fails and a shard is whole (there is a file of facts), the folder stays.
+    If writing fails and a shard is finished (it has a file of facts), the directory stays.
 
     Args:
-        root: The store's folder; made where it is not there.
+        root: The store's folder; created if needed.
         files: Which of its files are a store's.
-        overwrite: Whether a finished store may be replaced; it stays as it is until ``commit``.
-        resume: Whether a folder that a writer left is given, with what is in it.
+        overwrite: Whether a finished store may be replaced; it is unchanged until ``commit``.
+        resume: Whether to continue with the directory that a writer left.
 
     Raises:
-        ConfigError: If there is a finished store, files that nobody finished, or another writer.
+        ConfigError: If there is a finished store, unfinished files, or another writer.
     """
     _check_parents(root)
     _remove_committed(root, files)
@@ -93,7 +93,7 @@ def open_staging_dir(
 
 
 def _check_parents(root: Path) -> None:
-    """Refuse a folder that cannot be there: below a file, or in place of a link to nothing.
+    """Raise if a folder cannot exist: below a file, or in place of a link to nothing.
 
     Raises:
         ConfigError: If it is one.
@@ -120,10 +120,10 @@ def _check_parents(root: Path) -> None:
 
 
 def check_target(root: Path, files: StoreFiles, *, overwrite: bool) -> None:
-    """Refuse a folder that a store cannot be written to.
+    """Raise if a store cannot be written to a folder.
 
     Raises:
-        ConfigError: If it is a file, or holds a store or files that nobody finished.
+        ConfigError: If it is a file, or holds a store or unfinished files.
     """
     if root.exists() and not root.is_dir():
         raise ConfigError(
@@ -134,16 +134,16 @@ def check_target(root: Path, files: StoreFiles, *, overwrite: bool) -> None:
 
 
 def commit(root: Path, folder: Path, files: StoreFiles, moves: Mapping[str, str]) -> None:
-    """Rename files and the manifest from the folder aside into place.
+    """Rename files and the manifest from the staging directory into place.
 
-    A store that was there before is gone from the first rename on; the new one is there with the
-    last. What happens in between is undone by the next writer.
+    An older store is gone from the first rename on; the new one exists with the last. An
+    interrupted commit is undone by the next writer.
 
     Args:
         root: The store's folder.
-        folder: The folder aside, with the manifest.
-        files: Which files are a store's.
-        moves: Name of a file there -> its name in the store.
+        folder: The staging directory, with the manifest.
+        files: The names of a store's files.
+        moves: Name of a file in the staging directory -> its name in the store.
     """
     write_atomically(
         folder / _MOVES_FILE, add_digest(json.dumps(dict(moves)).encode(), _MOVES_FILE)
@@ -161,7 +161,7 @@ def commit(root: Path, folder: Path, files: StoreFiles, moves: Mapping[str, str]
 
 
 def make_folder(root: Path) -> None:
-    """Make a folder, and flush its name, and those of folders above that are new, to the disk."""
+    """Create a folder, and flush its name, and those of new folders above it, to the disk."""
     new = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
     for path in new:
@@ -187,7 +187,7 @@ def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
 
 
 def _remove_committed(root: Path, files: StoreFiles) -> None:
-    """Remove folders whose writers had come to the end of their commit."""
+    """Remove staging directories of writers that had completed their commit."""
     if not (root / files.last).exists():
         return
     for staging_dir in find_staging_dirs(root):
@@ -198,7 +198,7 @@ def _remove_committed(root: Path, files: StoreFiles) -> None:
 
 
 def _take_staging_dir(root: Path, files: StoreFiles, *, resume: bool) -> tuple[Path, int]:
-    """Return a folder to write in, with its lock: one that a writer left, or a new one."""
+    """Return a staging directory with its lock: one that a writer left, or a new one."""
     resumed: tuple[Path, int] | None = None
     for staging_dir in find_staging_dirs(root):
         folder, lock = _take_over(root, staging_dir)
@@ -219,21 +219,21 @@ def _take_over(root: Path, folder: Path) -> tuple[Path, int]:
 
 @contextmanager
 def _explain_lock(root: Path) -> Iterator[None]:
-    """Turn the error of a folder that another writer has into one with words."""
+    """Turn the error of a locked folder into one with a message."""
     try:
         yield
     except WriterLockedError as error:
-        hint = f"; {error.remedy}" if error.remedy else ""
+        hint = f". {error.remedy}" if error.remedy else ""
         raise ConfigError(
             f"{root}: another process is writing here. Wait for it, or choose another folder{hint}."
         ) from error
 
 
 def _undo_moves(root: Path, folder: Path, files: StoreFiles) -> None:
-    """Take files back that a writer had renamed into place when it ended."""
+    """Move files back that a writer had renamed into place before it ended."""
     if not (folder / _MOVES_FILE).exists():
         return
-    moves = read_with_digest(folder / _MOVES_FILE)  # damaged: what was renamed is written again
+    moves = read_with_digest(folder / _MOVES_FILE)  # damaged: the renamed files are written again
     for name, target in json.loads(moves or b"{}").items():
         moved = not (folder / name).exists() and (root / target).exists()
         if moved and files.names.fullmatch(target):

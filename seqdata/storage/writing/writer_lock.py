@@ -1,9 +1,9 @@
 """One writer at a time: a lock that a dead writer's child processes do not keep.
 
-A process that was forked inherits the lock of its parent and may outlive it, so beside the lock its
-owner is written down, and where that one is gone the lock counts no more. On a file system without
-locks the owner alone counts. Whoever takes a folder over renames it: what still writes there by the
-old name finds nothing.
+A forked process inherits the lock of its parent and may outlive it, so the owner of the lock is
+recorded, too, and once it has ended the lock no longer counts. On a file system without locks only
+the recorded owner counts. A writer that takes over a folder renames it: processes that still write
+to the old name find nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LOCK_FILE = "lock"
 
 
 class WriterLockedError(Exception):
-    """Another writer has the folder; becomes a ConfigError where the place is known.
+    """Another writer has the folder; callers turn it into a ConfigError that names the location.
 
     Args:
-        remedy: What helps where the writer has ended, as nobody here can tell; empty: not needed.
+        remedy: The remedy if the writer has ended, which cannot be checked here; empty: not needed.
     """
 
     def __init__(self, remedy: str = "") -> None:
@@ -39,15 +39,15 @@ class WriterLockedError(Exception):
 
 
 def find_staging_dirs(root: Path) -> list[Path]:
-    """Return the folders aside that writers left or work in."""
+    """Return the staging directories that writers left or work in."""
     return sorted(root.glob(f"{STAGING_PREFIX}*"))
 
 
 def create_staging_dir(root: Path) -> tuple[Path, int]:
-    """Make a folder aside, and give it with its lock.
+    """Create a staging directory, and return it with its lock.
 
     Raises:
-        WriterLockedError: If another writer has taken it before it was known whose it is.
+        WriterLockedError: If another writer took it before its owner was recorded.
     """
     folder = _make_path(root)
     folder.mkdir()
@@ -62,7 +62,7 @@ def create_staging_dir(root: Path) -> tuple[Path, int]:
 
 
 def take_over_staging_dir(root: Path, folder: Path) -> tuple[Path, int]:
-    """Return a folder that a writer left under a new name, with its lock.
+    """Rename a folder that a writer left, and return it with its lock.
 
     Raises:
         WriterLockedError: If a writer works in it.
@@ -78,7 +78,7 @@ def take_over_staging_dir(root: Path, folder: Path) -> tuple[Path, int]:
     except BaseException as error:
         if descriptor is not None:
             os.close(descriptor)
-        if isinstance(error, FileNotFoundError):  # somebody else has just taken it
+        if isinstance(error, FileNotFoundError):  # another process has just taken it
             raise WriterLockedError from error
         raise
     if descriptor is None:
@@ -103,12 +103,12 @@ def _open_lock_file(folder: Path) -> int:
 
 
 def _lock_new(folder: Path) -> int:
-    """Lock a folder that nobody else knows, and write down that it is this process's."""
+    """Lock a folder that no other process knows, and record this process as its owner."""
     descriptor = _open_lock_file(folder)
     try:
         lock(descriptor)
     except NoLocksError:
-        pass  # the owner counts
+        pass  # the recorded owner counts
     except OSError:
         os.close(descriptor)
         raise
@@ -117,10 +117,10 @@ def _lock_new(folder: Path) -> int:
 
 
 def _is_abandoned(folder: Path, descriptor: int) -> bool:
-    """Return whether the lock of a folder is ours now; False if its dead owner's children hold it.
+    """Return whether this process has the lock now; False if a dead owner's children hold it.
 
     Raises:
-        WriterLockedError: If its owner lives, or may.
+        WriterLockedError: If its owner is running, or may be.
     """
     path = folder / _LOCK_FILE
     try:
@@ -130,7 +130,7 @@ def _is_abandoned(folder: Path, descriptor: int) -> bool:
     except NoLocksError:
         if is_free(path):
             return True
-        remedy = f"remove {folder} if that process has ended, which cannot be seen from here"
+        remedy = f"Remove {folder} if that process has ended, which cannot be checked from here"
     owner = read_owner(path)
     if is_alive(owner):
         is_local = owner is not None and owner.is_local

@@ -176,9 +176,13 @@ def test_shards_of_like_form_have_footers_of_their_own(tmp_path):
 
 
 DEVIATIONS = [
-    ({"x": np.ones(2)}, "x", "has dtype float64, must be int32 as in sequence 0; convert it"),
-    ({"x": np.ones((2, 2), dtype=np.int32)}, "x", r"has shape \(2, 2\), must be \(T\) as in sequ"),
-    ({"x": np.int32(3)}, "x", r"has shape \(\), must be \(T\) as in sequence 0"),
+    ({"x": np.ones(2)}, "x", "must have dtype int32 as in sequence 0, but has float64. Convert it"),
+    (
+        {"x": np.ones((2, 2), dtype=np.int32)},
+        "x",
+        r"must have shape \(T\) as in sequence 0, but has \(2, 2\)",
+    ),
+    ({"x": np.int32(3)}, "x", r"must have shape \(T\) as in sequence 0, but has \(\)"),
     ({"x": np.array([None, 1])}, "x", "has dtype object, must be one of bool, int8"),
     ({"x": ["a", 1]}, "x", "has dtype str.*, must be one of bool"),
     ({"x": [[1], [2, 3]]}, "x", "is a list that is no array .*; give one array of numbers"),
@@ -186,16 +190,16 @@ DEVIATIONS = [
     ({"x": np.ma.masked_array([1, 2], [0, 1])}, "x", "is a masked array, whose mask would be lost"),
     ({"x": torch.ones(1, requires_grad=True)}, "x", "is a Tensor that is no array .*grad"),
     ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that is no array .*BFloat16"),
-    ({"y": 1.5}, "y", "has dtype float64, must be int64 as in sequence 0; convert it"),
-    ({"y": True}, "y", "has dtype bool, must be int64 as in sequence 0"),
-    ({"y": [1, 2]}, "y", r"has shape \(2,\), must be \(\) as in sequence 0"),
-    ({"y": 1 << 70}, "y", "is 1180591620717411303424, must fit int64; convert it"),
-    ({"s": b"a"}, "s", "is a bytes, must be str as in sequence 0; convert it"),
-    ({"s": "\ud800"}, "s", "is '.ud800', must be valid Unicode; clean it"),
-    ({"raw": "a"}, "raw", "is a str, must be bytes as in sequence 0; convert it"),
-    ({"v": np.ones(3)}, "v", r"has shape \(3,\), must be \(2,\) as in sequence 0"),
-    ({"id": "a" * 1025}, "id", "is an id of 1025 bytes that begins .*, must have at most 1024"),
-    ({"id": "a\0b"}, "id", "is an id of 3 bytes that begins .*, must have at most 1024 and no NUL"),
+    ({"y": 1.5}, "y", "must have dtype int64 as in sequence 0, but has float64. Convert it"),
+    ({"y": True}, "y", "must have dtype int64 as in sequence 0, but has bool"),
+    ({"y": [1, 2]}, "y", r"must have shape \(\) as in sequence 0, but has \(2,\)"),
+    ({"y": 1 << 70}, "y", "must fit int64, but is 1180591620717411303424. Convert it"),
+    ({"s": b"a"}, "s", "must be str as in sequence 0, but is a bytes. Convert it"),
+    ({"s": "\ud800"}, "s", "must be valid Unicode, but is '.ud800'. Clean it"),
+    ({"raw": "a"}, "raw", "must be bytes as in sequence 0, but is a str. Convert it"),
+    ({"v": np.ones(3)}, "v", r"must have shape \(2,\) as in sequence 0, but has \(3,\)"),
+    ({"id": "a" * 1025}, "id", "must be an id of at most 1024 bytes .*, but has 1025 bytes"),
+    ({"id": "a\0b"}, "id", "must be an id of at most 1024 bytes without NUL, but has 3 bytes"),
 ]
 
 
@@ -219,12 +223,13 @@ def test_a_sequence_unlike_the_first_is_an_error_that_names_it(tmp_path, change,
     [
         (
             {"x": [1]},
-            r"sequence 1: lacks fields \['y'\] and has fields \[\] too many, must have those",
+            r"sequence 1: must have the fields of sequence 0 .*, but lacks \['y'\] and has \[\] "
+            r"in addition",
         ),
-        ({"x": [1], "y": 1, "z": 1}, r"lacks fields \[\] and has fields \['z'\] too many"),
-        ({"x": [1], "z": 1}, r"lacks fields \['y'\] and has fields \['z'\] too many"),
-        ([1, 2], "sequence 1: is a list, must be a dict of fields as sequence 0; give dicts"),
-        (None, "sequence 1: is a NoneType, must be a dict of fields as sequence 0"),
+        ({"x": [1], "y": 1, "z": 1}, r"but lacks \[\] and has \['z'\] in addition"),
+        ({"x": [1], "z": 1}, r"but lacks \['y'\] and has \['z'\] in addition"),
+        ([1, 2], "sequence 1: must be a dict of fields as sequence 0, but is a list. Pass dicts"),
+        (None, "sequence 1: must be a dict of fields as sequence 0, but is a NoneType"),
     ],
 )
 def test_missing_and_extra_fields_are_an_error(tmp_path, second, text):
@@ -246,7 +251,9 @@ def test_fields_of_one_axis_with_other_lengths_are_an_error(tmp_path):
 @pytest.mark.parametrize("shard_bytes", [1, 1 << 20])
 def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, shard_bytes):
     rows = [{"id": name, "x": [1]} for name in ("a", "b", "c", "b")]
-    text = "sequence 3: has the id 'b', which sequence 1 has, must be its own; make ids unique"
+    text = (
+        "sequence 3: the id must be unique, but 'b' is also the id of sequence 1. Make ids unique"
+    )
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", rows, shard_bytes=shard_bytes)
 
@@ -283,12 +290,18 @@ def test_a_first_sequence_that_fixes_no_schema_is_an_error(tmp_path, first, axes
 @pytest.mark.parametrize(
     ("sequences", "text"),
     [
-        ([], "`sequences` is empty, must hold at least one, which fixes the fields"),
-        (iter(()), "`sequences` is empty, must hold at least one"),
-        ({"x": [1]}, "`sequences` is a dict, must be an iterable of dicts, arrays or Arrow tables"),
-        ("text", "`sequences` is a str, must be an iterable of dicts"),
-        (7, "`sequences` is a int, must be an iterable of dicts"),
-        (pa.table({"x": pa.array([], pa.list_(pa.int8()))}), "`sequences` is a table without rows"),
+        ([], "`sequences` must hold at least one sequence, which determines the fields"),
+        (iter(()), "`sequences` must hold at least one sequence, .*, but is empty"),
+        (
+            {"x": [1]},
+            "`sequences` must be an iterable of dicts, arrays or Arrow tables, but is a dict",
+        ),
+        ("text", "`sequences` must be an iterable of dicts.*, but is a str"),
+        (7, "`sequences` must be an iterable of dicts.*, but is a int"),
+        (
+            pa.table({"x": pa.array([], pa.list_(pa.int8()))}),
+            "`sequences` must have at least one row, but is a table without rows",
+        ),
         ([pa.table({"x": [[1]]}), {"x": [1]}], "`sequences` holds a dict after an Arrow table"),
     ],
 )
@@ -301,7 +314,7 @@ def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
 @pytest.mark.parametrize(
     ("column", "text"),
     [
-        (pa.array([[1], None]), "column 'x' holds 1 nulls, must hold none; fill or drop them"),
+        (pa.array([[1], None]), "column 'x' must not hold nulls, but holds 1. Fill or drop them"),
         (pa.array([[1], [None]]), "column 'x' holds nulls inside its lists, must hold none"),
         (
             pa.array([["a"], ["b"]]),

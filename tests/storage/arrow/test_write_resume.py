@@ -369,7 +369,9 @@ def test_ids_are_compared_with_those_of_whole_shards_too(tmp_path):
     rows = [{"id": str(i % 12), "x": np.zeros(9)} for i in range(14)]
     with pytest.raises(Stop):
         write_arrow(tmp_path / "store", stopping(rows[:12]), shard_bytes=320)
-    text = "sequence 12: has the id '0', which sequence 0 has, must be its own; make ids unique"
+    text = (
+        "sequence 12: the id must be unique, but '0' is also the id of sequence 0. Make ids unique"
+    )
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", rows, shard_bytes=320)
     assert not (tmp_path / "store").exists(), "shards with ids that are wrong are not kept"

@@ -68,9 +68,9 @@ def test_the_footer_says_what_pyarrow_says(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        (lambda raw: raw[:-1], "has no footer at its end, must have one; it was cut off"),
-        (lambda raw: raw[:6], "has no footer at its end"),
-        (lambda raw: raw[:-8] + b"\xff\xff\xff\x7fPAR1", "has a footer that cannot be read, must"),
+        (lambda raw: raw[:-1], "must end with a footer, but does not: it was cut off"),
+        (lambda raw: raw[:6], "must end with a footer, but does not"),
+        (lambda raw: raw[:-8] + b"\xff\xff\xff\x7fPAR1", "but has a footer that cannot be read"),
         (lambda raw: raw[:-8] + b"\0\0\0\0PAR1", "has a footer that cannot be read"),
         (lambda raw: raw[:-60] + b"\xff" * 52 + raw[-8:], "has a footer that cannot be read"),
     ],
@@ -83,12 +83,12 @@ def test_a_footer_of_parquet_that_is_none_is_an_error(tmp_path, bad, text):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"begin": -1}, "has pages that lead out of the file, must be as it was written; restore"),
+        ({"begin": -1}, "but has pages that lead out of the file. Restore"),
         ({"size": 1 << 40}, "has pages that lead out of the file"),
         ({"size": -1}, "has pages that lead out of the file"),
-        ({"begin": 0}, "has a page without a header, must be as it was written"),
+        ({"begin": 0}, "must be unchanged since it was written, but has a page without a header"),
         ({"size": 30}, "has a page without a header|has pages that lead out of the column"),
-        ({"values": 0}, "has 0 values for 5 rows, must be as it was written; restore the file"),
+        ({"values": 0}, "but has 0 values for 5 rows. Restore the file"),
     ],
 )
 def test_pages_that_cannot_be_true_are_an_error(tmp_path, change, text):
@@ -131,7 +131,7 @@ def test_too_many_pages_are_refused(tmp_path, monkeypatch):
     raw = memoryview(parquet_bytes(tmp_path))
     monkeypatch.setattr(untrusted_parquet, "MAX_PAGES", 1)
     with pytest.raises(
-        LimitError, match="has too many pages, must have at most 1; where you trust"
+        LimitError, match=r"must have at most 1, but has too many pages. If you trust"
     ):
         check_column(HERE, raw, read_row_groups(HERE, raw)[0], "x")
 

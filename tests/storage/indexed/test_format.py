@@ -136,7 +136,8 @@ def test_a_flipped_bit_is_named_by_file_sequence_field_and_bytes(folder, name):
     path, begin, end = extent(folder, 3, name)
     flip(path, end - 1)
     text = (
-        rf'shard 0 \("part-0.recs"\), sequence 3 .*field "{name}", bytes {begin}..{end}: has crc32'
+        rf'shard 0 \("part-0.recs"\), sequence 3 .*field "{name}", bytes {begin}..{end}: must '
+        rf"have crc32"
     )
     store = opened(folder)
     axis = "letters" if name == "note" else "time"

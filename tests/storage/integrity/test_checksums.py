@@ -129,7 +129,7 @@ def test_zlibs_checksums_are_read_by_any_kernel(root, monkeypatch):
     everything(store)
     file, place = place_of(store, 5, "x")
     flip(root / file, place)
-    with pytest.raises(CorruptSampleError, match=r"has crc32 .*, must have"):
+    with pytest.raises(CorruptSampleError, match=r"must have crc32 .*, but has"):
         everything(open_arrow(root))
 
 
@@ -152,8 +152,9 @@ def test_a_flipped_bit_is_an_error_that_says_everything(root, filled):
     }  # fmt: skip
     assert str(caught.value).split("\n")[:2] == [
         f'{root} shard 1 ("{file}"), sequence 5 ("u5"), field "x", '
-        f"bytes {place - 9}..{place + 11}: has crc32c {sums[1]:08x}, must have {sums[0]:08x} "
-        "by 'part-00001.crc'; the shard is damaged, or that file, restore it or write the store "
+        f"bytes {place - 9}..{place + 11}: must have crc32c {sums[0]:08x} "
+        f"by 'part-00001.crc', but has {sums[1]:08x}: the shard or that file is damaged. Restore "
+        "it, or write the store "
         "again",
         f"  Verify: seqdata verify {root} --shard 1.",
     ]
@@ -182,7 +183,7 @@ def test_texts_and_bytes_are_verified(root, name, number):
     store = open_arrow(root)
     file, place = place_of(store, number, name, offset=1)
     flip(root / file, place)
-    with pytest.raises(CorruptSampleError, match=r"has crc32c .*, must have") as caught:
+    with pytest.raises(CorruptSampleError, match=r"must have crc32c .*, but has") as caught:
         store.read(spans_of(store), [name])
     assert caught.value.facts["sequence"] == number
     assert caught.value.facts["field"] == name
@@ -241,7 +242,10 @@ def test_a_length_that_is_not_the_shards_is_an_error(root):
     column = open_arrow(root).read(np.array([[4, 0, 1]]), ["x"])["x"]
     with pytest.raises(
         CorruptSampleError,
-        match="has 2 timesteps in the shard, must have 1 as in the file of lengths; one of both",
+        match=(
+            "must have 1 timesteps as in the file of lengths, but has 2 in the shard: one of "
+            "the two"
+        ),
     ) as caught:
         column.fill(np.empty(1, np.int32), np.array([0, 1]), None)
     assert (caught.value.facts["expected"], caught.value.facts["found"]) == (1, 2)
@@ -251,14 +255,14 @@ def test_a_checksum_file_that_was_changed_is_an_error_about_the_sequence(root):
     store = open_arrow(root)
     (place, _), (firsts, _) = store.manifest.shards[0].checksums.places["x"]
     flip(root / "part-00000.crc", place)
-    with pytest.raises(CorruptSampleError, match=r"sequence 0 .*has crc32c .*, must have"):
+    with pytest.raises(CorruptSampleError, match=r"sequence 0 .*must have crc32c .*, but has"):
         everything(open_arrow(root))
     flip(root / "part-00000.crc", place)
     flip(root / "part-00000.crc", firsts + 8)
     with pytest.raises(
         CorruptSampleError,
-        match=r"sequence 0 .*: has 12 bytes and 0 checksums in 'part-00000.crc', must have one for "
-        "each 65536 bytes; one of both files is damaged",
+        match=r"sequence 0 .*: must have one checksum for each 65536 bytes, but has 12 "
+        "bytes and 0 checksums in 'part-00000.crc': one of the two files is damaged",
     ):
         everything(open_arrow(root))
     flip(root / "part-00000.crc", firsts + 8)
@@ -293,8 +297,10 @@ def test_a_sequence_that_is_right_at_the_second_look_is_an_error_still(root):
 
     suspect = ChecksumMismatch(0, 0, 0, content, 4, 0, 12, place)
     error = make_mismatch_error(source.checksums, get_kernel(), suspect)
-    assert "was not right when it was read and is when it is read again" in str(error)
-    with pytest.raises(ValueError, match="`checksums` is None, must be what the kernel"):
+    assert "must be the same at each read, but was wrong at first" in str(error)
+    with pytest.raises(
+        ValueError, match="`checksums` must be those that the kernel verified by, but is None"
+    ):
         make_mismatch_error(None, get_kernel(), suspect)
 
 

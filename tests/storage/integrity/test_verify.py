@@ -41,7 +41,9 @@ def test_a_store_without_checksums_is_read_unverified_and_that_is_logged(root, c
     assert not caplog.records
     with pytest.raises(
         ConfigError,
-        match="`verify` is 'always', must be 'off': it has no checksums; leave it out, or write",
+        match=(
+            r"`verify` must be 'off', but is 'always': it has no checksums. Leave it out, or write"
+        ),
     ):
         open_arrow(root, verify="always")
 
@@ -61,7 +63,8 @@ def test_checksums_that_cannot_be_computed_are_a_warning_or_what_was_asked_for_a
 
 def test_an_unknown_mode_is_refused(root):
     with pytest.raises(
-        ConfigError, match="`verify` is 'on', must be one of off, first_read, always; leave it out"
+        ConfigError,
+        match=r"`verify` must be one of off, first_read, always, but is 'on'. Leave it out",
     ):
         open_arrow(root, verify="on")
 

@@ -144,7 +144,7 @@ def test_parts_that_give_nothing_at_all_are_an_error(tmp_path):
 
 def test_an_error_names_the_part(tmp_path):
     parts = [lambda: rows(3), lambda: [*rows(3, "b"), {"id": "c", "x": [1.5], "y": 0}]]
-    text = r"^part 1, sequence 3 \('c'\), field 'x': has dtype float64, must be int32"
+    text = r"^part 1, sequence 3 \('c'\), field 'x': must have dtype int32 .*, but has float64"
     with ThreadPoolExecutor(2) as pool:
         for executor in (None, pool):
             with pytest.raises(DecodeError, match=text) as caught:
