@@ -53,17 +53,18 @@ def index(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Make the index of the tar shards at LOCATION: a file, a folder, or braces in quotes.
+    """Build the indexes of the files at LOCATION: a file, a folder, or braces in quotes.
 
-    Every shard is read once. Its index is written next to it, in the folder seqdata-index, or in
-    the user's cache if that folder cannot be written. Shards that have an index are skipped.
+    For tar shards and other formats of files. Every file is read once. Its index is written next to
+    it, in the folder seqdata-index, or in the user's cache if that folder cannot be written. Files
+    that have an index are skipped.
     """
     begin = time.monotonic()
     opener: object = find_opener(location, backend=backend)
     if not isinstance(opener, SupportsIndexing):
         raise ConfigError(
-            f"index: no tar shards found at {redact_secrets(location)!r}. Pass a shard, a folder "
-            "or list of them, or braces in quotes. Other data needs no index."
+            "index: the location must be of files of a format with an index, such as tar shards, "
+            f"but {redact_secrets(location)!r} is not. Other data needs no index."
         )
     if workers is None:
         workers = min(8, os.cpu_count() or 1)

@@ -53,8 +53,7 @@ class TarKind:
     is_nested: ClassVar[bool] = False
     needs_command: ClassVar[bool] = True
     item: ClassVar[str] = (
-        "samples, must hold one at least: files with a key and an extension, as 'utt-7.npy', not "
-        "in a hidden folder"
+        "sample (a file with a key and an extension, as 'utt-7.npy', not in a hidden folder)"
     )
 
     def make_index(
@@ -102,10 +101,10 @@ class TarKind:
                 if head.kind != "bad" and not (
                     is_dtype(head.descr) and head.width > 0 and min(head.shape, default=1) > 0
                 ):
-                    raise ValueError("its heads are not so")
+                    raise ValueError("invalid headers")
             flac = any(head.kind == "flac" for head in heads)
             if flac and (members.numbers is None or bool((members.numbers < 0).any())):
-                raise ValueError("its numbers are not so")
+                raise ValueError("invalid numbers")
 
     def is_header(self, block: bytes) -> bool:
         """Return whether a block may be a tar file's header."""

@@ -21,7 +21,7 @@ def test_an_index_is_made_and_used(folder):
     for path in (folder / "seqdata-index").iterdir():
         path.unlink()
     location = folder / "x-{000..002}.tar"
-    assert "3 of 3 shards have no index" in run("stats", location, code=2)
+    assert "3 of 3 have none" in run("stats", location, code=2)
     told = run("index", location, "--workers", "0")
     assert "indexed 3 of 3 shards, 30 sequences" in told
     assert f"written to {folder / 'seqdata-index'}" in told
@@ -44,7 +44,7 @@ def test_an_index_is_made_by_processes(folder):
 
 def test_what_needs_no_index_is_said(tmp_path):
     write_store(tmp_path / "s", [[1, 2]])
-    assert "no tar shards found at" in run("index", tmp_path / "s", code=2)
+    assert "must be of files of a format with an index" in run("index", tmp_path / "s", code=2)
 
 
 def test_a_damaged_shard_has_no_index(tar):

@@ -43,7 +43,7 @@ def names(folder):
 
 def test_a_shard_that_is_gone_is_told(written):
     (written / "shard-000001.tar").unlink()
-    with pytest.raises(MissingShardError, match="is not there, must be; restore it") as caught:
+    with pytest.raises(MissingShardError, match=r"is not there. Restore it") as caught:
         open_webdataset(written)
     assert caught.value.facts["shard"] == 1
     assert caught.value.facts["length"] > SHARD
@@ -71,9 +71,7 @@ def test_a_shard_of_others_that_is_gone_is_told_by_its_index(folder):
 
 def test_an_index_that_is_gone_is_told(written):
     find_index(written / "shard-000002.tar").unlink()
-    with pytest.raises(
-        MissingShardError, match=r"is not there, must be; make it anew with `--repair-index`"
-    ):
+    with pytest.raises(MissingShardError, match=r"is not there. Rebuild it with `--repair-index`"):
         open_webdataset(written)
 
 
@@ -123,7 +121,7 @@ def test_a_list_that_is_damaged_is_told(written, old, new):
     path.write_bytes(content.replace(old, new, 1))
     with pytest.raises(
         CorruptShardError,
-        match=r"is (damaged|of version 2), must be as it was written; restore it",
+        match=r"must be unchanged since it was written, but is (damaged|of version 2)\. Restore it",
     ):
         open_webdataset(written)
 
@@ -132,7 +130,7 @@ def test_a_shard_that_is_not_in_the_list_is_told(written):
     (written / "more.tar").write_bytes((written / "shard-000000.tar").read_bytes())
     with pytest.raises(
         FingerprintMismatch,
-        match=r'"more.tar".*is in the folder but not in the list of its shards, must be in both',
+        match=r'"more.tar".*must be in the list of the folder.s shards, but is not',
     ):
         open_webdataset(written)
 
@@ -174,7 +172,7 @@ def test_a_writer_that_was_stopped_in_its_commit_is_gone_on_with(written, tmp_pa
         patch.setattr(os, "replace", stops)
         with pytest.raises(KeyboardInterrupt):
             write_webdataset(root, rows(), shard_bytes=SHARD)
-    with pytest.raises(IncompleteDatasetError, match="was never finished writing"):
+    with pytest.raises(IncompleteDatasetError, match="was not finished writing"):
         open_webdataset(root)
     write_webdataset(root, rows(), shard_bytes=SHARD)
     assert {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()} == due
@@ -189,7 +187,7 @@ def test_a_folder_whose_writer_only_had_to_sweep_is_whole(written):
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.EMFILE, r"raise `ulimit -n` \(now \d+\)"), (errno.EACCES, "check its rights")],
+    [(errno.EMFILE, r"Raise `ulimit -n` \(now \d+\)"), (errno.EACCES, "Check its permissions")],
 )
 def test_a_folder_that_cannot_be_listed_says_why(written, monkeypatch, number, remedy):
     def refuses(_):

@@ -33,7 +33,7 @@ def remote(tmp_path):
 
 
 def test_a_folder_of_shards_is_indexed_and_read(url, remote, sequences):
-    with pytest.raises(ConfigError, match="3 of 3 shards have no index"):
+    with pytest.raises(ConfigError, match="3 of 3 have none"):
         open_webdataset(url, remote=remote)
     store = open_webdataset(url, remote=remote, index="build", progress=False)
     check_store(store, sequences)

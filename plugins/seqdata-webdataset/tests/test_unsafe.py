@@ -173,7 +173,7 @@ def test_no_schema_makes_unsafe_members_safe(tar, npy, tmp_path):
 def test_no_location_runs_a_program(location, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for open_ in (open_webdataset, lambda one: open_store(one, backend="webdataset")):
-        with pytest.raises(UnsafeContentError, match="would run a program, must be a path"):
+        with pytest.raises(UnsafeContentError, match=r"must be a path, but .* would run a program"):
             open_(location)
     with pytest.raises(SeqDataError):
         open_store(location)

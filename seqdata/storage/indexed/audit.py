@@ -1,4 +1,4 @@
-"""Looking at every byte of indexed shards, and listing what is damaged; repairing indexes."""
+"""An audit of indexed files: every byte is compared with the index; indexes are repaired."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ def audit_files(
     on_bytes: BytesFn,
     remote: Remote | None = None,
 ) -> tuple[int, Iterator[AuditReport]]:
-    """Return the bytes of shards, and a report of each as it is made.
+    """Return the total size of the files, and an iterator over their reports.
 
     Args:
-        location: The files.
-        kind: What they are.
-        shard: The number of one; None: all.
-        repair: Whether to make indexes anew that are missing, damaged, or of another shard.
-        on_bytes: Called with bytes that were looked at.
-        remote: How URLs are read.
+        location: The location of the files.
+        kind: The kind of the files.
+        shard: The number of a single file; None: all.
+        repair: Whether to rebuild indexes that are missing, damaged, or of another file.
+        on_bytes: Called with the number of bytes that were checked.
+        remote: The options for URLs.
 
     Raises:
-        ConfigError: If there is no such shard.
+        ConfigError: If there is no such file.
     """
     shards = attach_catalogs(find_shards(location, kind, remote), kind)
     location = redact_url(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
-            f"verify: no shard {shard}, must be in [0, {len(shards)}); choose one of these"
+            f"verify: the shard must be in [0, {len(shards)}), but is {shard}. Choose another "
+            "number"
         )
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
     total = sum(one.size() for _, one in chosen)
@@ -62,10 +63,10 @@ def audit_files(
 
 
 def _count_sequences(location: str, number: int, shard: Shard, kind: FileKind) -> int:
-    """Return how many samples a shard has, as far as its index can be read."""
+    """Return the number of sequences of a file; 0 if its index cannot be read."""
     try:
         return len(shard.index(location, number, kind) or ())
-    except DataError:  # said where that shard is looked at
+    except DataError:  # reported with that file
         return 0
 
 
@@ -109,7 +110,7 @@ def _audit_shard(
 def _load_index(
     shard: Shard, place: DataLocation, kind: FileKind, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
-    """Return the index of a shard, if it is this one's; else what is wrong, if anything is."""
+    """Return the index of a file if it fits the file; otherwise the error, if any."""
     try:
         index = shard.index(place.dataset, place.shard or 0, kind)
     except DataError as error:
@@ -119,9 +120,8 @@ def _load_index(
     if index.bytes != len(content) or digest_ends(content, index.last) != index.ends:
         return None, place.make_error(
             CorruptShardError,
-            f"has {len(content)} bytes and headers that are not those that were indexed "
-            f"({index.bytes} bytes), must be the same shard; restore it, or make its index anew "
-            "with --repair-index",
+            f"must be the file that was indexed ({index.bytes} bytes), but has {len(content)} "
+            "bytes or other headers. Restore it, or rebuild its index with --repair-index",
             expected=index.bytes, found=len(content),
         )  # fmt: skip
     return index, None
@@ -134,7 +134,7 @@ def _audit_structure(
     content: NDArray[np.uint8],
     error: DataError | None,
 ) -> AuditReport:
-    """Report on a shard without an index that counts: its structure is all there is to look at."""
+    """Return the report of a file without a usable index: only its structure can be checked."""
     errors = [] if error is None else [error]
     count = 0
     try:
@@ -147,7 +147,7 @@ def _audit_structure(
 def _find_damage(
     content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind, first: int
 ) -> list[DataError]:
-    """Return what is not as it was indexed; nothing where the digest is the same."""
+    """Return the differences from the index; none if the digest is the same."""
     found = compute_sha256(content)
     if found == index.sha256:
         return []
@@ -169,8 +169,8 @@ def _find_damage(
     return [
         replace(place, offset=0, length=len(content)).make_error(
             CorruptShardError,
-            f"sha256 is {found[:16]}, must be {index.sha256[:16]}; no sequence is damaged, but "
-            "other readers may need the rest: restore it",
+            f"must have sha256 {index.sha256[:16]}, but has {found[:16]}. No sequence is damaged, "
+            "but other readers may need the rest: restore it",
             expected=index.sha256,
             found=found,
         )
@@ -186,7 +186,7 @@ def _make_mismatch(
     place: DataLocation,
     first: int,
 ) -> DataError:
-    """Make the error about a block whose checksum is another."""
+    """Return the error about a block with another checksum."""
     at, block = bad, 0
     if members.firsts is not None:
         at = int(np.searchsorted(members.firsts, bad, side="right")) - 1
@@ -200,8 +200,8 @@ def _make_mismatch(
         place, sequence=first + at, key=key, field=name, offset=low, length=high - low
     ).make_error(
         CorruptSampleError,
-        f"has {index.algorithm} {found:08x}, must have {must:08x}; the shard is damaged, "
-        "restore it",
+        f"must have {index.algorithm} {must:08x}, but has {found:08x}: the file is damaged. "
+        "Restore it",
         expected=f"{must:08x}", found=f"{found:08x}",
     )  # fmt: skip
 

@@ -11,10 +11,10 @@ _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Yield what braces mean, one by one.
+    """Yield the expansions of a text with braces.
 
     Raises:
-        ValueError: If one has no partner.
+        ValueError: If a brace is unbalanced.
 
     Examples:
         >>> list(expand_braces("x-{08..10}.{a,b{1,2}}"))[:4]
@@ -23,11 +23,11 @@ def expand_braces(text: str) -> Iterator[str]:
     begin = text.find("{")
     if begin < 0:
         if "}" in text:
-            raise ValueError("a closing brace without its partner")
+            raise ValueError("a closing brace without an opening one")
         yield text
         return
     if "}" in text[:begin]:
-        raise ValueError("a closing brace without its partner")
+        raise ValueError("a closing brace without an opening one")
     end = _find_closing(text, begin)
     for choice in _expand_choices(text[begin + 1 : end]):
         for rest in expand_braces(text[end + 1 :]):
@@ -35,7 +35,7 @@ def expand_braces(text: str) -> Iterator[str]:
 
 
 def count_expansions(text: str) -> int:
-    """Return how many texts braces mean at most, without making them."""
+    """Return an upper bound of the number of expansions, without creating them."""
     ranges = [abs(int(last) - int(first)) + 1 for first, last, _ in _NUMBERS.findall(text)]
     choices = [one.count(",") + 1 for one in text.split("{")[1:]]
     return math.prod(ranges) * math.prod(choices)
@@ -47,7 +47,7 @@ def _find_closing(text: str, begin: int) -> int:
         depth += {"{": 1, "}": -1}.get(text[at], 0)
         if not depth:
             return at
-    raise ValueError("an opening brace without its partner")
+    raise ValueError("an opening brace without a closing one")
 
 
 def _expand_choices(inside: str) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _expand_choices(inside: str) -> Iterator[str]:
         yield from map(chr, _range(ord(found[1]), ord(found[2]), found[3]))
         return
     parts = _split_choices(inside)
-    if len(parts) == 1:  # nothing to choose from: the braces are part of the name
+    if len(parts) == 1:  # no alternatives: the braces are part of the name
         yield from (f"{{{one}}}" for one in expand_braces(inside))
         return
     for part in parts:
@@ -75,7 +75,7 @@ def _range(first: int, last: int, step: str | None) -> range:
 
 
 def _split_choices(inside: str) -> list[str]:
-    """Split at commas that are in no braces of their own."""
+    """Split at commas that are not inside of inner braces."""
     parts, depth = [""], 0
     for letter in inside:
         depth += {"{": 1, "}": -1}.get(letter, 0)

@@ -1,7 +1,7 @@
-"""Making the index of shards: once, in parallel, kept beside them or in the user's cache.
+"""Building of the indexes of files: once, in parallel, kept next to the files or in the cache.
 
-Each shard has an index file of its own, so that any choice of shards is opened by the same files,
-and what was made before an interruption is kept.
+Each file has an index file of its own, so that any selection of files can be opened, and finished
+indexes are kept after an interruption.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
-_AT_ONCE = 8  # index files that are asked for side by side
+_AT_ONCE = 8  # index files that are requested in parallel
 Given = TypeVar("Given")
-_PIECE = 8 << 20  # bytes that are digested at once
-_AT_A_TIME = 256  # of many files that one thread or process indexes
+_PIECE = 8 << 20  # bytes per update of a digest
+_AT_A_TIME = 256  # files per task, if there are many
 
 
 def build(
@@ -44,21 +44,21 @@ def build(
     progress: bool | ProgressFn | None = None,
     have: Sequence[bool] | None = None,
 ) -> list[str]:
-    """Make the indexes of shards that have none; gives the folder of each that was made.
+    """Build the indexes of files that have none; return the folder of each new index.
 
     Args:
         dataset: The location, for errors.
         shards: The files.
-        kind: Of them.
-        anew: Whether those are made again that are there.
-        executor: Where shards are read; None: some threads.
-        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
-            that is told (sequences, bytes).
-        have: Which files have an index; None: each is asked.
+        kind: The kind of the files.
+        anew: Whether to rebuild existing indexes.
+        executor: The executor that reads files; None: a few threads.
+        progress: Whether to show a progress bar; None: on a terminal. Or a function that is called
+            with (sequences, bytes).
+        have: Whether each file has an index; None: this is checked.
 
     Raises:
-        MissingShardError: If a shard is not there.
-        DataError: If a shard is damaged, or cannot be read as samples.
+        MissingShardError: If a file is not there.
+        DataError: If a file is damaged, or not of the kind.
     """
     if have is None:
         have = map_shards(shards, lambda i: not anew and shards[i].has_index(kind))
@@ -96,7 +96,7 @@ def _build_many(
     executor: Executor | None,
     progress: bool | ProgressFn | None,
 ) -> list[str]:
-    """Make and keep the indexes of very many local files; see ``build``."""
+    """Build the indexes of very many local files, and keep them in catalogs; see ``build``."""
     roots = {one.root: one for _, one in due if isinstance(one, LocalShard)}
     found: dict[Path, list[ShardIndex]] = {root: [] for root in roots}
     count = size = 0
@@ -147,17 +147,17 @@ def _index_some(
 def map_shards(
     shards: Sequence[Shard], function: Callable[[int], Given], numbers: range | None = None
 ) -> list[Given]:
-    """Return a function's results for the numbers of shards; side by side where servers are asked.
+    """Return a function's results for shard numbers; in parallel if a server is involved.
 
     Args:
-        shards: All of them.
-        function: Called with numbers.
-        numbers: Of some of them; None: of all.
+        shards: All files.
+        function: Called with shard numbers.
+        numbers: The numbers; None: all.
     """
     numbers = range(len(shards)) if numbers is None else numbers
     if all(
         shards[number].here for number in numbers
-    ):  # threads need memory, and local files do not wait
+    ):  # threads take memory, and local files have no latency
         return [function(number) for number in numbers]
     return ForkSafeThreadPool(_AT_ONCE).map(function, numbers)
 
@@ -170,7 +170,7 @@ def _cancel(futures: Sequence[Any]) -> None:
 def build_one_index(
     dataset: str, number: int, shard: Shard, kind: FileKind
 ) -> tuple[str, int, int]:
-    """Make and keep the index of one shard; gives its folder, its samples and the shard's bytes."""
+    """Build the index of one file; return its folder, the number of sequences and of bytes."""
     place = DataLocation(dataset=dataset, shard=number, file=shard.name)
     content = shard.content(place, ahead=True)
     index = kind.make_index(content, shard.name, place, shard.neighbour)
@@ -178,7 +178,7 @@ def build_one_index(
 
 
 def compute_sha256(view: NDArray[np.uint8]) -> str:
-    """Return the sha256 of a shard."""
+    """Return the sha256 of a file."""
     made = hashlib.sha256()
     for at in range(0, len(view), _PIECE):
         made.update(view[at : at + _PIECE].data)
@@ -186,17 +186,17 @@ def compute_sha256(view: NDArray[np.uint8]) -> str:
 
 
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Where values begin, -1 where there are none, and their bytes."""
+"""Begins of values, -1 if a sequence has none, and their sizes in bytes."""
 
 
 def compute_checksums(
     view: NDArray[np.uint8], fields: Sequence[Places], using: str
 ) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
-    """Yield the checksums of all values, extension by extension, as ``FieldIndex`` has them.
+    """Yield the checksums of all values, field by field, as in ``FieldIndex``.
 
     Args:
-        view: The shard, uint8; read once for all.
-        fields: Per extension, where its values lie; none on one another.
+        view: The file, uint8; read once for all fields.
+        fields: Per field, its values, which must not overlap.
         using: The algorithm.
     """
     if not fields:
@@ -228,10 +228,10 @@ def compute_checksums(
 def _bounds(
     begins: NDArray[np.int64], sizes: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the edges of all blocks of values, with what lies between as one more piece each.
+    """Return the bounds of all blocks of values; each gap between values is one more piece.
 
     Returns:
-        int64 (pieces+1,), rising; and per value the number of its first piece.
+        int64 (pieces+1,), ascending; and per value the number of its first piece.
     """
     at = np.concatenate([[0], np.cumsum(counts + 1)]).astype(np.int64)
     bounds = np.repeat(begins, counts + 1) + CHECKSUM_BYTES * _within(counts + 1)
@@ -241,7 +241,7 @@ def _bounds(
 
 
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 0, 1, … for each of some runs, int64."""
+    """Return 0, 1, … for each count, concatenated, int64."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
@@ -249,12 +249,12 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def index_facts(
     dataset: str, shards: Sequence[Shard], made: Sequence[str], kind: FileKind
 ) -> dict[str, Any]:
-    """Return facts about the indexes of shards.
+    """Return facts about the indexes of files.
 
     Args:
         dataset: The location, for errors.
-        shards: The tar files; all have an index.
-        made: The folders of the indexes that were just made.
+        shards: The files, which all have an index.
+        made: The folders of the new indexes.
         kind: Of the files.
     """
     indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, kind))

@@ -1,4 +1,4 @@
-"""Shards that are brought whole, through the bounded cache, and stay open while there is room."""
+"""Remote shards that are downloaded as a whole, through the cache, and stay open meanwhile."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from seqdata.storage.indexed.shard_provider import OpenShard, ShardProvider, Sha
 from seqdata.storage.remote.open_shards import OpenShards
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
-_OPENERS = 4  # shards that are fetched at once
+_OPENERS = 4  # shards that are downloaded at once
 Hold = Callable[[int, Callable[[], None] | None], NDArray[np.uint8]]
-"""Gives the bytes of a shard; is given what lets go of others."""
+"""``hold(shard, release)`` returns the shard's bytes; ``release()`` closes other shards."""
 
 
 class CachedShards:
-    """The shards of a store, each fetched and opened when it is needed: a ``ShardProvider``.
+    """The shards of a store, downloaded and opened when they are needed: a ``ShardProvider``.
 
     Args:
-        made: What the store consists of.
-        room: Bytes that the cache holds.
-        hold: Gives the bytes of a shard.
-        others: Bring the shards that there is no room for.
+        made: The fields of the store.
+        room: Size of the cache in bytes.
+        hold: Returns the bytes of a shard.
+        others: Provides the shards that there is no room for.
     """
 
     __slots__ = ("_others", "_shelf")
@@ -52,9 +52,9 @@ class CachedShards:
         return sorted(found, key=lambda part: part.number)
 
     def expect(self, numbers: Iterable[int]) -> bool:
-        """Begin to fetch shards that will be asked for; see ``ShardProvider``."""
+        """Start to download the next shards; see ``ShardProvider``."""
         return self._shelf.expect(numbers)
 
 
 def _nothing() -> None:
-    """Let go of nothing: what is fetched ahead must find room as it is."""
+    """Release nothing: a download ahead needs free room."""

@@ -1,7 +1,6 @@
-"""Indexes of very many files, kept together: a file of its own for each would take longer to write.
+"""Catalogs: one file for the indexes of very many files, which is faster to write than one each.
 
-A catalog is an index whose sequences are those of many files, one behind another, with a table of
-the files.
+A catalog is an index of the concatenated sequences of many files, with a table of the files.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from seqdata.storage.indexed.shard_index import FieldIndex, Kind, ShardIndex, ch
 from seqdata.storage.indexed.shards import LocalShard, Shard
 
 MANY = 1024
-"""Local files of one location from which on their indexes are kept together."""
+"""Number of local files above which their indexes are kept in catalogs."""
 _NAME = "catalog-"
 _TABLE = ("names", "name_ends", "bytes", "counts", "sha256", "ends")
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogShard(LocalShard):
-    """One of many files of this machine.
+    """One of many local files.
 
     Attributes:
-        catalog: Name -> its index, of the files whose index is there.
+        catalog: Name -> its index, of the files that have one.
     """
 
     catalog: Mapping[str, ShardIndex] | None = None
@@ -48,18 +47,18 @@ class CatalogShard(LocalShard):
         return found if found is not None and found.kind == kind.identity else None
 
     def keep_index(self, index: ShardIndex) -> str:
-        """Keep its index; returns the folder."""
+        """Write its index; return the folder."""
         return str(write_catalog(self.root, [index]).parent)
 
 
 def has_many_files(shards: Sequence[Shard], kind: Kind) -> bool:
-    """Return whether indexes of files are kept together."""
+    """Return whether the indexes of files are kept in catalogs."""
     plain = all(type(one) in (LocalShard, CatalogShard) for one in shards)
     return len(shards) > MANY and plain and bool(kind.identity)
 
 
 def attach_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
-    """Return files that know their indexes in catalogs, where they are very many."""
+    """Return files with their indexes from catalogs, if there are very many."""
     if not has_many_files(shards, kind):
         return list(shards)
     catalogs: dict[Path, dict[str, ShardIndex]] = {}
@@ -73,7 +72,7 @@ def attach_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
 
 
 def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
-    """Return the indexes of files below a folder by name, the newest where there are several.
+    """Return the indexes of files below a folder by name, the newest of each.
 
     Raises:
         CorruptShardError: If a catalog is damaged.
@@ -87,15 +86,15 @@ def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
 
 
 def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = False) -> Path:
-    """Keep the indexes of files below a folder.
+    """Write a catalog of files below a folder.
 
     Args:
         root: The folder.
-        indexes: Of the files.
-        alone: Whether catalogs that are there are removed.
+        indexes: The indexes of the files.
+        alone: Whether existing catalogs are removed.
 
     Raises:
-        OSError: If they can be kept nowhere.
+        OSError: If no folder is writable.
     """
     digest = hashlib.sha256("\n".join(one.shard for one in indexes).encode()).hexdigest()[:16]
     number = len(_paths(root))
@@ -107,7 +106,7 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
     old = _paths(root)
     try:
         path = put_file(beside, content)
-    except OSError:  # the folder is somebody else's, or full
+    except OSError:  # the folder is not writable, or the disk is full
         path = put_file(cached, content)
     for one in old if alone else []:
         with suppress(OSError):
@@ -121,7 +120,7 @@ def _paths(root: Path) -> list[Path]:
 
 
 def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
-    """Return indexes by what their files hold: a catalog says it once for all of its files."""
+    """Return indexes grouped by their fields: a catalog stores these once for all of its files."""
     groups: dict[str, list[ShardIndex]] = {}
     for index in indexes:
         fields = [
@@ -134,7 +133,7 @@ def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
 
 
 def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
-    """Return the index of many files, all of one kind, which hold the same fields."""
+    """Return the catalog of many files of one kind with the same fields."""
     first = indexes[0]
     names = [one.shard.encode() for one in indexes]
     table: dict[str, NDArray[Any]] = {
@@ -156,7 +155,7 @@ def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
 def join_ids(
     indexes: Sequence[ShardIndex],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the ids of many files behind one another, and where each ends."""
+    """Return the concatenated ids of many files, and their offsets."""
     indexes = [add_ids(one) for one in indexes]
     sizes = np.concatenate([np.diff(one.key_ends) for one in indexes])
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
@@ -165,7 +164,7 @@ def join_ids(
 
 
 def add_ids(index: ShardIndex) -> ShardIndex:
-    """Return an index that keeps the ids of its sequences."""
+    """Return an index with the ids of its sequences."""
     if not index.is_numbered:
         return index
     raw = [index.id_of(number).encode() for number in range(len(index))]
@@ -175,7 +174,7 @@ def add_ids(index: ShardIndex) -> ShardIndex:
 
 
 def join_fields(parts: Sequence[FieldIndex]) -> FieldIndex:
-    """Return the values of one field of many files."""
+    """Return the concatenated index of one field of many files."""
     firsts = None
     if any(one.firsts is not None for one in parts):
         counts = np.concatenate(
@@ -209,7 +208,7 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     """Yield the index of each file of a catalog.
 
     Raises:
-        ValueError: If its table cannot be true.
+        ValueError: If its table is invalid.
     """
     table = catalog.table or {}
     check(set(table) == set(_TABLE), "table")
@@ -234,7 +233,7 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
 
 
 def slice_field(members: FieldIndex, first: int, stop: int) -> FieldIndex:
-    """Return the values of some neighbouring sequences."""
+    """Return the index of a field for a range of sequences."""
     sums, firsts = members.sums[first:stop], None
     if members.firsts is not None:
         firsts = members.firsts[first : stop + 1] - members.firsts[first]

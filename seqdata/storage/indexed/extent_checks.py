@@ -1,4 +1,4 @@
-"""What a format says of a file, compared with what can be true."""
+"""Validation of the ``FileIndex`` that a format returns."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def count_sequences(found: FileIndex, where: str) -> int:
     """Return how many sequences a file holds.
 
     Raises:
-        PluginError: If its fields do not agree.
+        PluginError: If its fields have different numbers of sequences.
     """
     counts = {name: len(one.begins) for name, one in found.fields.items()}
     if found.ids is not None:
         counts["ids"] = len(found.ids)
     if len(set(counts.values())) > 1:
         raise PluginError.at(
-            f"{where}: fields and ids must be of equally many sequences, but are of {counts}; tell "
-            "its author"
+            f"{where}: fields and ids must have the same number of sequences, but have {counts}. "
+            "Tell its author"
         )
     return next(iter(counts.values()))
 
 
 def check_extents(one: Extents, count: int, size: int, where: str) -> None:
-    """Refuse what a format says of a field if it cannot be true.
+    """Raise if the extents of a field are invalid.
 
     Raises:
-        PluginError: If it cannot.
+        PluginError: If they are.
     """
     begins, ends = np.asarray(one.begins), np.asarray(one.ends)
     try:
@@ -57,7 +57,7 @@ def check_extents(one: Extents, count: int, size: int, where: str) -> None:
     if outside.any():
         at = int(np.argmax(outside))
         raise _make_error(
-            where, f"extents must lie in the {size} bytes of the file",
+            where, f"extents must be inside of the {size} bytes of the file",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
     if not kind_of(Field(dtype)).is_array:
@@ -68,7 +68,7 @@ def check_extents(one: Extents, count: int, size: int, where: str) -> None:
         return
     width = np.dtype(one.dtype).itemsize * math.prod(one.shape)
     if not 0 < width < MAX_WIDTH:
-        raise _make_error(where, "`shape` must be of one number at least", one.shape)
+        raise _make_error(where, "`shape` must have at least one number", one.shape)
     if one.values is not None and (one.axis is not None or len(one.values) != count):
         raise _make_error(where, f"`values` must be ({count}, *shape), of `axis`=None", one.axis)
     if one.decoder is None and one.values is None:
@@ -91,17 +91,19 @@ def _check_sizes(one: Extents, sizes: NDArray[np.int64], width: int, where: str)
 
 
 def _make_error(where: str, must: str, found: object) -> PluginError:
-    return PluginError.at(f"{where}: {must}, but is {found!r}; tell its author")
+    return PluginError.at(f"{where}: {must}, but is {found!r}. Tell its author")
 
 
 def clamp_begins(one: Extents) -> NDArray[np.int64]:
-    """Return where values begin, int64; -1 where there are none and none are kept."""
+    """Return the begins of values, int64; -1 if a sequence has none and the index keeps none."""
     begins = np.array(one.begins, dtype=np.int64)
-    return begins if one.values is None else np.maximum(begins, 0)  # kept without any bytes
+    return (
+        begins if one.values is None else np.maximum(begins, 0)
+    )  # kept in the index without any bytes
 
 
 def value_sizes(one: Extents) -> NDArray[np.int64]:
-    """Return the bytes of values, int64."""
+    """Return the sizes of values in bytes, int64."""
     begins, ends = np.array(one.begins, dtype=np.int64), np.array(one.ends, dtype=np.int64)
     sizes: NDArray[np.int64] = np.where(begins < 0, 0, ends - begins)
     return sizes

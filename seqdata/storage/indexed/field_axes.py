@@ -1,4 +1,4 @@
-"""How long the sequences of each field are, and along which axes."""
+"""The axes of fields, and the lengths of sequences along them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class OpenedFiles:
-    """Files and their indexes.
+    """Open files and their indexes.
 
     Attributes:
-        location: Where they lie.
+        location: Their location.
         names: Of the files.
         indexes: Of each.
-        hold: Returns the bytes of a file, uint8, in which at least those of some values are there.
-        content: Of each, its bytes, uint8; None: they are asked for one by one.
+        hold: Returns the bytes of a file, uint8, in which at least the given extents are present.
+        content: The bytes of each file, uint8; None: files are opened on demand.
         verify: When checksums are compared: off, first_read or always.
-        ids: Of all sequences.
-        starts: File -> its first sequence; one more than files.
-        file_of: File -> its place.
-        mend: Looks whether the bytes of a file are a copy that is damaged, and mends it.
+        ids: The ids of all sequences.
+        starts: File -> its first sequence, with the total at the end.
+        file_of: File -> its location.
+        mend: Compares the local copy of a file with its source, and repairs it.
     """
 
     location: str
@@ -54,12 +54,12 @@ class OpenedFiles:
     mend: Callable[[int, NDArray[np.uint8]], bool]
 
     def place(self, shard: int, members: FieldIndex, name: str, at: int | None) -> DataLocation:
-        """Return the place of a value, for an error; of the first that is there if ``at`` is None.
+        """Return the location of a value for an error; of the first one if ``at`` is None.
 
         Args:
             shard: Number of the file.
-            members: The values of the field in it.
-            name: Of the field.
+            members: The index of the field in it.
+            name: Name of the field.
             at: Number of the sequence in the file.
         """
         if at is None:
@@ -70,7 +70,7 @@ class OpenedFiles:
         return replace(self.file_of(shard), sequence=number, key=key, field=name, offset=offset)
 
     def place_of(self, number: int, member: str, name: str) -> DataLocation:
-        """Return the place of a sequence's value, for an error."""
+        """Return the location of a sequence's value for an error."""
         shard = int(np.searchsorted(np.array(self.starts), number, side="right")) - 1
         members = self.indexes[shard].members[member]
         return self.place(shard, members, name, number - self.starts[shard])
@@ -82,16 +82,16 @@ def assign_axes(
     counted: Mapping[str, NDArray[np.int64]],
     layout: ShardLayout,
 ) -> tuple[dict[str, Field], dict[str, NDArray[np.int64]]]:
-    """Return fields with their axes, and the lengths along each.
+    """Return fields with their axes, and the lengths along each axis.
 
-    Fields as long as the first one run on ``time``, one of other lengths on an axis of its own.
+    Fields with the lengths of the first one run along ``time``, others along axes of their own.
 
     Raises:
-        DecodeError: If fields whose axis was named do not go together.
+        DecodeError: If fields with the same named axis have different lengths.
     """
     fields: dict[str, Field] = {}
     lengths_of: dict[str, NDArray[np.int64]] = {}
-    for one in sorted(wanted, key=lambda one: not one.is_named):  # what was said comes first
+    for one in sorted(wanted, key=lambda one: not one.is_named):  # named axes come first
         fields[one.name] = one.field
         if one.field.axis is None:
             if one.how == "place":
@@ -106,8 +106,8 @@ def assign_axes(
             number = int(other[0])
             raise layout.locate(number, one.name).make_error(
                 DecodeError,
-                f"has {lengths[number]} timesteps, must have {lengths_of[axis][number]} as another "
-                f"field along axis {axis!r}; give it an axis of its own in `schema`",
+                f"must have {lengths_of[axis][number]} timesteps as another field along axis "
+                f"{axis!r}, but has {lengths[number]}. Give it an axis of its own in `schema`",
                 expected=int(lengths_of[axis][number]), found=int(lengths[number]),
             )  # fmt: skip
         if len(other):
@@ -127,7 +127,7 @@ def _axis_name(name: str, taken: Mapping[str, object]) -> str:
 
 
 def _check_one_each(opened: OpenedFiles, one: IndexedField) -> None:
-    """Refuse arrays of a value per sequence that are not all of its size."""
+    """Raise if the values of a field without an axis differ in size."""
     width = field_width(one.field)
     for i, index in enumerate(opened.indexes):
         members = index.members.get(one.member)
@@ -138,7 +138,7 @@ def _check_one_each(opened: OpenedFiles, one: IndexedField) -> None:
             at = int(bad[0])
             raise opened.place(i, members, one.name, at).make_error(
                 DecodeError,
-                f"has {members.sizes[at]} bytes, must have {width} for {one.field.dtype} "
-                f"{list(one.field.shape)} per sequence; correct `schema`",
+                f"must have {width} bytes for {one.field.dtype} {list(one.field.shape)} per "
+                f"sequence, but has {members.sizes[at]}. Correct `schema`",
                 expected=width, found=int(members.sizes[at]),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the author of a format writes: where the values of each sequence lie in a file."""
+"""The interface for authors of formats: extents of the values of each sequence in a file."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 Decoder = Callable[[bytes], NDArray[Any]]
-"""The bytes of one sequence's value -> (timesteps, *shape), or shape where there is no axis."""
+"""The bytes of one sequence's value -> (timesteps, *shape), or shape if there is no axis."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extents:
-    """Where the values of one field lie in one file.
+    """The extents of one field in one file.
 
     Attributes:
-        begins: int64 (n,), the first byte of each sequence's values; -1: it has none.
+        begins: int64 (n,), the first byte of each sequence's values; -1 if it has none.
         ends: int64 (n,), one past the last.
         dtype: As stored, byte order included: ``"<f4"``; or ``"str"``, ``"bytes"``. Of decoded
-            values: what the decoder returns.
-        shape: Of one timestep, or of the whole value where there is no axis.
-        axis: The timeline that it runs along; None: one value per sequence.
-        decoder: None: raw values, which are read in place. Else what turns the bytes of one
-            sequence into an array: a method of the format whose name begins with ``decode``.
-        lengths: int64 (n,), timesteps; None: they follow from the extents, and of decoded values
-            they are counted once, by decoding.
-        values: (n, *shape), small values that the index keeps, of fields without an axis. They are
-            returned only after the checksum of the bytes was compared.
+            values: the dtype that the decoder returns.
+        shape: Shape of one timestep, or of the whole value if there is no axis.
+        axis: The axis that it runs along; None: one value per sequence.
+        decoder: None: raw values, which are read in place. Otherwise a method of the format that
+            turns the bytes of one sequence into an array; its name must begin with ``decode``.
+        lengths: int64 (n,), timesteps; None: they follow from the extents; of decoded values they
+            are counted once, by decoding.
+        values: (n, *shape), small decoded values to keep in the index, for fields without an axis.
+            They are returned only after the checksum of the bytes was compared.
     """
 
     begins: NDArray[np.int64]
@@ -44,11 +44,11 @@ class Extents:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileIndex:
-    """What one file holds.
+    """The content of one file.
 
     Attributes:
-        fields: Name -> where its values lie; of all sequences, in the same order.
-        ids: Of the sequences; None: the file's name, with a number where it holds several.
+        fields: Name -> extents of its values, for all sequences in the same order.
+        ids: The ids of the sequences; None: the file's name, with a number if it holds several.
     """
 
     fields: Mapping[str, Extents]
@@ -56,7 +56,7 @@ class FileIndex:
 
 
 class RandomAccessFile(Protocol):
-    """A file that is being indexed, wherever it lies."""
+    """A file that is being indexed, local or remote."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class RandomAccessFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
         ...
 
     def read(self, first: int, stop: int) -> bytes:
@@ -83,21 +83,21 @@ class RandomAccessFile(Protocol):
 
 @runtime_checkable
 class FileFormat(Protocol):
-    """A format of files: all that most backends write. It goes through pickle.
+    """A format of files: all that most backends write. It must be picklable.
 
-    What it is made with (the fields of a dataclass) tells its indexes from those of another; a
-    changed ``version`` makes them again.
+    Its options (the fields of a dataclass) are stored in its indexes: other options, or another
+    ``version``, rebuild them.
     """
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What names of such files end with, in small letters."""
+        """The suffixes of such files, in lower case."""
         ...
 
     def index(self, file: RandomAccessFile) -> FileIndex:
-        """Return where everything lies in a file.
+        """Return the index of a file.
 
         Raises:
-            DataError: If it is damaged or not of this format; ``ValueError`` becomes one.
+            DataError: If it is damaged or not of this format; a ``ValueError`` is turned into one.
         """
         ...

@@ -1,4 +1,4 @@
-"""Whether a file is the one that was indexed, as far as its size and both ends tell."""
+"""A cheap identity check of a file against its index: size, first and last bytes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def get_checked_content(
     kind: FileKind,
     release: Callable[[], None] | None,
 ) -> NDArray[np.uint8]:
-    """Return the bytes of a file that is the one that was indexed.
+    """Return the bytes of a file after checking that it is the one that was indexed.
 
     Args:
         shard: The file.
-        index: What it must be.
-        place: Its place, for errors.
-        kind: Of the file.
-        release: Closes other files, where there is no room.
+        index: Its index.
+        place: Its location, for errors.
+        kind: Its kind.
+        release: Closes other files if there is no room.
 
     Raises:
-        CorruptShardError: If it has another size.
-        FingerprintMismatch: If it is another one.
+        CorruptShardError: If its size differs.
+        FingerprintMismatch: If it is another file.
     """
     whole = replace(place, offset=0, length=index.bytes)
     content = shard.content(whole, index, release=release)
@@ -59,17 +59,17 @@ def _check(
 
 
 def check_size(size: int, index: ShardIndex, place: DataLocation) -> None:
-    """Refuse a file of another size.
+    """Raise if the size of a file differs.
 
     Raises:
-        CorruptShardError: If it has one.
+        CorruptShardError: If it does.
     """
     if size != index.bytes:
         shorter, longer = sorted((size, index.bytes))
         raise replace(place, offset=shorter, length=longer - shorter).make_error(
             CorruptShardError,
-            f"has {size} bytes, must have {index.bytes} as when it was indexed; restore it, or, if "
-            "it was written anew, make its index anew with --repair-index",
+            f"must have {index.bytes} bytes as when it was indexed, but has {size}. Restore it, "
+            "or, if it was written again, rebuild its index with --repair-index",
             expected=index.bytes, found=size,
         )  # fmt: skip
 
@@ -77,11 +77,11 @@ def check_size(size: int, index: ShardIndex, place: DataLocation) -> None:
 def check_ends(
     first: bytes, last: bytes, index: ShardIndex, place: DataLocation, kind: FileKind
 ) -> None:
-    """Refuse a file whose first or last bytes are others.
+    """Raise if the first or last bytes of a file differ.
 
     Raises:
-        CorruptShardError: If they can be of no such file.
-        FingerprintMismatch: If they are another one's.
+        CorruptShardError: If they cannot be of such a file.
+        FingerprintMismatch: If they are of another file.
     """
     found = hashlib.sha256(first + last).hexdigest()
     if found == index.ends:
@@ -90,15 +90,15 @@ def check_ends(
         if not kind.is_header(block):
             raise replace(place, offset=at, length=ENDS).make_error(
                 CorruptShardError,
-                "is no header of a tar file or a damaged one, must be the one that was "
-                "indexed; restore the shard, or, if it was written anew, make its index anew "
-                "with --repair-index",
+                "must be the header that was indexed, but is not a valid header of this kind of "
+                "file. Restore the file, or, if it was written again, rebuild its index with "
+                "--repair-index",
                 expected=index.ends, found=found,
             )  # fmt: skip
     raise replace(place, offset=index.last, length=ENDS).make_error(
         FingerprintMismatch,
-        f"has first and last bytes of digest {found[:16]}, must be {index.ends[:16]} as when "
-        "it was indexed; it is another shard: restore it, or make its index anew with "
+        f"must have first and last bytes of digest {index.ends[:16]} as when it was indexed, but "
+        f"has {found[:16]}: it is another file. Restore it, or rebuild its index with "
         "--repair-index",
         expected=index.ends, found=found,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the engine asks of a kind of files: which they are, their index, and the fields in it."""
+"""The interface of a kind of files to the engine: suffixes, indexing and fields."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class IndexedField:
 
     Attributes:
         name: Of the field.
-        member: What indexes call its values; several fields may be decoded from the same.
+        member: Name of its values in indexes; several fields may be decoded from the same values.
         field: What it holds.
-        how: ``place``: the bytes as they lie; ``text``: the same, as ``str`` or ``bytes``;
-            ``values``: from the index, where the bytes are as they were; ``decode``: decoded.
+        how: ``place``: numbers in place; ``text``: ``str`` or ``bytes`` in place; ``values``: from
+            the index, if the bytes are unchanged; ``decode``: by a decoder.
         lengths: int64 (sequences,), timesteps of each; None: there is no axis, or they are counted
             by decoding.
-        decode: What decodes.
-        is_named: Whether somebody said its axis; else it may get one of its own.
-        advice: What to do about bytes that are not UTF-8.
+        decode: The decoder.
+        is_named: Whether its axis was given; otherwise it may get one of its own.
+        advice: The remedy for bytes that are not UTF-8.
     """
 
     name: str
@@ -48,31 +48,31 @@ class IndexedField:
 
 
 class FileKind(Kind, Protocol):
-    """A kind of files that are read by indexes; goes through pickle."""
+    """A kind of files that are read by indexes; must be picklable."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What names of such files end with."""
+        """The suffixes of such files."""
         ...
 
     @property
     def packed(self) -> tuple[str, ...]:
-        """What names of compressed ones end with, which cannot be read in place."""
+        """The suffixes of compressed files, which cannot be read in place."""
         ...
 
     @property
     def is_nested(self) -> bool:
-        """Whether folders below a folder are looked through, too."""
+        """Whether folders are searched recursively."""
         ...
 
     @property
     def item(self) -> str:
-        """What they must hold, for the message about files that hold nothing."""
+        """The required content, for the message about files without any."""
         ...
 
     @property
     def needs_command(self) -> bool:
-        """Whether indexes are made only where somebody asks for them."""
+        """Whether indexes are built only on request."""
         ...
 
     def make_index(
@@ -96,11 +96,11 @@ class FileKind(Kind, Protocol):
         ...
 
     def is_header(self, block: bytes) -> bool:
-        """Return whether bytes at a place that was noted may be of such a file at all."""
+        """Return whether bytes at a recorded offset may be a header of such a file."""
         ...
 
     def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
-        """Look at the structure of a file of which the digest is another.
+        """Check the structure of a file with another digest.
 
         Raises:
             DataError: If it is damaged.
@@ -111,6 +111,6 @@ class FileKind(Kind, Protocol):
         """Return the fields of files.
 
         Raises:
-            DataError: If files hold different things.
+            DataError: If files have different fields.
         """
         ...

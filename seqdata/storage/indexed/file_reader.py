@@ -1,4 +1,4 @@
-"""Files as their formats see them while they are indexed."""
+"""The files that a format reads while it indexes them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FileReader:
         name: Its path below the folder that was opened.
         content: Its bytes, uint8.
         place: Its place, for errors.
-        neighbour: Returns the bytes of a file next to it; None: there is none.
-        siblings: Those that were asked for, by path.
+        neighbour: Returns the bytes of a file next to it; None: it has no neighbours.
+        siblings: The siblings that were read, by path.
     """
 
     name: str
@@ -33,14 +33,14 @@ class FileReader:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
         return len(self.content)
 
     def read(self, first: int, stop: int) -> bytes:
         """Return the bytes from ``first`` up to ``stop``, or to the end of the file.
 
         Raises:
-            ValueError: If ``first`` is negative or lies behind ``stop``.
+            ValueError: If ``first`` is negative or greater than ``stop``.
         """
         if not 0 <= first <= stop:
             raise ValueError(f"read({first}, {stop}): must be 0 <= first <= stop")
@@ -56,18 +56,16 @@ class FileReader:
         path = f"{folder}/{name}" if folder else name
         place = replace(self.place, file=path, file_kind=f"sibling of {self.name}", shard=None)
         if self.neighbour is None or "/" in name or name.startswith("."):
-            raise place.make_error(
-                MissingShardError, "is not there, must be next to it; restore it"
-            )
+            raise place.make_error(MissingShardError, "is not there. Restore it")
         content = self.siblings[path] = self.neighbour(path, place)
         return FileReader(path, content, place, self.neighbour, self.siblings)
 
 
 def sibling_facts(file: FileReader) -> dict[str, tuple[int, str]]:
-    """Return the bytes and the digest of both ends of the siblings that were asked for."""
+    """Return the sizes and the digests of both ends of the siblings that were read."""
     return {name: file_facts(content) for name, content in file.siblings.items()}
 
 
 def file_facts(content: NDArray[np.uint8]) -> tuple[int, str]:
-    """Return by what a sibling is told from another: its bytes, and the digest of both ends."""
+    """Return the facts that identify a sibling: its size, and the digest of both ends."""
     return len(content), digest_ends(content, max(0, len(content) - 512))

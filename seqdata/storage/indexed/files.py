@@ -1,6 +1,6 @@
-"""The files of a data set: their sizes and bytes, wherever they lie.
+"""Reading of local files of a data set.
 
-All that is read of a local file goes through here.
+Every local file is read through this module.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from seqdata.storage.local_files import describe_limit
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 _SMALL = 1 << 20
 MAX_SMALL = 1 << 30
-"""Bytes of an index, or of the list of a folder's shards: these are read as a whole."""
+"""Maximum bytes of an index or of a list of shards, which are read as a whole."""
 
 
 def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:
-    """Return the bytes of a shard, uint8, mapped for reading.
+    """Return the bytes of a file, uint8, mapped for reading.
 
     Args:
         path: The shard.
         place: Its place, for errors.
-        ahead: Whether all of it will be read soon.
+        ahead: Whether to read it into memory ahead.
 
     Raises:
         MissingShardError: If it is not there.
-        DataError: If it cannot be read, or is no ordinary file.
+        DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, place) as (descriptor, size):
         try:
@@ -45,7 +45,7 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
         except OSError as error:
             raise place.make_error(
                 DataError,
-                f"cannot be mapped ({error.strerror}), must be; raise {describe_limit(error)}",
+                f"cannot be mapped ({error.strerror}). Raise {describe_limit(error)}",
             ) from error
     if ahead and size:
         get_kernel().populate(mapping, 0, size)
@@ -53,11 +53,11 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
 
 
 def read_or_map(path: Path, place: DataLocation) -> NDArray[np.uint8]:
-    """Return the bytes of a file: read where it is small, which is faster, else mapped.
+    """Return the bytes of a file: read if it is small, which is faster, otherwise mapped.
 
     Raises:
         MissingShardError: If it is not there.
-        DataError: If it cannot be read, or is no ordinary file.
+        DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, place) as (descriptor, size):
         if size <= _SMALL:
@@ -66,7 +66,7 @@ def read_or_map(path: Path, place: DataLocation) -> NDArray[np.uint8]:
 
 
 def read_small_file(path: Path, place: DataLocation) -> bytes:
-    """Give the bytes of a small file.
+    """Return the bytes of a small file.
 
     Args:
         path: The file.
@@ -84,7 +84,7 @@ def read_small_file(path: Path, place: DataLocation) -> bytes:
 
 
 def check_small(size: int, place: DataLocation) -> None:
-    """Refuse a file that is read as a whole and is too large for that.
+    """Raise if a file is too large to be read as a whole.
 
     Raises:
         LimitError: If it has more than ``MAX_SMALL`` bytes.
@@ -94,7 +94,7 @@ def check_small(size: int, place: DataLocation) -> None:
 
 
 def list_folder(folder: Path) -> list[str]:
-    """Return the names in a folder, in order.
+    """Return the names in a folder, sorted.
 
     Raises:
         DataError: If it cannot be read.
@@ -106,7 +106,7 @@ def list_folder(folder: Path) -> list[str]:
 
 
 def check_exists(path: Path, place: DataLocation) -> None:
-    """Refuse a file that is not there.
+    """Raise if a file is not there.
 
     Raises:
         MissingShardError: If it is not.
@@ -119,31 +119,29 @@ def check_exists(path: Path, place: DataLocation) -> None:
 
 
 def join_names(names: tuple[str, ...]) -> str:
-    """Return names as they stand in a message: ``'.a' or '.b'``."""
+    """Return names for a message: ``'.a' or '.b'``."""
     return " or ".join(map(repr, names))
 
 
 def _missing(place: DataLocation) -> MissingShardError:
-    return place.make_error(
-        MissingShardError, "is not there, must be; restore it or check the location"
-    )
+    return place.make_error(MissingShardError, "is not there. Restore it, or check the location")
 
 
 def _unreadable(place: DataLocation, error: OSError) -> DataError:
     few = error.errno in (errno.EMFILE, errno.ENFILE)
-    remedy = f"raise {describe_limit(error)}" if few else "check its rights"
+    remedy = f"Raise {describe_limit(error)}" if few else "Check its permissions"
     return place.make_error(
-        DataError, f"cannot be opened ({error.strerror}), must be readable; {remedy}"
+        DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
     )
 
 
 @contextmanager
 def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
-    """Open an ordinary file for reading: yields (descriptor, bytes) and closes it at the end.
+    """Open an ordinary file for reading: yield (descriptor, size) and close it at the end.
 
     Raises:
         MissingShardError: If it is not there.
-        DataError: If it cannot be read, or is no ordinary file.
+        DataError: If it cannot be read, or is not an ordinary file.
     """
     try:
         descriptor = os.open(path, _OPEN)
@@ -155,7 +153,7 @@ def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise place.make_error(
-                DataError, "is no ordinary file, must be one; check the location"
+                DataError, "must be an ordinary file, but is not. Check the location"
             )
         yield descriptor, status.st_size
     finally:

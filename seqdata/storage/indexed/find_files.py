@@ -1,4 +1,4 @@
-"""From a location to the files that it means: a file, a folder, a glob, a list, braces, URLs."""
+"""The files at a location: a file, a folder, a glob, a list, braces, or URLs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from seqdata.storage.writing.writer_lock import STAGING_PREFIX
 Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 JOINED = "::"
 MAX_SHARDS = 1 << 20
-_MANY = 1024  # URLs that are asked for without a first look
+_MANY = 1024  # URLs that are requested without probing the first one
 
 
 def format_location(location: Location, kind: FileKind) -> str:
-    """Return a location as one text, which means the same again, from any folder.
+    """Return a location as one text that is valid in any working directory.
 
     Raises:
-        ConfigError: If it is no path and no list of them.
+        ConfigError: If it is not a path or a list of paths.
     """
     if isinstance(location, str | os.PathLike):
         return JOINED.join(map(_from_root, os.fspath(location).split(JOINED)))
     parts = list(location) if isinstance(location, Sequence) else []
     if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
         raise ConfigError(
-            f"{kind.name}: location is {location!r}, must be a path or a list of paths of files"
+            f"{kind.name}: location must be a path or a list of paths of files, but is {location!r}"
         )
     return JOINED.join(_from_root(os.fspath(part)) for part in parts)
 
 
 def _from_root(part: str) -> str:
-    """Return a path with the folder that it is relative to; a URL or program as it is."""
+    """Return an absolute path; a URL or program unchanged."""
     if not part or "://" in part or _is_program(part):
         return part
     if part.startswith("{"):  # the folder may be in the braces
@@ -65,29 +65,28 @@ def _is_program(part: str) -> bool:
 def find_shards(
     location: str, kind: FileKind, remote: Remote | None = None, *, there: bool = False
 ) -> list[Shard]:
-    """Return the files that a location means, in its order; of a folder by name.
+    """Return the files at a location, in its order; those of a folder sorted by name.
 
     Args:
         location: A file, a folder, a glob, braces (``x-{000..017}.tar``), or several, joined by
             ``::``; paths or URLs.
         kind: Of the files.
-        remote: How URLs are read; None: through the cache.
-        there: Whether to refuse a local file that is not there, and braces of very many URLs
-            whose first is not: before all the others are looked for.
+        remote: The options for URLs; None: through the cache.
+        there: Whether to raise early if a local file, or the first of very many URLs, is not there.
 
     Raises:
-        ConfigError: If it means none, or one of them twice.
+        ConfigError: If there are none, or a file is named twice.
         UnsafeContentError: If it would run a program.
-        IncompleteDatasetError: If a folder's writing was never finished.
-        MissingShardError: If there is an index in a folder, but not its file.
+        IncompleteDatasetError: If writing to a folder was not finished.
+        MissingShardError: If a folder has an index, but not its file.
         CorruptShardError: If the list of a folder's files is damaged.
     """
     found: list[Shard] = []
     parts = location.split(JOINED)
-    for part in filter(_is_program, parts):  # before any of them is looked for
+    for part in filter(_is_program, parts):  # before any file is accessed
         raise UnsafeContentError(
-            f"{kind.name}: {part!r} would run a program, must be a path; run it yourself and open "
-            "the file that it makes"
+            f"{kind.name}: location must be a path, but {part!r} would run a program. Run it "
+            "yourself and open the file that it writes"
         )
     for part in parts:
         probed = not (there and "{" in part and count_expansions(part) > _MANY)
@@ -113,7 +112,8 @@ def find_shards(
     for shard in found:
         if (shard.folder, shard.name) in seen:
             raise ConfigError(
-                f"{kind.name}: {redact_url(location)!r} names {shard.name} twice, must name it once"
+                f"{kind.name}: location must name each file once, but {redact_url(location)!r} "
+                f"names {shard.name} twice"
             )
         seen.add((shard.folder, shard.name))
     return found
@@ -123,13 +123,13 @@ def _refuse_packed(one: str, kind: FileKind) -> None:
     name = redact_url(one)
     if name.endswith(kind.packed):
         raise ConfigError(
-            f"{name.rpartition('/')[2]}: is compressed, must be a plain {kind.suffixes[0][1:]} "
-            "file, of which parts can be read; unpack it once, e.g. with gunzip"
+            f"{name.rpartition('/')[2]}: must be a plain {kind.suffixes[0][1:]} file, of which "
+            "parts can be read, but is compressed. Unpack it once, e.g. with gunzip"
         )
 
 
 def _local(path: Path, kind: FileKind) -> list[LocalShard]:
-    """Return the local files that a path means, which may be a glob."""
+    """Return the local files of a path, which may be a glob."""
     if path.is_dir():
         return _in_folder(path, kind)
     if path.exists() or not glob.has_magic(str(path)):
@@ -145,26 +145,26 @@ def _local(path: Path, kind: FileKind) -> list[LocalShard]:
 
 
 def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
-    """Yield what braces mean, one by one: they may mean very many."""
+    """Yield the expansions of braces one by one: there may be very many."""
     if "{" not in part:
         yield part
         return
     if count_expansions(part) > MAX_SHARDS:
         raise ConfigError(
-            f"{kind}: {redact_url(location)!r} means more than {MAX_SHARDS} shards, must mean at "
-            "most so many; check the braces"
+            f"{kind}: location must name at most {MAX_SHARDS} files, but {redact_url(location)!r} "
+            "names more. Check the braces"
         )
     try:
         yield from expand_braces(part)
     except ValueError as error:  # unbalanced
         raise ConfigError(
-            f"{kind}: {redact_url(location)!r} has braces without their ends, must have both; e.g. "
-            "'x-{000..017}.tar'"
+            f"{kind}: location must have balanced braces, as in 'x-{{000..017}}{{.tar,.bin}}', "
+            f"but is {redact_url(location)!r}"
         ) from error
 
 
 def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
-    """Return files with what the lists of their folders say of them."""
+    """Return files with their entries in the lists of their folders."""
     lists: dict[str, Mapping[str, ListedShard]] = {}
     made = []
     for shard in shards:
@@ -182,7 +182,7 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
     if begun and not (folder / INDEX_FOLDER / SHARD_LIST).is_file():
         raise DataLocation(dataset=str(folder), file=SHARD_LIST).make_error(
             IncompleteDatasetError,
-            "was never finished writing, must be; the same call goes on with it, or remove the "
+            "was not finished writing. Repeat the same call, which resumes it, or remove the "
             "folder '.seqdata-tmp-…' in it",
         )
     names = list(_below(folder)) if kind.is_nested else names
@@ -201,16 +201,16 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
         for name in shards.keys() - set(due):
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 FingerprintMismatch,
-                "is in the folder but not in the list of its shards, must be in both; move it to "
-                "a folder of its own",
+                "must be in the list of the folder's shards, but is not. Move it to a folder of "
+                "its own",
             )
-        return [LocalShard(folder, name) for name in due]  # one that is gone is told at opening
+        return [LocalShard(folder, name) for name in due]  # a missing one is an error at opening
     _refuse_gone(folder, shards, kind)
     return list(shards.values())
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """Yield the paths of all files below a folder, in order; what is hidden is left out."""
+    """Yield the paths of all files below a folder, sorted; hidden ones are left out."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != INDEX_FOLDER)
         inside = os.path.relpath(root, folder)
@@ -220,7 +220,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind) -> None:
-    """Refuse a folder in which there is an index of a file that is gone."""
+    """Raise if a folder has an index of a missing file."""
     indexes = _below(folder / INDEX_FOLDER)
     for name in (one.removesuffix(INDEX_SUFFIX) for one in indexes if one.endswith(INDEX_SUFFIX)):
         if name not in shards and name.lower().endswith(kind.suffixes):

@@ -42,19 +42,19 @@ class FormatKind:
     """A ``FileFormat`` as a ``FileKind``.
 
     Attributes:
-        format: The user's.
+        format: The user's format.
     """
 
     format: FileFormat
 
     @property
     def name(self) -> str:
-        """What messages call it: its class, in small letters."""
+        """Its name in messages: its class, in lower case."""
         return type(self.format).__name__.lower()
 
     @functools.cached_property
     def identity(self) -> str:
-        """The class, what it was made with, and its version."""
+        """The class, its options, and its version."""
         kind = type(self.format)
         mine: Any = self.format
         known = dataclasses.fields(mine) if dataclasses.is_dataclass(mine) else ()
@@ -66,29 +66,29 @@ class FormatKind:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What names of such files end with."""
+        """The suffixes of such files."""
         return tuple(self.format.suffixes)
 
     @property
     def packed(self) -> tuple[str, ...]:
-        """What names of compressed ones end with."""
+        """The suffixes of compressed files."""
         ends = (".gz", ".bz2", ".xz", ".zst", ".lz4")
         return tuple(suffix + end for suffix in self.suffixes for end in ends)
 
     @property
     def is_nested(self) -> bool:
-        """Folders below a folder are looked through, too."""
+        """True: folders are searched recursively."""
         return True
 
     @property
     def needs_command(self) -> bool:
-        """Indexes are made when files are opened."""
+        """False: indexes are built when files are opened."""
         return False
 
     @property
     def item(self) -> str:
-        """What files must hold."""
-        return "sequence, must hold one at least"
+        """The required content of files."""
+        return "sequence"
 
     def make_index(
         self,
@@ -101,7 +101,7 @@ class FormatKind:
 
         Raises:
             DataError: If the file is damaged, or not of the format.
-            PluginError: If what the format says of it cannot be true.
+            PluginError: If the format returns an invalid index.
         """
         file = FileReader(name, content, place, neighbour)
         found = self._asked(file, place)
@@ -132,10 +132,10 @@ class FormatKind:
         )  # fmt: skip
 
     def check(self, index: ShardIndex) -> None:
-        """Look at what an index that was read says of fields.
+        """Check the fields of an index that was read.
 
         Raises:
-            ValueError: If it cannot be true.
+            ValueError: If they are invalid.
         """
         for members in index.members.values():
             check(len(members.heads) == 1 and members.codes is None, "fields")
@@ -146,16 +146,16 @@ class FormatKind:
             check(lengths is None or bool((lengths >= 0).all()), "lengths")
 
     def is_header(self, block: bytes) -> bool:
-        """Any bytes may be of such a file."""
+        """Return True: any bytes may be of such a file."""
         del block
         return True
 
     def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
-        """Nothing more is known of its structure than its index says."""
+        """Do nothing: its structure is not known beyond its index."""
         del content, place
 
     def fields(self, opened: OpenedFiles) -> Sequence[IndexedField]:
-        """Return the fields of files, which must be alike in all of them.
+        """Return the fields of files, which must be the same in all of them.
 
         Raises:
             DecodeError: If they are not.
@@ -173,16 +173,16 @@ class FormatKind:
             found = self.format.index(file)
         except SeqDataError:
             raise
-        except Exception as error:  # a format is the user's code, and so is what it raises
+        except Exception as error:  # a format is the user's code and may raise anything
             raise place.make_error(
                 CorruptShardError,
-                f"cannot be read by {type(self.format).__name__} ({type(error).__name__}: {error})"
-                ", must be a whole file of its format; restore it",
+                "must be a complete file of its format, but cannot be read by "
+                f"{type(self.format).__name__} ({type(error).__name__}: {error}). Restore it",
             ) from error
         if not isinstance(found, FileIndex) or not found.fields:
             raise PluginError.at(
-                f"{self._where(file.name)}: must return a FileIndex with a field at least, but "
-                f"returned a {type(found).__name__}; tell its author"
+                f"{self._where(file.name)}: must return a FileIndex with at least one field, but "
+                f"returned a {type(found).__name__}. Tell its author"
             )
         return found
 
@@ -193,13 +193,13 @@ class FormatKind:
         }  # fmt: skip
 
     def _name_of(self, decoder: object, where: str) -> str:
-        """Return the name under which the format has a decoder, so that an index can keep it."""
+        """Return the name of a decoder in the format, so that an index can store it."""
         for name in dir(self.format):
             if name.startswith(_DECODER) and getattr(self.format, name) == decoder:
                 return name
         raise PluginError.at(
             f"{where}: `decoder` must be a method of the format whose name begins with 'decode', "
-            f"but is {decoder!r}; tell its author"
+            f"but is {decoder!r}. Tell its author"
         )
 
     def _field(self, opened: OpenedFiles, name: str, members: FieldIndex) -> IndexedField:
@@ -218,7 +218,7 @@ class FormatKind:
         )  # fmt: skip
 
     def _decode(self, heads: Sequence[Mapping[str, Any]], field: Field) -> Decode:
-        """Return what decodes values, by what the index of each file says."""
+        """Return the decoder of a field, by the index of each file."""
 
         def decode(
             raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation
@@ -232,20 +232,20 @@ class FormatKind:
                 found = np.asarray(getattr(self.format, name)(raw.tobytes()))
             except SeqDataError:
                 raise
-            except Exception as error:  # a decoder is the user's code, and so is what it raises
+            except Exception as error:  # a decoder is the user's code and may raise anything
                 raise place.make_error(
                     DecodeError,
                     f"cannot be decoded by {type(self.format).__name__}.{name} "
-                    f"({type(error).__name__}: {error}), must be; restore the file",
+                    f"({type(error).__name__}: {error}). Restore the file",
                 ) from error
             if field.axis is None:
                 found = found[None]
             if found.dtype != np.dtype(field.dtype) or found.shape[1:] != field.shape:
                 raise place.make_error(
                     DecodeError,
-                    f"is decoded by {type(self.format).__name__}.{name} to {found.dtype} "
-                    f"{list(found.shape[1:])}, must be {field.dtype} {list(field.shape)} per "
-                    "timestep; tell its author",
+                    f"must be decoded by {type(self.format).__name__}.{name} to {field.dtype} "
+                    f"{list(field.shape)} per timestep, but is {found.dtype} "
+                    f"{list(found.shape[1:])}. Tell its author",
                 )
             return np.ascontiguousarray(found)
 
@@ -277,9 +277,9 @@ def _are_alike(heads: Sequence[Mapping[str, Any]]) -> bool:
 def _lengths(
     opened: OpenedFiles, name: str, heads: Sequence[Mapping[str, Any]]
 ) -> NDArray[np.int64] | None:
-    """Return the timesteps that indexes tell, or sizes; None: some are known by decoding alone."""
+    """Return the timesteps by indexes or sizes; None if some are known only by decoding."""
     lengths: list[NDArray[np.int64]] = []
-    width = _width(heads[0])  # files of one field are of one shape and size of number
+    width = _width(heads[0])  # a field has one shape and one itemsize in all files
     for index, head in zip(opened.indexes, heads, strict=True):
         members = index.members[name]
         if members.numbers is not None:
@@ -294,7 +294,7 @@ def _lengths(
 def _sums(
     content: NDArray[np.uint8], extents: Sequence[tuple[NDArray[Any], NDArray[Any]]], using: str
 ) -> list[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
-    """Return the checksums of fields, whose values may lie on one another."""
+    """Return the checksums of fields, whose values may overlap."""
     engine = get_kernel()
     return [
         _few_sums(content, *both, using, engine)
@@ -311,7 +311,7 @@ def _few_sums(
     using: str,
     engine: Kernel,
 ) -> tuple[NDArray[np.uint32], None]:
-    """Return the checksums of a few small values, as ``compute_checksums`` does, with less ado."""
+    """Return the checksums of a few small values; a faster ``compute_checksums``."""
     sums = np.zeros(len(begins), dtype=np.uint32)
     bounds = np.empty(2, dtype=np.int64)
     for at, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
@@ -325,7 +325,7 @@ def _keys(
     found: FileIndex, count: int, name: str, place: DataLocation
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     ids = found.ids
-    if ids is None and count != 1:  # made when they are asked for
+    if ids is None and count != 1:  # created on demand
         return np.empty(0, np.uint8), np.zeros(count + 1, np.int64)
     ids = [name] if ids is None else ids
     raw = [one.encode() for one in ids]
@@ -334,24 +334,24 @@ def _keys(
     empty = [number for number, one in enumerate(raw) if not one]
     if empty:
         raise replace(place, sequence=empty[0]).make_error(
-            DecodeError, "has an empty id, must have one of its own; correct the file"
+            DecodeError, "must have an id of its own, but has an empty one. Correct the file"
         )
     return np.frombuffer(b"".join(raw), dtype=np.uint8), ends
 
 
 def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardIndex) -> None:
-    """Refuse files of other fields than the first; how they are stored may differ.
+    """Raise if a file has other fields than the first; their storage may differ.
 
     Raises:
-        DecodeError: If there are such.
+        DecodeError: If it has.
     """
     mine = {name: one.heads[0] for name, one in index.members.items()}
     must = {name: one.heads[0] for name, one in first.members.items()}
     if mine.keys() != must.keys():
         raise opened.file_of(i).make_error(
             DecodeError,
-            f"has the fields {', '.join(mine)}, must have {', '.join(must)} as "
-            f"{opened.names[0]!r}; open them as two stores",
+            f"must have the fields {', '.join(must)} as {opened.names[0]!r}, but has "
+            f"{', '.join(mine)}. Open them as two stores",
         )
     if mine == must:
         return
@@ -360,7 +360,7 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
         if found != due:
             raise replace(opened.file_of(i), field=name).make_error(
                 DecodeError,
-                f"holds {found.dtype} {list(found.shape)} on axis {found.axis}, must hold "
-                f"{due.dtype} {list(due.shape)} on axis {due.axis} as {opened.names[0]!r}; open "
-                "them as two stores",
+                f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} as "
+                f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "
+                f"{found.axis}. Open them as two stores",
             )

@@ -1,4 +1,4 @@
-"""Where index files are kept: beside the shards, or in the user's cache."""
+"""Storage of index files: next to the data, or in the user's cache."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, lo
 from seqdata.storage.local_files import sync_file
 
 INDEX_FOLDER = "seqdata-index"
-"""The folder of index files, beside the shards."""
+"""The folder of index files, next to the data."""
 INDEX_SUFFIX = ".idx"
 
 
 def cache_folder() -> Path:
-    """Return folder for what cannot be kept beside the data: ``SEQDATA_CACHE``, or the user's."""
+    """Return the folder for indexes outside of the data: ``SEQDATA_CACHE``, or the user's cache."""
     wanted = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
     return Path(wanted).expanduser()
 
 
 def index_files(file: Path, root: Path | None = None) -> tuple[Path, Path]:
-    """Return where the index of a file may be: next to it, and in the cache.
+    """Return the possible paths of the index of a file: next to it, and in the cache.
 
     Args:
         file: The file.
-        root: The folder that the data set is opened by; None: the file's.
+        root: The folder of the data set; None: the file's folder.
     """
     folder = file.parent if root is None else root
     digest = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
@@ -39,46 +39,45 @@ def index_files(file: Path, root: Path | None = None) -> tuple[Path, Path]:
 
 
 def find_index(file: Path, root: Path | None = None) -> Path | None:
-    """Return the index file of a file; None: there is none."""
+    """Return the path of the index of a file; None if there is none."""
     return next((path for path in index_files(file, root) if path.is_file()), None)
 
 
 def locate_index(dataset: str, number: int, path: Path) -> DataLocation:
-    """Return the place of an index file, for an error."""
+    """Return the location of an index file, for an error."""
     return DataLocation(
         dataset=dataset, shard=number, file=path.name, file_kind=f"index of shard {number}"
     )
 
 
 def read_index(dataset: str, number: int, path: Path, kind: Kind | None = None) -> ShardIndex:
-    """Return what an index file holds, of whatever kind; raises as ``load_index``."""
+    """Return the index in a file, of any kind; raise as ``load_index`` does."""
     place = locate_index(dataset, number, path)
     return load_index(read_small_file(path, place), place, kind)
 
 
 def write_index(file: Path, index: ShardIndex, root: Path | None = None) -> Path:
-    """Keep an index next to its file, or in the cache where nothing can be written there.
+    """Write an index next to its file, or to the cache if that is not writable.
 
     Raises:
-        ConfigError: If it can be kept nowhere.
+        ConfigError: If no folder is writable.
     """
     beside, cached = index_files(file, root)
     content = dump_index(index)
     try:
         return put_file(beside, content)
-    except OSError:  # the folder is somebody else's, or full
+    except OSError:  # the folder is not writable, or the disk is full
         try:
             return put_file(cached, content)
         except OSError as error:
             raise ConfigError(
-                f"{file}: its index can be kept neither in {beside.parent} nor in "
-                f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
-                "a folder that can be written"
+                f"{file}: its index must be written to {beside.parent} or {cached.parent}, but "
+                f"neither is writable ({error.strerror}). Set SEQDATA_CACHE to a writable folder"
             ) from error
 
 
 def put_file(path: Path, content: bytes) -> Path:
-    """Write a file that is there as a whole or not at all, flushed to the disk."""
+    """Write a file atomically, flushed to the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".seqdata-tmp-{uuid.uuid4().hex}")
     try:

@@ -1,4 +1,4 @@
-"""The indexes of the files of a data set, compared with what they are of."""
+"""Loading of the indexes of files, and checks against the files."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from seqdata.storage.indexed.shard_list import SHARD_LIST
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.text_bytes import TextSource
 
-_ONE_BY_ONE = 256  # files whose ids are looked at one by one
-_AT_A_TIME = 1024  # indexes that are read before it is looked whether their files are there
+_ONE_BY_ONE = 256  # number of files up to which ids are hashed file by file
+_AT_A_TIME = 1024  # indexes that are read between checks for missing files
 
 
 def load_indexes(
@@ -40,21 +40,21 @@ def load_indexes(
     kind: FileKind,
     known: Sequence[ShardIndex | None] | None = None,
 ) -> list[ShardIndex]:
-    """Return the indexes of files, of which each must have one.
+    """Return the indexes of files, which all must have one.
 
     Args:
-        location: Of the files, for errors.
+        location: The location of the files, for errors.
         shards: The files.
-        kind: What they are.
+        kind: The kind of the files.
         known: Indexes that were read already.
 
     Raises:
-        ConfigError: If one has none.
-        MissingShardError: If a file, or the index of a listed one, is not there.
+        ConfigError: If a file has none.
+        MissingShardError: If a file, or the index of a listed file, is not there.
         IncompleteDatasetError: If the list of the files is not there.
         FingerprintMismatch: If an index is of another file.
-        CorruptShardError: If an index is damaged, or made otherwise than the first.
-        DataError: If files hold nothing.
+        CorruptShardError: If an index is damaged, or has other options than the first.
+        DataError: If files hold no sequences.
     """
     indexes: list[ShardIndex | None] = []
 
@@ -70,34 +70,35 @@ def load_indexes(
     without = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
     if without:
         raise ConfigError(
-            f"{location}: {len(without)} of {len(shards)} shards have no index "
-            f"({without[0].name}), must have one, for samples to be read in place; make it once "
-            f"with `seqdata index '{location}'`, or open with index='build'"
+            f"{location}: all files must have an index, but {len(without)} of {len(shards)} have "
+            f"none ({without[0].name}). Build it once with `seqdata index '{location}'`, or open "
+            "with index='build'"
         )
     found = [index for index in indexes if index is not None]
     if not any(map(len, found)):
         only = shards[0].name if len(shards) == 1 else None
         raise DataLocation(dataset=location, file=only).make_error(
             DataError,
-            f"holds no {kind.item}; check the location, or write it again",
+            f"must hold at least one {kind.item}, but holds none. Check the location, or write it "
+            "again",
         )
     for i, one in enumerate(found):
         if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
             raise DataLocation(dataset=location, shard=i, file=one.shard).make_error(
                 CorruptShardError,
-                f"has an index with {one.algorithm} by {one.block} bytes, must have "
-                f"{found[0].algorithm} by {found[0].block} as the first shard; make it anew with "
-                "`seqdata index --anew`",
+                f"must have an index with {found[0].algorithm} by {found[0].block} bytes as the "
+                f"first file, but has {one.algorithm} by {one.block}. Rebuild it with `seqdata "
+                "index --rebuild`",
             )
     return found
 
 
 def load_known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardIndex | None] | None:
-    """Return the indexes that are there and whole; None: whether they are is told without reading.
+    """Return the valid indexes; None if validity is known without reading them.
 
     Args:
         shards: The files.
-        kind: What they are.
+        kind: The kind of the files.
     """
     if not kind.identity or not all(one.here for one in shards):
         return None
@@ -106,14 +107,14 @@ def load_known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardInd
         try:
             found = shard.index(shard.folder, 0, kind)
             return found if found is None or _siblings_are_same(shard, found) else None
-        except DataError:  # it is made again
+        except DataError:  # it is rebuilt
             return None
 
     return [index_of(one) for one in shards]
 
 
 def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
-    """Return whether the files next to one are those that its index was made by."""
+    """Return whether the siblings of a file are those that its index was built with."""
     for name, facts in index.siblings.items():
         place = DataLocation(dataset=shard.folder, file=name)
         if file_facts(shard.neighbour(name, place)) != facts:
@@ -124,16 +125,16 @@ def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
 def _check_there(
     location: str, shards: Sequence[Shard], indexes: Sequence[ShardIndex | None], first: int
 ) -> None:
-    """Compare whether files without an index are there at all: that is another matter.
+    """Raise if a file without an index is not there: that is another error.
 
     Args:
-        location: Of all of them, for errors.
+        location: The location of the files, for errors.
         shards: All of them.
-        indexes: Those of files so far.
-        first: The first one that was not looked at yet.
+        indexes: The indexes so far.
+        first: The first file that was not checked yet.
 
     Raises:
-        MissingShardError: If one is not.
+        MissingShardError: If one is not there.
     """
     without = [i for i in range(first, len(indexes)) if indexes[i] is None]
     if not without:
@@ -148,10 +149,10 @@ def _check_there(
 
 
 def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:
-    """Compare an index with the list of its writer's files.
+    """Compare an index with the list of shards of its writer.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it is missing.
         IncompleteDatasetError: If the list is not there.
         FingerprintMismatch: If it is of another file.
     """
@@ -160,23 +161,21 @@ def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -
         raise place.make_error(
             IncompleteDatasetError,
             f"is from a writer that records all of its shards in {INDEX_FOLDER}/{SHARD_LIST}, but "
-            "that "
-            "list is missing: the write was not completed, or not everything was copied. Copy "
-            "the list, or rebuild the index with `seqdata index --anew`",
+            "that list is missing: the write was not completed, or not everything was copied. "
+            "Copy the list, or rebuild the index with `seqdata index --rebuild`",
         )
     if shard.listed is not None and index is None:
         raise place.make_error(
             MissingShardError,
-            "is not there, must be; make it anew with `--repair-index`, or restore it",
+            "is not there. Rebuild it with `--repair-index`, or restore it",
         )
     if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
         raise place.make_error(
             FingerprintMismatch,
             f"must be of the shard with sha256 {shard.listed.sha256[:16]} that was written, but "
-            "is of "
-            f"{index.sha256[:16]}. Restore the index and its shard; or, if the shard was replaced, "
-            f"remove {INDEX_FOLDER}/{SHARD_LIST} and rebuild the indexes with `seqdata index "
-            "--anew`",
+            f"is of {index.sha256[:16]}. Restore the index and its shard; or, if the shard was "
+            f"replaced, remove {INDEX_FOLDER}/{SHARD_LIST} and rebuild the indexes with `seqdata "
+            "index --rebuild`",
             expected=shard.listed.sha256, found=index.sha256,
         )  # fmt: skip
 
@@ -187,7 +186,7 @@ def make_unique_ids(
     """Return the ids of all sequences.
 
     Raises:
-        DecodeError: If one is there twice.
+        DecodeError: If an id occurs twice.
     """
     if keys == "by_shard":
         indexes = [_prefixed(index, name) for index, name in zip(indexes, names, strict=True)]
@@ -203,7 +202,7 @@ def make_unique_ids(
         check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
     except DecodeError as error:
         raise DecodeError.at(
-            f"{location}: {error}. Where shards number their samples anew, open them with "
+            f"{location}: {error}. If ids are unique only within each file, open with "
             "keys='by_shard'",
             **error.facts,
         ) from error

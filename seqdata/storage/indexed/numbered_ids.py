@@ -1,4 +1,4 @@
-"""Ids of sequences that have none of their own: the name of their file, and a number."""
+"""Generated ids of sequences: the name of their file, and a number."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from seqdata.storage.text_bytes import TextBytes, concat_texts
 
 @dataclass(frozen=True, slots=True)
 class NumberedIds:
-    """The ids of all sequences of files, made when they are asked for.
+    """The ids of all sequences of files, created on demand.
 
     Attributes:
         location: The data set, for messages.
         names: Of the files.
-        starts: File -> its first sequence; one more than files.
+        starts: File -> its first sequence, with the total at the end.
     """
 
     location: str
@@ -37,18 +37,18 @@ class NumberedIds:
         return [self._id(number) for number in np.asarray(numbers, dtype=np.int64).tolist()]
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return their bytes behind one another; see ``text_bytes``."""
+        """Return the concatenated bytes of ids; see ``text_bytes``."""
         return concat_texts(self.take(numbers))
 
     def is_readable(self, number: int) -> bool:
-        """Return whether an id can be made."""
+        """Return whether a sequence exists."""
         return 0 <= number < self.starts[-1]
 
     def _id(self, number: int) -> str:
         if not self.is_readable(number):
             raise ConfigError(
-                f"{self.location}: no sequence {number}, must be in [0, {self.starts[-1]}); was "
-                "the plan made for other data?"
+                f"{self.location}: the sequence must be in [0, {self.starts[-1]}), but is "
+                f"{number}. Was the plan made for other data?"
             )
         shard = bisect_right(self.starts, number) - 1
         return f"{self.names[shard]}/{number - self.starts[shard]}"

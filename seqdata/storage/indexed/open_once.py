@@ -1,4 +1,4 @@
-"""Files that are read once, by an index that nobody keeps."""
+"""Files that are read once, with an index in memory only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqdata.storage.indexed.store import IndexedStore, Options
 
 
 def open_once(path: Path, kind: FileKind) -> IndexedStore:
-    """Open a local file by an index that is made now and not kept.
+    """Open a local file with an index that is built now and not written.
 
     Raises:
         DataError: If it is damaged, or not of the kind.

@@ -1,6 +1,6 @@
-"""Reading spans from the sources of fields, whatever kind they are.
+"""Reading of spans from the sources of fields.
 
-Place in the flow: stores hand their reads to it. Reads: spans. Makes: columns.
+Place in the flow: stores of files delegate their reads to it. Reads: spans. Makes: columns.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def check_read(
     names: Iterable[str],
     axis: str,
 ) -> None:
-    """Refuse what cannot be read.
+    """Raise if a request is invalid.
 
     Raises:
-        ConfigError: If a field or the axis is not there, or spans have another shape.
+        ConfigError: If a field or the axis does not exist, or spans have another shape.
     """
     if spans.ndim != 2 or spans.shape[1] != 3:
         raise ConfigError(
-            f"{location}: `spans` have shape {spans.shape}, must be (n, 3); give sequence, start, "
-            "stop"
+            f"{location}: `spans` must have shape (n, 3): sequence, start, stop, but have "
+            f"{spans.shape}"
         )
     axes = list(axes)
     if axis not in axes:
@@ -64,7 +64,7 @@ def read_sources(
         axis: The axis that spans cut.
 
     Raises:
-        ConfigError: If a field or the axis is not there.
+        ConfigError: If a field or the axis does not exist.
     """
     names = list(names)
     check_read(location, fields, lengths_of, spans, names, axis)
@@ -82,7 +82,7 @@ def read_sources(
 def whole_spans(
     numbers: NDArray[np.int64], axis: str | None, lengths_of: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.int64]:
-    """Return the spans of whole sequences; a number that is not there stays to be refused."""
+    """Return the spans of whole sequences; unknown numbers are refused by the read."""
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     spans[:, 2] = 1 if axis is None else lengths_of[axis].take(numbers, mode="clip")

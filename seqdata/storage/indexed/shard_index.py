@@ -1,8 +1,8 @@
-"""The index of one file: where the values of every sequence lie, and the file that keeps it.
+"""The index of one file, the extents of the values of every sequence, and its file format.
 
-A file is a line of JSON and arrays behind it, sealed by a digest. What it says is input, not truth:
-places are compared with the file's size when it is loaded, and again by the kernel. Place in the
-flow: indexing makes it, the store reads by it. Reads: an index file. Makes: arrays.
+An index file is a line of JSON, followed by arrays, with a digest. It is untrusted: extents are
+checked against the file's size when it is loaded, and again by the kernel. Place in the flow:
+indexing makes it, the store reads by it. Reads: an index file. Makes: arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seqdata.storage.packing import NUMBER_DTYPES
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"
-_SEAL = 64  # hex digits of the digest, and a line's end
+_SEAL = 64  # hex digits of the digest
 _ALIGNED = 8
 _DTYPES = ("|u1", "<u2", "<u4", "<i8")
 
@@ -32,15 +32,15 @@ class FieldIndex:
     """The values of one field in one file.
 
     Attributes:
-        begins: int64 (sequences,): the first byte of each one's values; -1: it has none.
-        sizes: int64 (sequences,): bytes of the values.
-        sums: uint32 (k,): checksums of the values, by blocks where they are long.
+        begins: int64 (sequences,): the first byte of each sequence's values; -1 if it has none.
+        sizes: int64 (sequences,): sizes of the values in bytes.
+        sums: uint32 (k,): checksums of the values, by blocks if they are long.
         firsts: int64 (sequences+1,): sequence -> its first checksum; None: one each.
-        heads: What they hold: plain facts of its kind of files.
-        codes: uint16 (sequences,): which of ``heads``; None: the first, or none.
-        numbers: int64 (sequences,): their timesteps or whole numbers, where the kind of files
-            keeps them; None: it does not.
-        values: (sequences, *shape), the decoded values, where the kind of files keeps them.
+        heads: Descriptions of the values, plain facts of the kind of files.
+        codes: uint16 (sequences,): index into ``heads``; None: the first, or none.
+        numbers: int64 (sequences,): their timesteps or integer values, if the kind of files keeps
+            them.
+        values: (sequences, *shape), the decoded values, if the kind of files keeps them.
     """
 
     begins: NDArray[np.int64]
@@ -54,30 +54,30 @@ class FieldIndex:
 
     @property
     def extents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where values begin and end, int64 (sequences,) each."""
+        """Begins and ends of values, int64 (sequences,) each."""
         return self.begins, self.begins + self.sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ShardIndex:
-    """All that is known of one file.
+    """The index of one file.
 
     Attributes:
         shard: Its name.
         bytes: Its size.
         sha256: Its digest.
-        ends: Digest of its first bytes and of those at ``last``, its own among all files.
-        last: Where the last bytes lie that are looked at when it is opened.
-        algorithm: Of the checksums.
-        block: Bytes of a block.
+        ends: Digest of its first bytes and of those at ``last``, which differs between files.
+        last: Offset of the last bytes that are compared when it is opened.
+        algorithm: Algorithm of the checksums.
+        block: Bytes per checksum block.
         keys: The bytes of all ids, uint8.
         key_ends: int64 (sequences+1,).
-        members: Field -> its values, in the order in which they were met.
-        declared: Field -> (name, dtype, shape, axis), where our writer made it.
-        kind: What made it; "": what the suffix says.
-        is_numbered: Whether ids are the file's name and a number, and are not kept.
-        siblings: Name -> (bytes, digest of both ends) of the files next to it that it was made by.
-        table: Of an index of many files, the facts of each; see ``catalogs``. None: it is of one.
+        members: Field -> its values, in order of occurrence.
+        declared: Field -> (name, dtype, shape, axis), if our writer wrote the file.
+        kind: Identity of the kind that built it; "": that of the suffix.
+        is_numbered: Whether ids are generated from the file's name and a number.
+        siblings: Name -> (bytes, digest of both ends) of the sibling files that it was built with.
+        table: The table of files of a catalog; see ``catalogs``. None: it is of one file.
     """
 
     shard: str
@@ -108,23 +108,23 @@ class ShardIndex:
 
 
 class Kind(Protocol):
-    """What an index is of."""
+    """The kind of files of an index."""
 
     @property
     def name(self) -> str:
-        """What messages call the kind of files."""
+        """Name of the kind in messages."""
         ...
 
     @property
     def identity(self) -> str:
-        """What an index of it says it was made by; ""."""
+        """The recorded identity in its indexes; may be empty."""
         ...
 
     def check(self, index: ShardIndex) -> None:
-        """Look at what an index that was read says of its members.
+        """Check the fields of an index that was read.
 
         Raises:
-            ValueError: If it cannot be true.
+            ValueError: If they are invalid.
         """
         ...
 
@@ -136,7 +136,7 @@ def digest_ends(content: Any, last: int) -> str:
 
 
 def digest_extents(index: ShardIndex) -> bytes:
-    """Return the digest of where the values of a file lie, and of its ids."""
+    """Return the digest of the extents and ids of a file."""
     digest = hashlib.sha256(index.keys.tobytes())
     for name, members in index.members.items():
         digest.update(name.encode())
@@ -146,7 +146,7 @@ def digest_extents(index: ShardIndex) -> bytes:
 
 
 def dump_index(index: ShardIndex) -> bytes:
-    """Return the file of an index."""
+    """Return the content of an index file."""
     arrays: list[NDArray[Any]] = []
 
     def put(array: NDArray[Any] | None) -> int | None:
@@ -202,17 +202,17 @@ def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) ->
     """Read an index file.
 
     Args:
-        content: All of it.
-        place: The file's, for errors.
-        kind: Compares what it says of members, where it is of it; None: nothing does.
+        content: Its content.
+        place: Its location, for errors.
+        kind: The kind that checks its fields; None: they are not checked.
 
     Raises:
-        CorruptShardError: If it is damaged, or cannot be true.
+        CorruptShardError: If it is damaged or invalid.
     """
     body = memoryview(content)[len(_MAGIC) + _SEAL + 1 :]
     seal = content[len(_MAGIC) : len(_MAGIC) + _SEAL]
     if not content.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != seal:
-        raise _damaged(place, "is damaged or no index")
+        raise _damaged(place, "is damaged or not an index")
     try:
         begin = len(_MAGIC) + _SEAL + 1
         text = content[begin : content.index(b"\n", begin)]
@@ -224,13 +224,13 @@ def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) ->
         if kind is not None and found.kind == kind.identity:
             kind.check(found)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise _damaged(place, f"cannot be true ({type(error).__name__}: {error})") from error
+        raise _damaged(place, f"is invalid ({type(error).__name__}: {error})") from error
     return found
 
 
 def _damaged(place: DataLocation, what: str) -> CorruptShardError:
     return place.make_error(
-        CorruptShardError, f"{what}, must be as it was made; make it anew with `--repair-index`"
+        CorruptShardError, f"must be a valid index, but {what}. Rebuild it with `--repair-index`"
     )
 
 
@@ -315,6 +315,6 @@ def _array(arrays: list[NDArray[Any]], number: Any, dtype: str) -> NDArray[Any]:
 
 
 def check(good: bool, what: str) -> None:
-    """Raise ValueError if something of an index is not as it must be."""
+    """Raise ValueError if a check of an index fails."""
     if not good:
-        raise ValueError(f"its {what} are not so")
+        raise ValueError(f"invalid {what}")

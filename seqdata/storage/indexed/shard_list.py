@@ -1,7 +1,7 @@
-"""The list of all shards that a writer made, beside their indexes: the last file that it writes.
+"""The list of all shards of a writer, next to their indexes: the last file that it writes.
 
-Without it, a shard that is gone from a folder, or an index of an older write, could not be told. Of
-shards that others wrote there is none.
+It detects shards that are missing from a folder, and indexes of an older write. Foreign shards have
+no list.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DeclaredFields = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedShard:
-    """What a list says of one shard.
+    """The entry of one shard in a list.
 
     Attributes:
-        sha256: Of the shard.
+        sha256: Digest of the shard.
         declared: Extension -> (name, dtype, shape, axis) of its field.
     """
 
@@ -35,7 +35,7 @@ class ListedShard:
 
 
 def dump_list(shards: Sequence[tuple[str, str]], declared: DeclaredFields) -> bytes:
-    """Return the file of a list.
+    """Return the content of a list file.
 
     Args:
         shards: Name and sha256 of each, in order.
@@ -48,14 +48,14 @@ def dump_list(shards: Sequence[tuple[str, str]], declared: DeclaredFields) -> by
 
 
 def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
-    """Read the file of a list: name -> shard, in order.
+    """Parse a list file: name -> shard, in order.
 
     Args:
-        content: All of it.
+        content: Its content.
         dataset: The shards' folder, for errors.
 
     Raises:
-        CorruptShardError: If it is not as it was written.
+        CorruptShardError: If it is damaged.
     """
     try:
         facts = json.loads(content)
@@ -68,8 +68,8 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
     if not whole:
         raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(
             CorruptShardError,
-            f"is {said}, must be as it was written; restore it, or, if shards were replaced, "
-            "remove it and make their indexes anew with `seqdata index --anew`",
+            f"must be unchanged since it was written, but is {said}. Restore it, or, if shards "
+            "were replaced, remove it and rebuild their indexes with `seqdata index --rebuild`",
         )
     return {name: ListedShard(sha256, declared) for name, sha256 in shards}
 

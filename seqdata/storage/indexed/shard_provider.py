@@ -1,4 +1,4 @@
-"""How the files of a batch come: what is asked of each, and what comes."""
+"""The interface for opening the files of a batch on demand: requests and open files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from seqdata.storage.store_fields import FieldSource
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardRequest:
-    """What a batch needs of one shard.
+    """The request of a batch to one shard.
 
     Attributes:
         spans: int64 (n, 3): sequences, counted from the shard's first, and timesteps.
-        names: Of fields.
+        names: Names of fields.
         axis: The axis that spans cut.
     """
 
@@ -29,10 +29,10 @@ class ShardRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenShard:
-    """One shard that is open.
+    """One open shard.
 
     Attributes:
-        number: Of the shard.
+        number: Number of the shard.
         sources: Field -> its source; sequences are counted from its first one.
     """
 
@@ -41,19 +41,19 @@ class OpenShard:
 
 
 class ShardProvider(Protocol):
-    """A way to bring shards."""
+    """A way to open shards on demand."""
 
     def get(self, asked: Mapping[int, ShardRequest]) -> list[OpenShard]:
-        """Return shards, by number, in which all is there that is asked for.
+        """Return open shards, by number, with all requested bytes present.
 
         Raises:
             MissingShardError: If a shard is not there.
             RemoteReadError: If it cannot be read.
-            CorruptShardError: If it has another size.
-            FingerprintMismatch: If it is another one than was indexed, or was replaced.
+            CorruptShardError: If its size differs.
+            FingerprintMismatch: If it is not the one that was indexed, or was replaced.
         """
         ...
 
     def expect(self, numbers: Iterable[int]) -> bool:
-        """Begin to bring shards that will be asked for; whether more may be told already."""
+        """Start to download the next shards; return whether further ones may be announced."""
         ...

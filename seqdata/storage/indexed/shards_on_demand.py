@@ -1,6 +1,6 @@
-"""Batches that are put together from shards which come when they are needed.
+"""Batches that are assembled from shards that are opened on demand.
 
-Place in the flow: the store over remote shards reads by it. Reads: spans. Makes: columns of several
+Place in the flow: stores of remote files read through it. Reads: spans. Makes: columns of several
 shards.
 """
 
@@ -19,11 +19,11 @@ from seqdata.storage.multi_shard_column import join_columns
 
 
 class ShardsOnDemand:
-    """The shards of a store, each brought when it is needed.
+    """The shards of a store, each opened when it is needed.
 
     Args:
-        made: What the store consists of.
-        bringing: How shards come.
+        made: The fields of the store.
+        bringing: Opens shards.
     """
 
     __slots__ = ("_bringing", "_made", "_starts")
@@ -34,7 +34,7 @@ class ShardsOnDemand:
         self._starts = np.array(made.layout.shard_offsets, dtype=np.int64)
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
-        """Return the columns of spans, int64 (n, 3), of sequences that are there."""
+        """Return the columns of spans, int64 (n, 3), of existing sequences."""
         names, layout = list(fields), self._made.layout
         shards = self._shards_of(spans[:, 0])
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
@@ -68,12 +68,12 @@ class ShardsOnDemand:
         return texts
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need, in their order; whether more may be told."""
+        """Start to download the shards of sequences; return whether more may be announced."""
         shards = self._shards_of(np.asarray(numbers, dtype=np.int64))
         return self._bringing.expect(dict.fromkeys(shards.tolist()))
 
     def _shards_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         outside = (numbers < 0) | (numbers >= self._starts[-1])
         if outside.any():
-            self._made.layout.find_shard(int(numbers[outside][0]))  # says that it is not there
+            self._made.layout.find_shard(int(numbers[outside][0]))  # raises
         return np.searchsorted(self._starts, numbers, side="right") - 1

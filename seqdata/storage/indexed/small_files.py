@@ -1,9 +1,9 @@
-"""Batches from very many small files: each is opened, read and closed, for the batch at hand.
+"""Batches from very many small files: each is opened, read and closed for the current batch.
 
-So many cannot be mapped. The values that a batch needs lie in one piece of memory, a region for
-each sequence, so that sources, checksums and errors are those of any store. What comes is verified
-each time. Place in the flow: the store over many local files reads by it. Reads: parts of files.
-Makes: columns.
+Too many files cannot be mapped. The values of a batch are read into one buffer, with a region for
+each sequence, so that sources, checksums and errors are those of any store. They are verified each
+time. Place in the flow: stores of many local files read through it. Reads: parts of files. Makes:
+columns.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _ALIGNED = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowLayout(ShardLayout):
-    """Where the sequences of one batch lie, each in a row of its own.
+    """The layout of one batch: each sequence has a row of its own.
 
     Attributes:
         numbers: Row -> the sequence in the store.
-        whole: Where all sequences of the store lie.
-        moved: Row -> what is added to a byte of its file to find it in memory.
+        whole: The layout of the store.
+        moved: Row -> offset in memory minus offset in its file.
     """
 
     numbers: NDArray[np.int64] | None = None
@@ -56,7 +56,7 @@ class _RowLayout(ShardLayout):
         offset: int | None = None,
         length: int | None = None,
     ) -> DataLocation:
-        """Return the place of a row's sequence in its file, for an error."""
+        """Return the location of a row's sequence in its file, for an error."""
         if self.numbers is None or self.whole is None or self.moved is None:
             return DataLocation(dataset=self.location)
         at = None if offset is None else offset - int(self.moved[number])
@@ -65,14 +65,14 @@ class _RowLayout(ShardLayout):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Needed:
-    """What a batch needs of one field.
+    """The byte ranges of one field that a batch needs.
 
     Attributes:
         begins: Row -> first byte of the sequence's values in its file.
-        sizes: Row -> their bytes.
-        low: Row -> the first of these that is read.
+        sizes: Row -> their size in bytes.
+        low: Row -> the first one that is read, relative to ``begins``.
         high: Row -> one past the last.
-        bases: Row -> where the values begin in memory.
+        bases: Row -> offset of the values in memory.
         room: Bytes of memory for all rows.
     """
 
@@ -85,17 +85,17 @@ class _Needed:
 
     @property
     def table(self) -> list[list[int]]:
-        """Row -> where the bytes that are read lie in the file, where in memory, and how many."""
+        """Row -> offset in the file, offset in memory, and size of the bytes to read."""
         places = (self.begins + self.low, self.bases + self.low, self.high - self.low)
         rows: list[list[int]] = np.stack(places, axis=1).tolist()
         return rows
 
 
 class SmallFiles:
-    """The files of a store, read for each batch.
+    """The files of a store, read batch by batch.
 
     Args:
-        parts: What the store consists of.
+        parts: The fields of the store.
         shards: The files.
         wanted: The fields.
     """
@@ -115,7 +115,7 @@ class SmallFiles:
         }
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Return False: nothing is read ahead; see ``protocols.Expecting``."""
+        """Return False: nothing is read ahead; see ``protocols.SupportsPrefetch``."""
         del numbers
         return False
 
@@ -127,18 +127,18 @@ class SmallFiles:
         return texts
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
-        """Return the columns of spans, int64 (n, 3), of sequences that are there.
+        """Return the columns of spans, int64 (n, 3), of existing sequences.
 
         Raises:
             MissingShardError: If a file is not there.
-            CorruptShardError: If a file is not as long as its index says.
-            ConfigError: If a span asks for what is not there.
+            CorruptShardError: If the size of a file differs from its index.
+            ConfigError: If a span does not exist.
         """
         numbers = np.ascontiguousarray(spans[:, 0])
         whole, names = self._parts.layout, list(fields)
         outside = (numbers < 0) | (numbers >= len(whole))
         if outside.any():
-            whole.find_shard(int(numbers[outside][0]))  # says that it is not there
+            whole.find_shard(int(numbers[outside][0]))  # raises
         needed = [self._needed(self._by_name[name], spans, axis) for name in names]
         memory = self._brought(numbers, needed)
         along: dict[str | None, NDArray[np.int64]] = {axis: spans}
@@ -159,7 +159,7 @@ class SmallFiles:
         if one.how == "place" and one.field.axis == axis:
             width = field_width(one.field)
             low, high = spans[:, 1] * width, spans[:, 2] * width
-            if self._parts.verify != "off":  # of whole blocks only can it be told
+            if self._parts.verify != "off":  # only whole blocks can be verified
                 block = self._parts.indexes[0].block
                 low, high = low // block * block, -(-high // block) * block
             low, high = np.clip(low, 0, sizes), np.clip(high, 0, sizes)
@@ -171,7 +171,7 @@ class SmallFiles:
         return _Needed(members.begins[numbers], sizes, low, high, bases, int(room.sum()))
 
     def _brought(self, numbers: NDArray[np.int64], needed: Sequence[_Needed]) -> NDArray[np.uint8]:
-        """Read what is needed of each sequence; bases become places in the memory returned."""
+        """Read the ranges of each sequence; ``bases`` become offsets in the returned memory."""
         total = 0
         for one in needed:
             np.add(one.bases, total, out=one.bases)
@@ -230,7 +230,7 @@ class SmallFiles:
         return IndexedValues.of(one.name, one.field, layout, [kept], raw).column(rows)
 
     def _checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
-        """Return what the rows of a batch are verified by, each time."""
+        """Return the checksums of the rows of a batch."""
         if self._parts.verify == "off":
             return None
         first, members = self._parts.indexes[0], self._members[member]

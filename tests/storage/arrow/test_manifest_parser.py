@@ -229,9 +229,8 @@ WRONG_CHECKSUMS = [
     (
         (*C, "bytes"),
         75,
-        r"checksums of shard 'part-00000.arrow', 'y', must lie in 75 bytes.*, but are \(\(64, "
-        r"12\),\)"
-        "and be one for each of 3 sequences, or one for each 4 bytes of them; restore",
+        r"checksums of shard 'part-00000.arrow', 'y', must lie in 75 bytes and be one "
+        r"for each of 3 sequences, or one for each 4 bytes of them, but are \(\(64, 12\),\)",
     ),
     (
         (*C, "places", "id", 0, 1),

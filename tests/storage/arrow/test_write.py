@@ -302,7 +302,10 @@ def test_a_first_sequence_that_fixes_no_schema_is_an_error(tmp_path, first, axes
             pa.table({"x": pa.array([], pa.list_(pa.int8()))}),
             "`sequences` must have at least one row, but is a table without rows",
         ),
-        ([pa.table({"x": [[1]]}), {"x": [1]}], "`sequences` holds a dict after an Arrow table"),
+        (
+            [pa.table({"x": [[1]]}), {"x": [1]}],
+            "`sequences` must be tables throughout, but holds a dict after an Arrow table",
+        ),
     ],
 )
 def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
@@ -315,10 +318,13 @@ def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
     ("column", "text"),
     [
         (pa.array([[1], None]), "column 'x' must not hold nulls, but holds 1. Fill or drop them"),
-        (pa.array([[1], [None]]), "column 'x' holds nulls inside its lists, must hold none"),
+        (
+            pa.array([[1], [None]]),
+            "column 'x' must not hold nulls, but holds some inside its lists",
+        ),
         (
             pa.array([["a"], ["b"]]),
-            "column 'x' has type string, must be numbers, text, bytes, or l",
+            "column 'x' must be numbers, text, bytes, or lists of numbers, but has type string",
         ),
     ],
 )

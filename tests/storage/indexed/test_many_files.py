@@ -99,5 +99,5 @@ def test_a_file_of_another_size_or_none_is_an_error_when_it_is_read(folder):
     path = folder / store.shards[1]
     path.write_bytes(path.read_bytes() + b"x")
     spans[0, 0] = store._parts.layout.shard_offsets[1]
-    with pytest.raises(CorruptShardError, match="bytes, must have"):
+    with pytest.raises(CorruptShardError, match="bytes as when it was indexed, but has"):
         store.read(spans, ["frames"])

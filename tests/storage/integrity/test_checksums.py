@@ -222,8 +222,8 @@ def test_lengths_that_were_changed_are_refused_when_the_store_is_opened(root):
     flip(root / "lengths-time.u32", 0)
     with pytest.raises(
         CorruptShardError,
-        match=r'lengths of axis "time" \("lengths-time.u32"\), bytes 0..24: have crc32c \w{8}, '
-        r"must have \w{8}; restore them or write the store again",
+        match=r'lengths of axis "time" \("lengths-time.u32"\), bytes 0..24: must have '
+        r"crc32c \w{8}, but have \w{8}\. Restore them, or write the store again",
     ) as caught:
         open_arrow(root)
     assert caught.value.facts["file"] == "lengths-time.u32"

@@ -162,7 +162,7 @@ def test_parts_with_other_fields_are_an_error(tmp_path):
 
 
 def test_one_id_in_two_parts_is_an_error(tmp_path):
-    with pytest.raises(DecodeError, match="sequence 3: has the id 's0', which sequence 0 has, mus"):
+    with pytest.raises(DecodeError, match="sequence 3: the id must be unique, but 's0' is also"):
         write_arrow(tmp_path / "store", [lambda: rows(3), lambda: rows(1)])
 
 

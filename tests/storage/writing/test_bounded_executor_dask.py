@@ -142,7 +142,7 @@ def test_a_part_that_kills_every_worker_is_an_error_and_the_same_call_goes_on(cl
 def test_an_error_of_a_part_comes_back_with_its_fields(cluster, tmp_path):
     given = [*parts(1), lambda: [{"id": "a", "x": [1], "y": 0.5}, {"id": "b", "x": [1.5], "y": 1}]]
     with pytest.raises(
-        DecodeError, match=r"^part 1, sequence 1 \('b'\), field 'x': has dtype"
+        DecodeError, match=r"^part 1, sequence 1 \('b'\), field 'x': must have dtype"
     ) as e:
         write_store(tmp_path / "store", given, executor=cluster.get_executor())
     assert e.value.facts == {"part": 1, "sequence": 1, "field": "x"}

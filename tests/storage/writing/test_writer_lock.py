@@ -143,7 +143,7 @@ def test_without_locks_an_owner_that_cannot_be_seen_says_what_to_remove(tmp_path
     folder, lock = create_staging_dir(tmp_path)
     os.close(lock)
     (folder / "lock").write_text(owner)
-    told = rf"another process is writing here. .*; remove {folder} if that process has ended"
+    told = rf"another process is writing here. .*\. Remove {folder} if that process has ended"
     with pytest.raises(ConfigError, match=told):
         write_store(tmp_path, [{"x": [1.0]}], progress=False)
 
