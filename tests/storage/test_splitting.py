@@ -94,9 +94,7 @@ def test_a_split_of_more_sequences_than_are_hashed_together(tmp_path):
     "parts", [{}, {"a": 0.5}, {"a": 0.9, "b": 0.2}, {"a": 1.0, "b": 0.0}, {"a": 2.0, "b": -1.0}]
 )
 def test_fractions_that_do_not_add_up_are_an_error(parts):
-    with pytest.raises(
-        ConfigError, match=r"split: `parts` must be fractions above 0 that add up to 1, but are"
-    ):
+    with pytest.raises(ConfigError, match=r"split: `parts` must be fractions above 0 that add"):
         split(made(3), parts)
 
 
@@ -139,13 +137,9 @@ def test_another_seed_gives_other_folds():
 
 
 def test_too_many_or_too_few_folds_are_an_error():
-    with pytest.raises(
-        ConfigError, match=r"folds: `count` must be in \[2, 3\], the number of sequences, but is 4"
-    ):
+    with pytest.raises(ConfigError, match=r"folds: `count` must be in \[2, 3\], .* but is 4"):
         folds(made(3), 4)
-    with pytest.raises(
-        ConfigError, match=r"`count` must be in \[2, 2\], the number of values of 'spe.*, but is 3"
-    ):
+    with pytest.raises(ConfigError, match=r"`count` must be in \[2, 2\], .*, but is 3"):
         folds(made(9, speakers=2), 3, by="speaker")
     with pytest.raises(ConfigError, match=r"`count` must be in .*, but is 1"):
         folds(made(3), 1)
@@ -284,19 +278,11 @@ def test_the_texts_of_a_sequence_that_is_not_there_are_an_error(tmp_path):
     stores = every_kind(tmp_path, 9, ids=True)
     for kind in ("memory", "arrow", "parquet", "feather"):
         for number in (9, -1):
-            with pytest.raises(
-                ConfigError,
-                match=(
-                    rf"must be in \[0, 9\), but is {number}|no sequence {number}, must be in "
-                    rf"\[0, 9\)"
-                ),
-            ):
+            with pytest.raises(ConfigError, match=rf"must be in \[0, 9\), but is {number}"):
                 stores[kind].raw_texts(None, np.array([0, number]))
         with pytest.raises(ConfigError, match="no field of texts 'level', must be one of id, raw,"):
             stores[kind].raw_texts("level", np.array([0]))
-    with pytest.raises(
-        ConfigError, match=r"must be in \[0, 5\), but is -3|no sequence -3, must be in \[0, 5\)"
-    ):
+    with pytest.raises(ConfigError, match=r"must be in \[0, 5\), but is -3"):
         MemoryStore.of([[0]] * 5).raw_texts(None, np.array([1, -3]))
 
 

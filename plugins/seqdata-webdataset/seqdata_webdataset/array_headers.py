@@ -1,7 +1,6 @@
-"""What the first bytes of a member say: where its values lie, and what they are.
+"""Headers of arrays and sound in members: the offset, dtype and shape of their values.
 
-Of ``.npy``, ``.wav`` and ``.flac``; without NumPy's own reader, so that nothing is believed that is
-not looked at.
+For ``.npy``, ``.wav`` and ``.flac``; without NumPy's own reader, so that everything is checked.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import numpy as np
 from seqdata.backends import MAX_WIDTH, NUMBER_DTYPES
 
 MAX_HEADER_BYTES = 1 << 16
-"""Bytes of a member that are looked at; more is no head."""
+"""Maximum bytes of a header."""
 
 _COMMON_HEADER = re.compile(
     r"\{'descr': '([<>|=][biuf]\d)', 'fortran_order': (True|False), "
@@ -33,19 +32,19 @@ _WAVE_DTYPES = {(_PCM, 8): "|u1", (_PCM, 16): "<i2", (_PCM, 24): "<i3", (_PCM, 3
 
 
 class BadHeaderError(ValueError):
-    """The bytes are not what the extension says; its text says what they are."""
+    """The bytes do not match the extension; the text describes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What the members of one extension hold; equal for most of a data set.
+    """The header of members; equal for most members of one extension.
 
     Attributes:
         kind: ``npy``, ``wav``, ``flac``, or ``bad``.
-        descr: NumPy's text of the dtype, as stored; where it is bad, why.
-        shape: Of one timestep.
-        scalar: Whether it is one number, without any timesteps.
-        fortran: Whether the first dimension runs fastest.
+        descr: NumPy's text of the stored dtype; of ``bad``, the reason.
+        shape: Shape of one timestep.
+        scalar: Whether it is one number, without timesteps.
+        fortran: Whether the array is in Fortran order.
     """
 
     kind: str
@@ -56,43 +55,43 @@ class ArrayHeader:
 
     @property
     def width(self) -> int:
-        """Bytes of one timestep, as stored."""
+        """Stored bytes of one timestep."""
         item = 3 if self.descr == "<i3" else np.dtype(self.descr).itemsize
         return item * math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
-        """Of one element when it is read."""
+        """Dtype of one element when it is read."""
         return "int32" if self.descr == "<i3" else np.dtype(self.descr).name
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the bytes are used as they lie."""
+        """Whether the bytes are read in place."""
         if self.kind not in ("npy", "wav") or self.descr == "<i3":
             return False
         return not (self.fortran and self.shape) and np.dtype(self.descr).isnative
 
 
 def is_dtype(descr: str) -> bool:
-    """Return whether a text is NumPy's for numbers that can be stored; NumPy would parse any."""
+    """Return whether a text is a NumPy dtype of numbers that can be stored."""
     return descr == "<i3" or (
         _DTYPE_PATTERN.fullmatch(descr) is not None and np.dtype(descr).name in NUMBER_DTYPES
     )
 
 
 HeaderAndValues = tuple[ArrayHeader, int, int, int]
-"""A head, where the values begin in the member, their bytes, and the timesteps that they are."""
+"""A header, the offset of the values in the member, their bytes, and their timesteps."""
 
 
 def read_npy_header(first: bytes, size: int) -> HeaderAndValues:
-    """Read the head of an array.
+    """Parse the header of an array.
 
     Args:
-        first: Its first bytes.
-        size: Of the member.
+        first: First bytes of the member.
+        size: Size of the member in bytes.
 
     Raises:
-        BadHeaderError: If it is none.
+        BadHeaderError: If it is invalid.
     """
     if first[:6] != b"\x93NUMPY" or len(first) < 12:
         raise BadHeaderError("does not begin as a .npy file")
@@ -117,7 +116,7 @@ def read_npy_header(first: bytes, size: int) -> HeaderAndValues:
 
 
 def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
-    """Return dtype, order and shape of the text of a head, whatever they are."""
+    """Return dtype, order and shape of the text of a header, unchecked."""
     if match := _COMMON_HEADER.fullmatch(text):
         return match[1], match[2] == "True", tuple(map(int, match[3].rstrip(", ").split(",")))
     try:
@@ -131,7 +130,7 @@ def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
 def _make_array_header(
     descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool
 ) -> ArrayHeader:
-    """Return the head of arrays; the same one for all that are alike."""
+    """Return the header of arrays; equal ones are the same object."""
     if descr == "<i3" or not is_dtype(descr):
         raise BadHeaderError(f"has dtype {descr[:40]!r}, which cannot be stored")
     header = ArrayHeader("npy", descr, shape, scalar, fortran)
@@ -141,7 +140,7 @@ def _make_array_header(
 
 
 def read_wav_header(first: bytes, size: int) -> HeaderAndValues:
-    """Read the head of a WAVE file of plain samples; raises as ``read_npy_header`` does."""
+    """Parse the header of a WAVE file of plain samples; raise as ``read_npy_header`` does."""
     if first[:4] != b"RIFF" or first[8:12] != b"WAVE":
         raise BadHeaderError("does not begin as a .wav file")
     at, header = 12, None
@@ -153,9 +152,7 @@ def read_wav_header(first: bytes, size: int) -> HeaderAndValues:
         elif name == b"data":
             if header is None:
                 break
-            length = (
-                size - at if length in (0, 0xFFFFFFFF) else length
-            )  # a stream that nobody ended
+            length = size - at if length in (0, 0xFFFFFFFF) else length  # an unfinished stream
             if length > size - at or length % header.width:
                 raise BadHeaderError(f"has {size - at} bytes of samples, its head says {length}")
             return header, at, length, length // header.width
@@ -174,7 +171,7 @@ def _parse_wave_format(chunk: bytes) -> ArrayHeader:
 
 
 def read_flac_header(first: bytes, size: int) -> HeaderAndValues:
-    """Read the head of a FLAC file, which is decoded whole; raises as ``read_npy_header`` does."""
+    """Parse the header of a FLAC file, which is decoded whole; see ``read_npy_header``."""
     if first[:4] != b"fLaC" or len(first) < 42 or first[4] & 127:
         raise BadHeaderError("does not begin as a .flac file")
     packed = int.from_bytes(first[18:26], "big")

@@ -1,4 +1,4 @@
-"""The backend as an object: it opens, makes indexes, looks at everything, and writes."""
+"""The backend as an object: it opens, indexes, audits and writes tar shards."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class WebDataset:
     """Tar shards as the webdataset library writes them.
 
     Attributes:
-        schema: Extension -> what it holds; see ``open_webdataset``.
-        index: ``"build"``: make the index of shards that have none.
+        schema: Extension -> its type; see ``open_webdataset``.
+        index: ``"build"``: build the index of shards that have none.
         keys: ``unique`` or ``by_shard``.
-        unsafe_decoders: Which members may be read though that runs code; see ``open_webdataset``.
+        unsafe_decoders: Extensions that may be read although that runs code; see
+            ``open_webdataset``.
     """
 
     schema: Schema | None = None
@@ -39,7 +40,7 @@ class WebDataset:
         index: str | None = None,
         remote: str | Remote | None = None,
     ) -> IndexedStore:
-        """Open shards; what is given here wins. See ``open_webdataset``."""
+        """Open shards; arguments take precedence over attributes. See ``open_webdataset``."""
         return open_webdataset(
             location, verify=verify, schema=self.schema if schema is None else schema,
             index=self.index if index is None else index, keys=self.keys,
@@ -54,13 +55,13 @@ class WebDataset:
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
-        """Make the index of shards that have none, or of all; see ``index_shards``."""
+        """Build the index of shards that have none, or of all; see ``index_shards``."""
         return index_shards(location, anew=anew, executor=executor, progress=progress)
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
-        """Look at everything; see ``seqdata.protocols.SupportsAudit``."""
+        """Audit shards; see ``seqdata.protocols.SupportsAudit``."""
         return audit_files(location, TarKind(), shard=shard, repair=repair, on_bytes=told)
 
     def write(  # noqa: PLR0913
@@ -92,22 +93,22 @@ def index_shards(
     progress: bool | Callable[[int, int], None] | None = None,
     remote: str | Remote | None = None,
 ) -> dict[str, Any]:
-    """Make the index of tar shards: what is where, with checksums.
+    """Build the index of tar shards, with checksums.
 
     Args:
         location: A tar file, a folder of them, braces, or a list of these.
-        anew: Whether to make those again that are there.
-        executor: Where shards are read; None: some threads.
-        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
-            that is told (sequences, bytes).
-        remote: How URLs are reached; None: as the transport is set up.
+        anew: Whether to rebuild existing indexes.
+        executor: The executor that reads shards; None: a few threads.
+        progress: Whether to show a progress bar; None: on a terminal. Or a function that is called
+            with (sequences, bytes).
+        remote: The options for URLs; None: the transport's configuration.
 
     Returns:
         ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all shards), ``folders``.
 
     Raises:
-        ConfigError: If the location means nothing.
-        DataError: If a shard is not there, damaged, or cannot be read as samples.
+        ConfigError: If there are no shards at the location.
+        DataError: If a shard is not there, is damaged, or does not hold samples.
     """
     return index_files(
         location, TarKind(), anew=anew, executor=executor, progress=progress, remote=remote

@@ -1,7 +1,7 @@
-"""Whole members turned into values: what cannot be used as it lies.
+"""Decoders of members that cannot be read in place.
 
-JSON, NumPy's archives, FLAC, numbers written as text, and arrays in another order of bytes. What
-they become is capped before it is made, and must be what the schema says.
+JSON, NumPy's archives, FLAC, numbers written as text, and arrays in another byte order. Decoded
+sizes are limited before memory is allocated, and the values must match the schema.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from seqdata_webdataset.schema import Wanted
 from seqdata_webdataset.unsafe import read_unsafe
 
 MAX_MEMBER_BYTES = 2 << 30
-"""Bytes of a member that is read as a whole."""
+"""Maximum bytes of a member that is read as a whole."""
 _JSON_BYTES_RATIO = 16
-"""Bytes in memory of one byte of JSON, at most."""
+"""Maximum bytes in memory per byte of JSON."""
 
 
 def decode_member(
     spec: Wanted, raw: NDArray[np.uint8], header: ArrayHeader | None, location: DataLocation
 ) -> NDArray[Any]:
-    """Return the value of a field, (timesteps, *shape) or (1, *shape) where it has no axis.
+    """Return the value of a field, (timesteps, *shape), or (1, *shape) if it has no axis.
 
     Args:
         spec: The field.
-        raw: The member's values, uint8.
-        header: What they are, where that is known.
-        location: The member's, for errors.
+        raw: The bytes of the member's values, uint8.
+        header: The header of the member, if it has one.
+        location: The location of the member, for errors.
 
     Raises:
-        DecodeError: If they are not what the field must hold.
-        LimitError: If they would take very much memory.
+        DecodeError: If they do not match the field.
+        LimitError: If they would take too much memory.
     """
     if len(raw) > MAX_MEMBER_BYTES:
         raise_limit_error(
@@ -73,7 +73,7 @@ def decode_member(
 
 
 def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
-    """Return an array that lies in another order than ours."""
+    """Return an array that is stored in another byte or dimension order."""
     if header.descr == "<i3":
         wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
         wide[:, 1:] = raw.reshape(-1, 3)
@@ -91,7 +91,7 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
     except ImportError as error:
         raise location.make_error(
             DecodeError,
-            "is FLAC, which needs the package soundfile, which is not installed; pip install "
+            "is FLAC, which needs the package soundfile, which is not installed. Run: pip install "
             "seqdata-webdataset[flac]",
         ) from error
     try:
@@ -143,7 +143,7 @@ def _decode_number_text(raw: NDArray[np.uint8], field: Field, location: DataLoca
             return [_parse_number(one, field) for one in text.split()]
         return _parse_number(text, field)
     except ValueError as error:  # of UTF-8, too
-        raise _make_decode_error(location, f"{raw[:40].tobytes()!r} is no number") from error
+        raise _make_decode_error(location, f"{raw[:40].tobytes()!r} is not a number") from error
 
 
 def _parse_number(text: str, field: Field) -> int | float:
@@ -151,7 +151,7 @@ def _parse_number(text: str, field: Field) -> int | float:
 
 
 def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
-    """Return a value as what its field must hold, if it is that."""
+    """Return a value as its field's type, if it matches."""
     try:
         array = np.asarray(found)
     except ValueError as error:  # lists of different lengths
@@ -171,7 +171,7 @@ def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], location: DataLocation) -> NDArray[Any]:
-    """Return numbers as another dtype that holds each of them."""
+    """Return numbers as another dtype that can represent all of them."""
     numbers = array.dtype.kind in "biuf"
     fits = numbers and (dtype.kind == "f" or array.dtype.kind != "f")
     if fits and dtype.kind in "biu" and array.size:
@@ -179,12 +179,12 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], location: DataLocation) -> 
             converted = array.astype(dtype)
         fits = bool((converted == array).all())
     if not fits:
-        raise _make_decode_error(location, f"holds {array.dtype} that is no {dtype}")
+        raise _make_decode_error(location, f"holds {array.dtype} that is not {dtype}")
     return array.astype(dtype)
 
 
 def _make_decode_error(location: DataLocation, problem: str) -> DecodeError:
     return location.make_error(
         DecodeError,
-        f"{problem}, must be as `schema` says; restore the shard, or say what it holds",
+        f"must match `schema`, but {problem}. Restore the shard, or correct `schema`",
     )

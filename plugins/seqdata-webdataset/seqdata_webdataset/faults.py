@@ -1,4 +1,4 @@
-"""What faults are tried on: shards that we wrote, for the matrix of ``seqdata_testing.faults``.
+"""The fault target of tar shards, for the matrix of ``seqdata_testing.faults``.
 
 ``python -m seqdata_testing.faults --target seqdata_webdataset.faults:TAR`` runs it. Place in the
 flow: beside the backend; nothing of the plugin imports it. Makes: data sets in folders.
@@ -21,7 +21,9 @@ from seqdata_webdataset.kind import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.sending import write_webdataset
 
-_SHARD_BYTES = 9_000  # bytes of a shard: a member takes a block for its header and one at least
+_SHARD_BYTES = (
+    9_000  # bytes of a shard: a member takes a block for its header and at least one more
+)
 
 
 def _write(location: str | Path, given: Sequence[Mapping[str, Any]]) -> None:
@@ -78,4 +80,4 @@ TAR = FaultTarget(
     shards=_list_shards, values=_list_extents, others=_list_index_files,
     kept=(SavedFile(name="counted lengths", write=_write_with_lengths, read=_read_lengths),),
 )  # fmt: skip
-"""Tar shards of ours, with their indexes."""
+"""Tar shards with their indexes."""

@@ -1,6 +1,6 @@
-"""The members of one shard, grouped into samples as the webdataset library does.
+"""Grouping of the members of a shard into samples, as the webdataset library does it.
 
-Consecutive members of one key are a sample.
+Consecutive members with the same key are a sample.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from seqdata_webdataset.member_names import MAX_KEY_BYTES, last_part, split_name
 from seqdata_webdataset.tar_headers import TAR_BLOCK, iter_members
 
 MAX_FIELDS = 64
-"""Members of one sample, and extensions of one shard."""
+"""Maximum members of one sample, and extensions of one shard."""
 MAX_NUMBER_BYTES = 24
-"""Bytes of a text that is looked at as a whole number."""
+"""Maximum bytes of a text that is parsed as an integer."""
 _MAX_HEADERS = 1 << 16
 NUMBER_EXTENSIONS = ("cls",)
-"""Extensions of whole numbers."""
+"""Extensions of integers."""
 _INT64_LIMIT = 1 << 63
 
 
 @dataclass(slots=True)
 class CollectedMembers:
-    """Members of one extension, as they are met.
+    """Members of one extension, in order of occurrence.
 
     Attributes:
-        begins: Of values; -1 where a sample has none.
-        sizes: Of values, bytes.
-        headers: What they hold -> its code.
-        codes: Per sample.
-        numbers: Per sample, where all are whole numbers.
-        are_whole_numbers: Whether all are.
+        begins: First bytes of values; -1 if a sample has none.
+        sizes: Sizes of values in bytes.
+        headers: Header -> its code.
+        codes: Code of the header per sample.
+        numbers: Value per sample, if all are integers.
+        are_whole_numbers: Whether all values are integers.
     """
 
     begins: array[int] = field(default_factory=lambda: array("q"))
@@ -52,7 +52,7 @@ class CollectedMembers:
     are_whole_numbers: bool = True
 
     def pad_to(self, count: int) -> None:
-        """Note that samples before ``count`` have no such member."""
+        """Record that samples before ``count`` have no such member."""
         missing = count - len(self.begins)
         if missing > 0:
             self.begins.extend([-1] * missing)
@@ -66,10 +66,10 @@ class SampleGroup:
     """The samples of a shard.
 
     Attributes:
-        keys: Their bytes, one behind the other.
-        key_offsets: Where each ends.
+        keys: The concatenated bytes of keys.
+        key_offsets: The offsets of keys.
         members: Extension -> its members.
-        last_header: Where the last header of a member lies.
+        last_header: Offset of the last header of a member.
     """
 
     keys: bytearray = field(default_factory=bytearray)
@@ -79,15 +79,15 @@ class SampleGroup:
 
 
 def group_samples(content: Any, location: DataLocation) -> SampleGroup:
-    """Walk a shard and collect its samples.
+    """Read the headers of a shard and return its samples.
 
     Args:
         content: The shard's bytes.
-        location: The shard's, for errors.
+        location: The location of the shard, for errors.
 
     Raises:
-        CorruptShardError: If it is no tar file, or is damaged.
-        DecodeError: If two members of a sample have one extension, or a name is no text.
+        CorruptShardError: If it is not a tar file, or is damaged.
+        DecodeError: If two members of a sample have the same extension, or a name is not text.
         UnsafeContentError: If a member is a link or a device.
         LimitError: If a sample has too many members.
     """
@@ -105,10 +105,11 @@ def group_samples(content: Any, location: DataLocation) -> SampleGroup:
             current_key, extensions = key, set()
         count = len(samples.key_offsets) - 2
         if extension in extensions or not extension:
-            problem = "is there twice in its sample" if extension else "has no extension"
+            problem = "occurs twice in its sample" if extension else "has no extension"
             raise replace(location, offset=begin, length=size).make_error(
                 DecodeError,
-                f"member {quote(name)} {problem}, must have one of its own; write the shard again",
+                f"member {quote(name)} must have an extension of its own, but {problem}. Write "
+                "the shard again",
                 member=name, key=key,
             )  # fmt: skip
         extensions.add(extension)
@@ -118,7 +119,7 @@ def group_samples(content: Any, location: DataLocation) -> SampleGroup:
                 raise_limit_error(
                     replace(location, offset=begin), "holds members of more extensions "
                     f"({quote(extension)}; a key ends at its first dot)",
-                    f"have at most {MAX_FIELDS}", MAX_FIELDS + 1, MAX_FIELDS,
+                    f"have at most {MAX_FIELDS} extensions", MAX_FIELDS + 1, MAX_FIELDS,
                 )  # fmt: skip
             members = fields[extension] = CollectedMembers()
         if len(members.begins) < count:
@@ -136,13 +137,13 @@ def _begin_sample(
     if len(raw) > MAX_KEY_BYTES or b"\0" in raw:
         raise_limit_error(
             replace(location, offset=begin), f"has a key of {len(raw)} bytes {raw[:40]!r}",
-            f"have at most {MAX_KEY_BYTES} and no NUL", len(raw), MAX_KEY_BYTES,
+            f"have keys of at most {MAX_KEY_BYTES} bytes without NUL", len(raw), MAX_KEY_BYTES,
         )  # fmt: skip
     if key in seen:
         raise replace(location, offset=begin).make_error(
             DecodeError,
-            f"key {quote(key)} comes again after other samples, must be there once, with its "
-            "members one after the other; write the shard again",
+            f"key {quote(key)} must occur once, with consecutive members, but occurs again after "
+            "other samples. Write the shard again",
             key=key,
         )
     seen.add(key)
@@ -156,7 +157,7 @@ def _decode_name(raw: bytes, location: DataLocation, begin: int) -> str:
     except UnicodeDecodeError as error:
         raise replace(location, offset=begin - TAR_BLOCK, length=TAR_BLOCK).make_error(
             DecodeError,
-            f"has a member whose name {raw[:40]!r} is no UTF-8, must be; write the shard again",
+            f"names of members must be UTF-8, but one is {raw[:40]!r}. Write the shard again",
         ) from error
 
 
@@ -174,7 +175,7 @@ def _add_member(
         except BadHeaderError as error:
             header = ArrayHeader("bad", str(error))
         if header not in members.headers and len(members.headers) + 1 == _MAX_HEADERS:
-            header = ArrayHeader("bad", "is of one of very many dtypes and shapes")
+            header = ArrayHeader("bad", "has one of too many dtypes and shapes")
         code = members.headers.setdefault(header, len(members.headers))
     elif kind in NUMBER_EXTENSIONS:
         parsed = (
@@ -191,7 +192,7 @@ def _add_member(
 
 
 def _parse_whole_number(text: bytes) -> int | None:
-    """Return the whole number that a text is, as ``int`` reads it; None: it is none."""
+    """Return the integer of a text, as ``int`` parses it; None if it is not an integer."""
     try:
         number = int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tar shards as a kind of files of the core's engine: their index, and the fields in it."""
+"""Tar shards as a kind of files of the core's engine: their indexes and fields."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TarKind:
     """Tar shards as the webdataset library writes them: a ``FileKind``.
 
     Attributes:
-        schema: Extension -> what it holds; see ``open_webdataset``.
+        schema: Extension -> its type; see ``open_webdataset``.
         unsafe: Kinds of members that may run code.
     """
 
@@ -62,9 +62,9 @@ class TarKind:
         """Return the index of a shard.
 
         Raises:
-            DataError: If it is damaged, or cannot be read as samples.
+            DataError: If it is damaged, or does not hold samples.
             UnsafeContentError: If a member is a link or a device.
-            LimitError: If it asks for more than a cap allows.
+            LimitError: If it exceeds a limit.
         """
         del neighbour
         found = group_samples(content, place)
@@ -90,10 +90,10 @@ class TarKind:
         )
 
     def check(self, index: ShardIndex) -> None:
-        """Look at what an index that was read says of members.
+        """Check the members of an index that was read.
 
         Raises:
-            ValueError: If it cannot be true.
+            ValueError: If they are invalid.
         """
         for members in index.members.values():
             heads = heads_of(members)
@@ -111,20 +111,20 @@ class TarKind:
         return is_checksum_valid(block)
 
     def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
-        """Walk a shard's headers.
+        """Check the headers of a shard.
 
         Raises:
             DataError: If it is damaged.
         """
         for _ in iter_members(content, place):
-            pass  # only its errors count
+            pass  # only its errors matter
 
     def fields(self, opened: OpenedFiles) -> Sequence[IndexedField]:
-        """Return the fields of shards: the user's schema over what members' heads say.
+        """Return the fields of shards, by the user's schema and the headers of members.
 
         Raises:
-            ConfigError: If the schema does not fit what is there.
-            DecodeError: If members of one extension hold different things.
+            ConfigError: If the schema does not fit the members.
+            DecodeError: If members of one extension have different types.
             UnsafeContentError: If an extension stands for code.
         """
         wanted = infer_specs(extensions_of(opened), self.schema, opened.location, self.unsafe)
@@ -141,7 +141,7 @@ def _field(opened: OpenedFiles, one: Wanted) -> IndexedField:
     return IndexedField(
         name=one.name, member=one.extension, field=one.field, how=hows.get(one.how, one.how),
         lengths=None if one.field.axis is None else steps_of(opened, one), decode=decoded,
-        is_named=one.chosen, advice=f"read it as bytes with `schema`={{{one.name!r}: bytes}}",
+        is_named=one.chosen, advice=f"Read it as bytes with `schema`={{{one.name!r}: bytes}}",
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Names of members: which sample they are of, and which field.
+"""Names of members: the key of the sample, and the extension.
 
-The rule is the one of the webdataset library, letter by letter.
+The rule is exactly that of the webdataset library.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 
 UNSAFE_EXTENSIONS = frozenset({"pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib"})
-"""Parts of extensions whose decoders run code that the data brings."""
+"""Parts of extensions whose decoders run code from the data."""
 MAX_KEY_BYTES = 1024
-"""Bytes of a key."""
+"""Maximum bytes of a key."""
 
 _MEMBER_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _META_NAME = re.compile(r"__[^/]*__($|/)")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Return (key, extension) of a member's name; None: it is no part of a sample.
+    """Return (key, extension) of a member's name; None if it is not part of a sample.
 
-    The key ends at the first dot of the last part of the path; the extension is in small letters.
+    The key ends at the first dot of the last part of the path; the extension is in lower case.
 
     Examples:
         >>> split_name("train/utt-7.Mel.npy"), split_name("README"), split_name("__meta__/x.json")
@@ -32,7 +32,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def last_part(extension: str) -> str:
-    """Return the last part of an extension, which says how it is decoded.
+    """Return the last part of an extension, which determines the decoder.
 
     Examples:
         >>> last_part("mel.npy")

@@ -1,4 +1,4 @@
-"""What the members of each extension are, over all shards, and how long."""
+"""The headers and lengths of the members of each extension, over all shards."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 def heads_of(members: FieldIndex) -> tuple[ArrayHeader, ...]:
-    """Return what members hold.
+    """Return the headers of members.
 
     Raises:
-        ValueError, KeyError, TypeError: If their index tells it wrong.
+        ValueError, KeyError, TypeError: If their index is invalid.
     """
     return tuple(
         _head(
@@ -38,7 +38,7 @@ def _head(
 
 
 def extensions_of(opened: OpenedFiles) -> list[Extension]:
-    """Return what there is in shards, extension by extension, in the order in which it is met."""
+    """Return the extensions of shards, in order of occurrence."""
     names = dict.fromkeys(name for index in opened.indexes for name in index.members)
     return [_extension(opened, name) for name in names]
 
@@ -60,10 +60,10 @@ def _extension(opened: OpenedFiles, name: str) -> Extension:
 
 
 def steps_of(opened: OpenedFiles, one: Wanted) -> NDArray[np.int64] | None:
-    """Return the timesteps of each sequence, int64; None where members must be decoded.
+    """Return the timesteps of each sequence, int64; None if members must be decoded.
 
     Raises:
-        DecodeError: If a member holds a part of a timestep.
+        DecodeError: If a member holds an incomplete timestep.
     """
     having = [index.members.get(one.extension) for index in opened.indexes]
     there = [members for members in having if members is not None]
@@ -77,8 +77,8 @@ def steps_of(opened: OpenedFiles, one: Wanted) -> NDArray[np.int64] | None:
     if len(sizes) and int(odd := (sizes % width != 0).argmax()) >= 0 and sizes[odd] % width:
         raise opened.place_of(int(odd), one.extension, one.name).make_error(
             DecodeError,
-            f"has {sizes[odd]} bytes, must have a multiple of {width} for timesteps of "
-            f"{one.field.dtype} {list(one.field.shape)}; correct `schema`",
+            f"must have a multiple of {width} bytes for timesteps of {one.field.dtype} "
+            f"{list(one.field.shape)}, but has {sizes[odd]}. Correct `schema`",
         )
     return sizes // width
 

@@ -1,4 +1,4 @@
-"""Tar shards as a store."""
+"""Opening of tar shards as a store."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ def open_webdataset(
     """Open tar shards as the webdataset library writes them, reading no data yet.
 
     A field is named by its extension. Without a schema ``.npy`` and ``.wav`` are ragged on
-    ``time``, ``.cls`` is a whole number, ``.txt`` is text, and others are the bytes of the member.
+    ``time``, ``.cls`` is an integer, ``.txt`` is text, and others are the bytes of the member.
 
     Args:
         location: A tar file, a folder of them, braces (``x-{000..017}.tar``), or a list of these.
-        verify: When checksums are looked at: ``"first_read"``, ``"always"``, or ``"off"``: never.
+        verify: When checksums are compared: ``"first_read"``, ``"always"``, or ``"off"``: never.
             None: at the first read.
-        schema: Extension -> what it holds: a dtype (ragged on ``time``), ``int``, ``float``,
-            ``bool`` (one number per sequence), ``str``, ``bytes``, a ``Field``, ``...`` (as without
-            a schema), None (left out); of ``.json`` and ``.npz`` also a dict: name of a value ->
-            what it is. Extensions that are not named are read as without a schema.
-        index: ``"build"``: make the index of shards that have none, with a progress bar.
-        keys: ``unique``: a key is there once; ``by_shard``: once in each shard, and ids are
+        schema: Extension -> its type: a dtype (ragged on ``time``), ``int``, ``float``, ``bool``
+            (one number per sequence), ``str``, ``bytes``, a ``Field``, ``...`` (as without a
+            schema), None (left out); of ``.json`` and ``.npz`` also a dict: name of a value -> its
+            type. Extensions that are not named are read as without a schema.
+        index: ``"build"``: build the index of shards that have none, with a progress bar.
+        keys: ``unique``: keys are unique; ``by_shard``: unique in each shard, and ids are
             ``shard.tar/key``.
-        remote: How URLs are read: ``"cache"`` (None): shards whole, kept on this machine;
-            ``"ranges"``: only the members, or parts of long ones, that a batch needs; or a
-            ``Remote`` with more to say.
-        progress: Whether to show bars; None: where standard error is a terminal.
-        unsafe_decoders: Which members may be read though that runs code which they bring: of
-            ``pyd``, ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must
-            say what they hold. Only for shards that you would run as a program.
+        remote: How URLs are read: ``"cache"`` (None): whole shards, cached on this machine;
+            ``"ranges"``: only the members, or slices of long ones, that a batch needs; or a
+            ``Remote`` with further options.
+        progress: Whether to show progress bars; None: on a terminal.
+        unsafe_decoders: Extensions that may be read although that runs code from the data: ``pyd``,
+            ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must give their
+            types. Use it only for shards that you would run as a program.
 
     Raises:
-        ConfigError: If the location means nothing, there is no index, or an argument cannot be
-            meant.
+        ConfigError: If there are no shards, there is no index, or an argument is invalid.
         MissingShardError: If a shard is not there.
-        CorruptShardError: If a shard is damaged or not as long as its index says.
+        CorruptShardError: If a shard is damaged or its size differs from its index.
         FingerprintMismatch: If a shard is not the one that was indexed, or an index is not of
             the shard that was written.
-        IncompleteDatasetError: If writing was never finished.
-        DecodeError: If members are not what the schema says.
+        IncompleteDatasetError: If writing was not finished.
+        DecodeError: If members do not match the schema.
         UnsafeContentError: If members could run code.
     """
     kind = TarKind(schema)

@@ -1,4 +1,4 @@
-"""What the plugin offers to seqdata, by its hooks; nothing heavy is imported here."""
+"""The hooks of the plugin; nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from seqdata_webdataset.reader import read_tar
 
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
-    """Offer the backend ``webdataset``."""
+    """Register the backend ``webdataset``."""
     return {"webdataset": WebDataset()}
 
 
 @hookimpl
 def seqdata_register_readers() -> Mapping[str, Any]:
-    """Offer tar shards as input of ``seqdata write``."""
+    """Register tar shards as input of ``seqdata write``."""
     return {"webdataset": read_tar}

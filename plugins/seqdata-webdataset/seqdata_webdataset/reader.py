@@ -1,4 +1,4 @@
-"""Tar shards as input of ``seqdata write``: each is read once, and nothing is kept beside it."""
+"""Tar shards as input of ``seqdata write``: each is read once, and no index is written."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from seqdata.backends import default_axis, open_once
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata_webdataset.kind import TarKind
 
-_SAMPLES_PER_READ = 64  # sequences that are read at once
+_SAMPLES_PER_READ = 64  # sequences per read
 
 
 def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Yield the samples of tar shards; files that end otherwise are passed over.
+    """Yield the samples of tar shards; files with other suffixes are skipped.
 
     A field is named by its extension, and ``id`` is the key.
 
     Args:
-        files: In their order.
-        options: Nothing of it is for shards.
+        files: The files, in order.
+        options: Must be empty: shards have no options.
 
     Raises:
         ConfigError: If an option is given.
-        DataError: If a shard is damaged, or cannot be read as samples.
+        DataError: If a shard is damaged, or does not hold samples.
     """
     options.one_field("webdataset")
     for file in files:

@@ -1,7 +1,6 @@
-"""Which fields a data set has: the user's schema over what the members' heads say.
+"""The fields of a data set, by the user's schema and the headers of members.
 
-The user says how members are read, or a fixed rule by extension does; what a member holds never
-chooses.
+The user's schema or a fixed rule by extension determines how members are read, never their content.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed
 
 Schema = Mapping[str, Any]
-"""Extension -> what it holds; see ``open_webdataset``."""
+"""Extension -> its type; see ``open_webdataset``."""
 
 TEXT_EXTENSIONS = ("txt", "text", "transcript")
 MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
 """Extensions whose members hold several values by name."""
-_FLAC_DTYPES = ("int16", "int32", "float32", "float64")  # that FLAC is decoded to
+_FLAC_DTYPES = ("int16", "int32", "float32", "float64")  # dtype of decoded FLAC
 _TYPE_DTYPES = {int: "int64", float: "float64", bool: "bool", str: "str", bytes: "bytes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One field, and how it comes about.
+    """One field, and how it is read.
 
     Attributes:
-        name: Of the field.
-        extension: Of its members.
-        field: What it holds; of a ragged field without an axis of its own ``time``.
-        how: ``place``: the bytes as they lie; ``number``: from the index; ``text``: whole, as it
-            is; ``decode``: whole, decoded; ``unsafe``: whole, and what it says is run.
-        part: The name of its value inside of a member that has several.
-        chosen: Whether the user or our writer said its axis.
+        name: Name of the field.
+        extension: Extension of its members.
+        field: The field; a ragged one without an axis of its own is on ``time``.
+        how: ``place``: in place; ``number``: from the index; ``text``: the whole member, as text;
+            ``decode``: the whole member, decoded; ``unsafe``: the whole member, by running code.
+        part: The name of its value in a member with several values.
+        chosen: Whether the user or our writer gave its axis.
     """
 
     name: str
@@ -61,14 +60,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What is known of the members of one extension, over all shards.
+    """The members of one extension, over all shards.
 
     Attributes:
         name: The extension.
-        headers: What its members hold.
-        has_whole_numbers: Whether all of them are whole numbers, and the index has them.
-        place: Of the first one, for errors.
-        recorded_field: The field as our writer told it.
+        headers: The headers of its members.
+        has_whole_numbers: Whether all of them are integers that are in the index.
+        place: Location of the first one, for errors.
+        recorded_field: The field as recorded by our writer.
     """
 
     name: str
@@ -87,14 +86,14 @@ def infer_specs(
     """Return the fields of a data set, in the order of its extensions.
 
     Args:
-        extensions: What there is.
-        schema: What the user says.
+        extensions: The extensions of the data set.
+        schema: The user's schema.
         dataset: The data set, for messages.
         unsafe: Kinds of members that may run code; see ``unsafe.check_allowed_names``.
 
     Raises:
-        ConfigError: If the schema does not fit what is there.
-        DecodeError: If members of one extension hold different things.
+        ConfigError: If the schema does not fit the members.
+        DecodeError: If members of one extension have different types.
         UnsafeContentError: If an extension stands for code.
     """
     given_types = {} if schema is None else dict(schema)
@@ -115,9 +114,8 @@ def infer_specs(
     if not any(extension.field.axis for extension in specs):
         have = ", ".join(f"{extension.name} ({extension.field.dtype})" for extension in specs)
         raise ConfigError(
-            f"{dataset}: no field of {have or 'none'} runs along an axis, one must; say in "
-            "`schema` "
-            "what holds timesteps, e.g. {'bin': 'uint16'}"
+            f"{dataset}: at least one field must run along an axis, but none of {have or 'none'} "
+            "does. Name one in `schema`, e.g. {'bin': 'uint16'}"
         )
     return specs
 
@@ -132,8 +130,8 @@ def _iter_specs(
     if isinstance(given_type, Mapping):
         if kind not in MULTI_VALUE_EXTENSIONS and method != "unsafe":
             raise ConfigError(
-                f"{dataset}: `schema` gives parts of {extension.name!r}, must be one type: only "
-                f"{', '.join(MULTI_VALUE_EXTENSIONS)} have parts"
+                f"{dataset}: `schema` of {extension.name!r} must be one type, but names parts: "
+                f"only {', '.join(MULTI_VALUE_EXTENSIONS)} have parts"
             )
         for part, type_ in given_type.items():
             field = _parse_type(type_, f"{dataset}: `schema` of {extension.name!r}, part {part!r}")
@@ -174,13 +172,12 @@ def _iter_specs(
 def _check_allowed(
     extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
 ) -> None:
-    """Refuse members that run code, unless the user named their kind and says what they hold."""
+    """Raise if members run code, unless the user named their kind and type."""
     if not is_allowed(extension.name, unsafe):
         raise extension.place.make_error(
             UnsafeContentError,
-            f"members of extension {quote(extension.name)} are Python objects, whose reading runs "
-            "code "
-            "that they bring, must be plain data; leave them out with "
+            f"members of extension {quote(extension.name)} must be plain data, but are Python "
+            "objects: reading them runs code from the data. Leave them out with "
             f"`schema`={{{extension.name!r}: None}}, or write them again as .npy or .json",
         )
     field = (
@@ -190,9 +187,9 @@ def _check_allowed(
     )
     if given_type is ... or (field is not None and not kind_of(field).is_array):
         raise ConfigError(
-            f"{dataset}: `schema` of {extension.name!r} is {given_type!r}, must say what numbers "
-            "its members "
-            f"hold, since nothing else does; e.g. {{{extension.name!r}: 'float32'}}"
+            f"{dataset}: `schema` of {extension.name!r} must give the dtype of its members, since "
+            f"nothing else does, but is {given_type!r}. Pass for example "
+            f"{{{extension.name!r}: 'float32'}}"
         )
 
 
@@ -200,9 +197,8 @@ def _make_number_spec(extension: Extension) -> Wanted:
     if not extension.has_whole_numbers:
         raise extension.place.make_error(
             DecodeError,
-            f"members of extension {quote(extension.name)} are no whole numbers, must be; read "
-            "them as "
-            f"text with `schema`={{{extension.name!r}: str}}, or leave them out with None",
+            f"members of extension {quote(extension.name)} must be integers, but are not. Read "
+            f"them as text with `schema`={{{extension.name!r}: str}}, or leave them out with None",
         )
     return Wanted(
         name=extension.name, extension=extension.name, field=Field("int64", (), None), how="number"
@@ -210,7 +206,7 @@ def _make_number_spec(extension: Extension) -> Wanted:
 
 
 def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: str) -> Wanted:
-    """Return the field of members without a head, as the user says."""
+    """Return the field of members without a header, by the user's schema."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
     if not kind_of(field).is_array:
@@ -224,9 +220,8 @@ def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: 
         method = "number"
     elif kind == "npz":
         raise ConfigError(
-            f"{dataset}: `schema` of {extension.name!r} is {given_type!r}, must name arrays in "
-            "it; e.g. "
-            f"{{{extension.name!r}: {{'x': 'float32'}}}}"
+            f"{dataset}: `schema` of {extension.name!r} must name arrays in it, but is "
+            f"{given_type!r}. Pass for example {{{extension.name!r}: {{'x': 'float32'}}}}"
         )
     elif kind not in (*MULTI_VALUE_EXTENSIONS, *TEXT_EXTENSIONS, "cls"):
         method = "place"
@@ -240,15 +235,14 @@ def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: 
 
 
 def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wanted:
-    """Return the field of arrays and sound, whose heads say what they hold."""
+    """Return the field of arrays and sound, by their headers."""
     for header in extension.headers:
         if header.kind == "bad":
             kind = UnsafeContentError if "Python objects" in header.descr else DecodeError
             raise extension.place.make_error(
                 kind,
-                f"a member of extension {quote(extension.name)} {header.descr}, must be an array "
-                "of "
-                "numbers; write it again, or leave the extension out with "
+                f"members of extension {quote(extension.name)} must be arrays of numbers, but one "
+                f"{header.descr}. Write it again, or leave the extension out with "
                 f"`schema`={{{extension.name!r}: None}}",
             )
     name, recorded = (
@@ -260,10 +254,10 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
         if (header.dtype, header.shape, header.scalar) != (first.dtype, first.shape, first.scalar):
             raise extension.place.make_error(
                 DecodeError,
-                f"members of extension {quote(extension.name)} hold timesteps of {first.dtype} "
-                f"{list(first.shape)} and of {header.dtype} {list(header.shape)}, must be alike; "
-                "write "
-                f"them again, or leave them out with `schema`={{{extension.name!r}: None}}",
+                f"members of extension {quote(extension.name)} must hold timesteps of one dtype "
+                f"and shape, but hold {first.dtype} {list(first.shape)} and {header.dtype} "
+                f"{list(header.shape)}. Write them again, or leave them out with "
+                f"`schema`={{{extension.name!r}: None}}",
             )
     chosen = False
     if given_type is not ...:
@@ -279,11 +273,10 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
         alike = (recorded.dtype == field.dtype or sound) and shape == field.shape
         if not alike or (first.scalar and recorded.axis is not None):
             raise ConfigError(
-                f"{dataset}: `schema` of {extension.name!r} is {recorded.dtype} "
-                f"{list(recorded.shape)}"
-                f"{'' if recorded.axis else ' per sequence'}, its members hold timesteps of "
-                f"{field.dtype} {list(field.shape)}, must be the same; leave it out, or convert "
-                "with a transform"
+                f"{dataset}: `schema` of {extension.name!r} must be {field.dtype} "
+                f"{list(field.shape)} per timestep as its members, but is {recorded.dtype} "
+                f"{list(recorded.shape)}{'' if recorded.axis else ' per sequence'}. Leave it out, "
+                "or convert with a transform"
             )
         field = recorded
     method = "place" if all(header.is_in_place for header in extension.headers) else "decode"
@@ -291,12 +284,12 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
 
 
 def _parse_type(given_type: Any, context: str) -> Field:
-    """Return the field that a user means."""
+    """Return the field of a type in a schema."""
     if isinstance(given_type, Field):
         if given_type.dtype not in FIELD_DTYPES:
             raise ConfigError(
-                f"{context} has dtype {given_type.dtype!r}, must be one of "
-                f"{', '.join(NUMBER_DTYPES)}"
+                f"{context} must have one of the dtypes {', '.join(NUMBER_DTYPES)}, but has "
+                f"{given_type.dtype!r}"
             )
         return given_type
     plain = _TYPE_DTYPES.get(given_type) if isinstance(given_type, type) else None
@@ -308,8 +301,7 @@ def _parse_type(given_type: Any, context: str) -> Field:
         name = ""
     if name not in NUMBER_DTYPES:
         raise ConfigError(
-            f"{context} is {given_type!r}, must be a dtype, int, float, bool, str, bytes, a "
-            "Field, or None "
-            "to leave it out"
+            f"{context} must be a dtype, int, float, bool, str, bytes, a Field, or None to leave "
+            f"it out, but is {given_type!r}"
         )
     return Field(name)

@@ -1,4 +1,4 @@
-"""Writing tar shards wherever they are to lie: here, or sent to a bucket, their list last."""
+"""Writing of tar shards to a local folder or to a bucket; their list is uploaded last."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def write_webdataset(  # noqa: PLR0913
 ) -> IndexedStore:
     """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
 
-    A field ``mel`` is written as ``mel.npy``, whole numbers as ``.cls``, text as ``.txt``, bytes as
-    ``.bin``; names that end so are kept. Opened again, fields have their own names.
+    A field ``mel`` is written as ``mel.npy``, integers as ``.cls``, text as ``.txt``, bytes as
+    ``.bin``; names with these extensions are kept. Opened again, fields have their own names.
 
     Args:
-        location: A folder, made where it is not there; or a URL, for which the shards are made on
-            this machine first, and sent.
+        location: A folder, created if needed; or a URL, for which the shards are written on this
+            machine first, then uploaded.
         sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
-        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size from which on a shard is closed, in bytes.
         key: The ``str`` field that becomes the key; without one, samples are numbered.
-        executor: Where shards are indexed and written; None: threads of our own.
-        resume: Whether to go on where a writer stopped; else what it left is removed.
+        executor: The executor that indexes and writes shards; None: threads of this process.
+        resume: Whether to continue where a writer stopped; otherwise its files are removed.
         progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
-        overwrite: Whether shards of ours that are there are replaced.
-        remote: How a URL is reached; None: as the transport is set up.
+        overwrite: Whether existing shards of this writer are replaced.
+        remote: The options for a URL; None: the transport's configuration.
 
     Raises:
-        ConfigError: If an argument cannot be meant, or does not fit what is there.
-        DecodeError: If a sequence is not like the first one, or not what was written before.
+        ConfigError: If an argument is invalid, or does not fit the existing files.
+        DecodeError: If a sequence does not match the first one, or the one that was written before.
         IncompleteDatasetError: If the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
@@ -94,7 +94,7 @@ class _Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """Tar shards, their indexes and the list of them: a ``sending.UploadPlan`` of the core."""
+    """Tar shards, their indexes and the list of them: an ``UploadPlan`` of the core."""
 
     make: _Write
 
@@ -106,17 +106,17 @@ class _Tar:
         names = _names(files)
         if MANIFEST in names:
             raise ConfigError(
-                f"{files.location}: holds a store, must be another location; choose one"
+                f"{files.location}: already contains a store. Choose another location"
             )
         tars = [name for name in names if name.endswith(SUFFIX)]
         others = [name for name in tars if not is_own(name)]
         unsent = [
             name for name in tars if f"{INDEX_FOLDER}/{name}{INDEX}" not in sent
-        ]  # goes first
+        ]  # uploaded first
         if others or (unsent and not overwrite):
-            advice = "choose one" if others else "choose one, or pass `overwrite`=True"
+            advice = "Choose one" if others else "Choose one, or pass `overwrite`=True"
             raise ConfigError(
-                f"{files.location}: holds {(others or unsent)[0]!r}, must be an empty folder; "
+                f"{files.location}: must be an empty folder, but holds {(others or unsent)[0]!r}. "
                 f"{advice}"
             )
 
@@ -126,7 +126,7 @@ class _Tar:
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         listed = load_list((folder / self.last).read_bytes(), str(folder))
         indexes = [f"{INDEX_FOLDER}/{name}{INDEX}" for name in listed]
-        return [  # an index without a list says that writing was not finished
+        return [  # an index without a list means that writing was not finished
             {one: hashlib.sha256((folder / one).read_bytes()).hexdigest() for one in indexes},
             {name: one.sha256 for name, one in listed.items()},
         ]
@@ -148,7 +148,7 @@ def _names(files: RemoteFiles) -> list[str]:
 
 
 def _forget(url: str, remote: Remote) -> None:
-    """Remove what this machine has kept of the indexes of shards that were there before."""
+    """Remove the cached indexes of older shards from this machine."""
     for name in _names(make_remote_files(url, remote)):
         for path in RemoteShard(url, name, remote).kept(name + INDEX):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Tar shards as the sharded writer of the core makes them: members, and the index of each shard."""
+"""Tar shards as a format of the core's sharded writer: members, and the index of each shard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seqdata_webdataset.encoding import END_OF_ARCHIVE, Encoder, make_member
 from seqdata_webdataset.kind import SUFFIX, TarKind
 
 INDEX = ".idx"
-_PROGRESS_SEQUENCES = 1024  # between two reports of progress
+_PROGRESS_SEQUENCES = 1024  # seconds between two reports of progress
 Sample = list[bytes]
 
 
@@ -37,7 +37,7 @@ class TarFile:
 
     Attributes:
         file: Its name; that of its index ends with ``INDEX``.
-        sequences: How many it holds.
+        sequences: Number of its sequences.
         bytes: Its size.
         sha256: Its digest.
     """
@@ -68,11 +68,11 @@ class TarFormat:
     suffix: ClassVar[str] = SUFFIX
 
     def make_packer(self) -> PackFn:
-        """Return what packs one shard after the other."""
+        """Return a packer of shards, one after the other."""
         return partial(_pack, self, self.make_encoder())
 
     def make_encoder(self) -> Encoder:
-        """Return what turns sequences into members.
+        """Return the encoder of sequences.
 
         Raises:
             ConfigError: If a field's name cannot be an extension.
@@ -84,7 +84,7 @@ class TarFormat:
         return self.digest_sample(_encode(self.make_encoder(), sequence, number))
 
     def digest_sample(self, sample: Sample) -> str:
-        """Return the digest of a sequence's members, and of what its fields are."""
+        """Return the digest of a sequence's members and of its fields."""
         digest = hashlib.sha256(repr(sorted(self.fields.items())).encode())
         for member in sample:
             digest.update(member)
@@ -106,11 +106,11 @@ class TarFormat:
         return tar, first, last
 
     def parse(self, facts: dict[str, Any]) -> TarFile:
-        """Return a shard from the JSON that it became."""
+        """Return a shard from its JSON."""
         return TarFile(**facts)
 
     def is_intact(self, folder: Path, files: TarFile) -> bool:
-        """Return whether a shard is as it was written, and has an index."""
+        """Return whether a shard is unchanged, and has an index."""
         has_index = (folder / files.index).is_file()
         return has_index and has_digest(folder / files.file, files.bytes, files.sha256)
 

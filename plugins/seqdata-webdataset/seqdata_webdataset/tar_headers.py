@@ -1,8 +1,8 @@
-"""The headers of a tar file, read one after the other without its data.
+"""A reader of the headers of a tar file, without its data.
 
-Plain ustar, GNU long names and pax; nothing else is a sample. Every header's sum is compared, both
-blocks of zeros at the end are asked for, and nothing but zeros may follow: a shard that was cut off
-or lost a part is never taken for a shorter one.
+Plain ustar, GNU long names and pax are supported. The checksum of every header is compared, both
+blocks of zeros at the end are required, and only zeros may follow: a shard that was cut off or lost
+a part is never taken for a shorter one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seqdata.errors import CorruptShardError, DecodeError, UnsafeContentError
 
 TAR_BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20
-"""Bytes of a long name or of pax records."""
+"""Maximum bytes of a long name or of pax records."""
 
 _ZEROS = bytes(TAR_BLOCK)
 _FILE_TYPES = (b"0", b"\0", b"7")
@@ -36,17 +36,17 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
 
     Args:
         content: The shard, a buffer of bytes.
-        location: The shard's, for errors.
+        location: The location of the shard, for errors.
 
     Raises:
-        CorruptShardError: If it is no tar file, is damaged or cut off.
+        CorruptShardError: If it is not a tar file, is damaged or cut off.
         UnsafeContentError: If a member is a link or a device.
-        DecodeError: If a member is stored in a way that is not read, such as sparse.
+        DecodeError: If a member is stored in an unsupported way, such as sparse.
         LimitError: If a long name is larger than ``MAX_HEADER_BYTES``.
     """
     view = memoryview(content).cast("B") if len(content) else memoryview(b"")
     total, at = len(view), 0
-    name: bytes | None = None  # from a header before
+    name: bytes | None = None  # from an earlier header
     size: int | None = None
     while True:
         block = bytes(view[at : at + TAR_BLOCK])
@@ -59,7 +59,7 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
         if header_size is None or not is_checksum_valid(block):
             raise replace(location, offset=at, length=TAR_BLOCK).make_error(
                 CorruptShardError,
-                "is no header of a tar file or a damaged one, must be one; restore the shard, or "
+                "must be a header of a tar file, but is not, or is damaged. Restore the shard, or "
                 "write it again",
             )
         type_flag, begin = block[156:157], at + TAR_BLOCK
@@ -67,8 +67,8 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
         if length > total - begin:
             raise replace(location, offset=at).make_error(
                 CorruptShardError,
-                f"begins a member of {length} bytes, {total - begin} are left, must be whole; it "
-                "was cut off, restore the shard",
+                f"must be followed by a member of {length} bytes, but {total - begin} are left: "
+                "the shard was cut off. Restore it",
                 expected=length, found=total - begin,
             )  # fmt: skip
         at = begin + -(-length // TAR_BLOCK) * TAR_BLOCK
@@ -103,7 +103,7 @@ def _read_name(block: bytes) -> bytes:
 
 
 def _read_number(field: bytes) -> int | None:
-    """Return a number of a header, octal or of 256 digits; None: it is none."""
+    """Return a number of a header, octal or base 256; None if it is invalid."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     text = field.partition(b"\0")[0].strip(b" ") or b"0"
@@ -114,19 +114,19 @@ def _read_number(field: bytes) -> int | None:
 
 
 def is_checksum_valid(block: bytes) -> bool:
-    """Return whether the sum in a header is that of its bytes."""
+    """Return whether the checksum in a header is that of its bytes."""
     expected = _read_number(block[_CHECKSUM])
     blanked = 256 - sum(block[_CHECKSUM])
     if expected == sum(block) + blanked:
         return True
     high = sum(byte > 127 for byte in block[:148]) + sum(byte > 127 for byte in block[156:])
-    return high > 0 and expected == sum(block) + blanked - 256 * high  # by old programs, signed
+    return high > 0 and expected == sum(block) + blanked - 256 * high  # signed, by old programs
 
 
 def _parse_pax_records(
     content: bytes, name: bytes | None, shard: DataLocation, begin: int
 ) -> tuple[bytes | None, int | None]:
-    """Return the name and size of the next member that pax records tell, where they do."""
+    """Return the name and size of the next member by pax records, if they have them."""
     at, size = 0, None
     if b" path=" not in content and b" size=" not in content and b"GNU.sparse" not in content:
         return name, None
@@ -138,7 +138,7 @@ def _parse_pax_records(
         keyword, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if not (blank and equals and len(record) == length and record.endswith(b"\n")):
             raise location.make_error(
-                CorruptShardError, "is no list of pax records, must be; restore the shard"
+                CorruptShardError, "must be a list of pax records, but is not. Restore the shard"
             )
         if keyword == b"path":
             name = value
@@ -147,7 +147,7 @@ def _parse_pax_records(
             if size < 0:
                 raise location.make_error(
                     CorruptShardError,
-                    f"says a size of {value[:20]!r}, must be a number; restore the shard",
+                    f"must have a number as size, but has {value[:20]!r}. Restore the shard",
                 )
         elif keyword.startswith(b"GNU.sparse"):
             _raise_for_type(b"S", b"", location)
@@ -160,15 +160,15 @@ def _raise_for_type(type_flag: bytes, name: bytes, location: DataLocation) -> No
     if description := _LINKS.get(type_flag) or _DEVICES.get(type_flag):
         raise location.make_error(
             UnsafeContentError,
-            f"member {text} is {description}, must be a plain file; write the shard again without "
-            "it",
+            f"member {text} must be a plain file, but is {description}. Write the shard again "
+            "without it",
             member=name.decode(errors="replace"),
         )
     description = "sparse" if type_flag == b"S" else f"of type {type_flag!r}"
     raise location.make_error(
         DecodeError,
-        f"member {text} is {description}, must be a plain file; write the shard again, as plain "
-        "ustar",
+        f"member {text} must be a plain file, but is {description}. Write the shard again, as "
+        "plain ustar",
         member=name.decode(errors="replace"),
     )
 
@@ -176,8 +176,8 @@ def _raise_for_type(type_flag: bytes, name: bytes, location: DataLocation) -> No
 def _raise_no_end(location: DataLocation, total: int) -> NoReturn:
     raise replace(location, offset=total).make_error(
         CorruptShardError,
-        f"ends after {total} bytes without two blocks of zeros, must have them; it was cut off or "
-        "never finished, restore the shard",
+        f"must end with two blocks of zeros, but ends after {total} bytes without them: it was "
+        "cut off or never finished. Restore the shard",
     )
 
 
@@ -189,6 +189,7 @@ def _check_end(view: memoryview, at: int, location: DataLocation) -> None:
         first = at + int(rest.argmax() if rest[0] else np.flatnonzero(rest)[0])
         raise replace(location, offset=at, length=first - at).make_error(
             CorruptShardError,
-            f"ends at byte {at} but goes on at byte {first}, must have nothing but zeros after its "
-            "end; a part was lost, or several tar files were joined: restore it, or write it again",
+            f"must have only zeros after its end at byte {at}, but has other data at byte "
+            f"{first}: a part was lost, or several tar files were joined. Restore it, or write it "
+            "again",
         )

@@ -1,6 +1,6 @@
-"""Members whose reading runs code that they bring: read only where the user's code names them.
+"""Members whose decoding runs code from the data: read only if the user's code names them.
 
-Nothing else can name them: no environment variable, no URL, nothing that lies beside the data.
+Nothing else can name them: no environment variable, no URL, no file next to the data.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ TORCH_EXTENSIONS = ("pth", "pt")
 
 
 def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozenset[str]:
-    """Return what the user allows to be read.
+    """Return the kinds of members that the user allows.
 
     Args:
-        names: Last parts of extensions; None: nothing is.
+        names: Last parts of extensions; None: none.
         dataset: The data set, for messages.
 
     Raises:
@@ -31,14 +31,15 @@ def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozense
     """
     if isinstance(names, str):
         raise ConfigError(
-            f"{dataset}: `unsafe_decoders` is {names!r}, must be a set of names; e.g. {{{names!r}}}"
+            f"{dataset}: `unsafe_decoders` must be a set of names, but is {names!r}. Pass for "
+            f"example {{{names!r}}}"
         )
     found = frozenset(names or ())
     if odd := sorted(map(repr, found.difference((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS)))):
         raise ConfigError(
-            f"{dataset}: `unsafe_decoders` has {', '.join(odd)}, must be of "
-            f"{', '.join((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS))}; leave it out: other members "
-            "are decoded without"
+            f"{dataset}: `unsafe_decoders` must be of "
+            f"{', '.join((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS))}, but has {', '.join(odd)}. "
+            "Leave it out: other members are decoded without it"
         )
     return found
 
@@ -57,12 +58,12 @@ def is_allowed(extension: str, names: frozenset[str]) -> bool:
 
 
 def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
-    """Return what a member holds, by running whatever it says.
+    """Return the content of a member, by running its code.
 
     Args:
         raw: Its bytes.
         kind: The last part of its extension.
-        location: The member's, for errors.
+        location: The location of the member, for errors.
 
     Raises:
         DecodeError: If that fails.
@@ -72,11 +73,11 @@ def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
             torch = importlib.import_module("torch")
             return _to_arrays(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=False))
         return _to_arrays(pickle.loads(raw))
-    except Exception as error:  # it may be any: what runs is the data's
+    except Exception as error:  # it may be any: the code is from the data
         raise location.make_error(
             DecodeError,
-            f"cannot be decoded as .{kind} ({type(error).__name__}: {error}), must be as `schema` "
-            "says; restore the shard, or leave it out",
+            f"must match `schema`, but cannot be decoded as .{kind} ({type(error).__name__}: "
+            f"{error}). Restore the shard, or leave it out",
         ) from error
 
 

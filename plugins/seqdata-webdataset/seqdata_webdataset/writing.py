@@ -1,7 +1,7 @@
-"""Writing tar shards that the webdataset library reads, all of them or none.
+"""Writing of tar shards that the webdataset library reads, all of them or none.
 
-The core's sharded writer makes shards in a staging directory, each with its index; they are renamed
-into place when all are there, and their indexes after them.
+The core's sharded writer writes shards to a staging directory, each with its index; they are
+renamed into place when all are complete, and their indexes after them.
 """
 
 from __future__ import annotations
@@ -85,30 +85,30 @@ def write_local(
 
 
 def _check_target(root: Path, *, overwrite: bool) -> None:
-    """Raise if a folder holds something else, or shards that must not be replaced."""
+    """Raise if a folder holds other files, or shards that must not be replaced."""
     if not root.is_dir():
         return
     if (root / MANIFEST).exists():
-        raise ConfigError(f"{root}: holds a store, must be another folder; choose one")
+        raise ConfigError(f"{root}: already holds a store. Choose another folder")
     tars = sorted(path.name for path in root.glob(f"*{SUFFIX}"))
     others = [name for name in tars if not is_own(name)]
     begun = (
         find_staging_dirs(root) and not (root / INDEX_FOLDER / SHARD_LIST).exists()
-    )  # stopped in its commit
+    )  # interrupted in its commit
     if others or (tars and not overwrite and not begun):
-        advice = "choose one" if others else "choose one, or pass `overwrite`=True"
+        advice = "Choose one" if others else "Choose one, or pass `overwrite`=True"
         raise ConfigError(
-            f"{root}: holds {(others or tars)[0]!r}, must be an empty folder; {advice}"
+            f"{root}: must be an empty folder, but holds {(others or tars)[0]!r}. {advice}"
         )
 
 
 def is_own(name: str) -> bool:
-    """Return whether a shard has a name that this writer gives."""
+    """Return whether a shard has a name of this writer."""
     return _FILES.names.fullmatch(name) is not None
 
 
 def _check_keys(folder: Path, shards: Sequence[FinishedShard[TarFile]]) -> None:
-    """Raise if a key comes twice; what was written cannot be continued then.
+    """Raise if a key occurs twice; the write cannot be resumed then.
 
     Raises:
         DecodeError: If it does.
@@ -134,7 +134,7 @@ def _commit(
     shards: Sequence[FinishedShard[TarFile]],
     recorded: FieldsOfExtensions,
 ) -> None:
-    """Rename shards into place, then their indexes, then their list; old ones of ours go first."""
+    """Rename shards into place, then their indexes and their list; remove older ones first."""
     (root / INDEX_FOLDER).mkdir(exist_ok=True)
     (root / INDEX_FOLDER / SHARD_LIST).unlink(missing_ok=True)
     named = [(shard_name(number), finished.shard) for number, finished in enumerate(shards)]

@@ -50,7 +50,7 @@ def test_what_needs_no_index_is_said(tmp_path):
 def test_a_damaged_shard_has_no_index(tar):
     path = tar([("a.npy", b"")], end=False)
     told = run("index", path, "--workers", "0", code=1)
-    assert "without two blocks of zeros, must have them" in told
+    assert "must end with two blocks of zeros, but" in told
     assert "Traceback" not in told
 
 

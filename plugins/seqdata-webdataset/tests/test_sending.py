@@ -94,7 +94,10 @@ def test_what_is_written_to_a_bucket_is_byte_for_byte_what_is_written_here(
 def test_what_lies_there_is_not_replaced_unless_it_is_asked_for(s3, bucket, remote, tmp_path):
     location = f"s3://{bucket}/data"
     write(location, remote())
-    text = "holds 'shard-000000.tar', must be an empty folder; choose one, or pass `overwrite`=True"
+    text = (
+        "must be an empty folder, but holds 'shard-000000.tar'. Choose one, or pass "
+        "`overwrite`=True"
+    )
     with pytest.raises(ConfigError, match=text):
         write(location, remote())
     few = write(location, remote(), rows(9), overwrite=True)
@@ -105,10 +108,12 @@ def test_what_lies_there_is_not_replaced_unless_it_is_asked_for(s3, bucket, remo
 
 def test_what_is_not_ours_is_never_replaced(s3, bucket, remote):
     s3[0].pipe(f"{bucket}/tar/train-0.tar", b"somebody's")
-    with pytest.raises(ConfigError, match=r"holds 'train-0.tar', must be an empty folder; choose"):
+    with pytest.raises(
+        ConfigError, match=r"must be an empty folder, but holds 'train-0.tar'. Choose"
+    ):
         write(f"s3://{bucket}/tar", remote(), overwrite=True)
     s3[0].pipe(f"{bucket}/arrow/seqdata.json", b"{}")
-    with pytest.raises(ConfigError, match="holds a store, must be another location; choose one"):
+    with pytest.raises(ConfigError, match=r"already contains a store. Choose another location"):
         write(f"s3://{bucket}/arrow", remote(), overwrite=True)
 
 
