@@ -1,9 +1,9 @@
-"""Fields over mapped or owned buffers, and columns of their spans: what a read gives.
+"""Fields over mapped or owned buffers, and columns of their spans: the result of a read.
 
-A ``BufferSource`` is one field over all shards, whatever its kind: of arrays it gives a column that
-is not copied yet, of texts and bytes the values themselves. The bytes of many sequences are
-gathered by the kernel, without Python per sequence. Place in the flow: stores make sources,
-collators fill from columns. Reads: buffers. Makes: views, values and filled output.
+A ``BufferSource`` is one field over all shards, of any kind: of arrays it returns a column that is
+not copied yet, of texts and bytes the values themselves. The kernel gathers the bytes of many
+sequences, without Python code per sequence. Place in the flow: stores create sources, collators
+fill from columns. Reads: buffers. Makes: views, values and filled output.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ class BufferSource:
         name: The field's name.
         field: What it holds.
         kind: What is particular to such fields.
-        layout: Where its sequences lie.
+        layout: The shards and lengths of its sequences.
         values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
-        extents: Per shard, where each sequence's values begin and end; None: one timestep each.
-        unit: Bytes that extents count by: those of a timestep, or 1.
+        extents: Per shard, begins and ends of each sequence's values; None: one timestep each.
+        unit: The unit of extents in bytes: the size of a timestep, or 1.
         width: Bytes of a timestep, or 1.
-        file_offsets: Per shard, where the values begin in the file, in bytes; None: in no file.
+        file_offsets: Per shard, the offset of the values in the file, in bytes; None: they are not
+            in a file.
         engine: The kernel that copies.
-        handle: The kernel's own hold on the buffers.
+        handle: The kernel's handle of the buffers.
         dtype: Of one element; of texts and bytes uint8.
-        checksums: What its sequences are verified by; None: nothing.
+        checksums: The checksums to verify by; None: no verification.
         advice: What to do where bytes are not a value.
     """
 
@@ -64,7 +65,7 @@ class BufferSource:
     handle: KernelSource
     dtype: np.dtype[Any]
     checksums: FieldChecksums | None
-    advice: str = "the shard is damaged, restore it or write the store again"
+    advice: str = "The shard is damaged: restore it, or write the store again"
 
     @classmethod
     def of(
@@ -77,16 +78,17 @@ class BufferSource:
         file_offsets: Sequence[int] | None = None,
         checksums: FieldChecksums | None = None,
     ) -> BufferSource:
-        """Return the source of values that lie one behind another.
+        """Return the source of contiguous values.
 
         Args:
             name: Of the field.
             field: What it holds.
-            layout: Where its sequences lie.
+            layout: The shards and lengths of its sequences.
             values: Per shard, (timesteps, *shape), or bytes, uint8.
             offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
-            file_offsets: Per shard, where the values begin in the file, in bytes; None: in no file.
-            checksums: What they are verified by; None: nothing.
+            file_offsets: Per shard, the offset of the values in the file, in bytes; None: they are
+                not in a file.
+            checksums: The checksums to verify by; None: no verification.
         """
         extents = None if offsets is None else extents_of(offsets)
         return cls._made(name, field, layout, values, extents, None, file_offsets, checksums)
@@ -101,7 +103,7 @@ class BufferSource:
         extents: Sequence[ShardExtents],
         checks: FieldChecksums | None = None,
     ) -> BufferSource:
-        """Return the source of values in files, wherever extents say that their bytes lie."""
+        """Return the source of values in files, at the bytes that extents give."""
         places = [0] * len(files)
         return cls._made(name, field, layout, files, tuple(extents), 1, places, checks)
 
@@ -117,7 +119,7 @@ class BufferSource:
         places: Sequence[int] | None,
         checks: FieldChecksums | None,
     ) -> BufferSource:
-        """Return a source whose buffers the kernel of this process holds."""
+        """Return a source with a handle of this process's kernel."""
         engine, starts = get_kernel(), np.array(layout.shard_offsets, dtype=np.int64)
         kind = kind_of(field)
         width = kind.width(field)
@@ -145,7 +147,7 @@ class BufferSource:
         return SpanColumn(self, spans) if self.kind.is_array else self.take(spans[:, 0])
 
     def find(self, number: int) -> tuple[int, int, int]:
-        """Return (shard, begin, end) of a sequence's values, as its extents count; unchecked.
+        """Return (shard, begin, end) of a sequence's values, in the unit of its extents; unchecked.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -163,7 +165,7 @@ class BufferSource:
         Raises:
             ConfigError: If there is no such sequence.
             CorruptSampleError: If a recorded place or a checksum is wrong.
-            DecodeError: If the bytes are no text.
+            DecodeError: If the bytes are not text.
         """
         wanted = np.asarray(numbers, dtype=np.int64)
         values, offsets = self.read_bytes(wanted)
@@ -176,12 +178,13 @@ class BufferSource:
             number = int(wanted[len(found)])
             raise self.locate(number, *self.find(number)[1:]).make_error(
                 DecodeError,
-                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; {self.advice}",
+                f"must be UTF-8 text, but is not ({error.reason} at byte {error.start}). "
+                f"{self.advice}",
             ) from error
         return found
 
     def is_readable(self, number: int) -> bool:
-        """Return whether a value can be read at all: its file was not cut off since it was mapped.
+        """Return whether a value can be read: its file was not truncated since it was mapped.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -195,13 +198,13 @@ class BufferSource:
         return are_readable(*arrays)
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of whole sequences behind one another; see ``gather_bytes``."""
+        """Return the concatenated bytes of whole sequences; see ``gather_bytes``."""
         return self.layout.retry_after_repair(lambda: gather_bytes(self, numbers))
 
     def slice_sequence(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Return timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
 
-        What it holds is not verified: see ``verify``.
+        The values are not verified: see ``verify``.
 
         Raises:
             ConfigError: If there is no such sequence or span.
@@ -221,12 +224,12 @@ class BufferSource:
         if not 0 <= begin <= low <= high <= end <= len(self.values[shard]):
             self.raise_for_span(number, start, stop)
         raw = self.values[shard][low:high]
-        if low % self.dtype.itemsize:  # not where numbers of this size may lie
+        if low % self.dtype.itemsize:  # not at a valid position for numbers of this size
             raw = raw.copy()
         return raw.view(self.dtype).reshape(stop - start, *self.field.shape)
 
     def verify(self, spans: NDArray[np.int64]) -> None:
-        """Compare the checksums of what spans, int64 (n, 3), touch.
+        """Compare the checksums of the values of spans, int64 (n, 3).
 
         Raises:
             ConfigError: If there is no such sequence or span.
@@ -238,14 +241,14 @@ class BufferSource:
             )
 
     def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> None:
-        """Raise what a result of the kernel means, if it means an error."""
+        """Raise the error that a result of the kernel stands for, if any."""
         if result >= 0:
             self.raise_for_span(*spans[result].tolist())
         if result < -1:
             raise self.make_mismatch_error(*spans[-2 - result].tolist())
 
     def make_mismatch_error(self, number: int, start: int, stop: int) -> CorruptSampleError:
-        """Make the error about a span whose checksum is another."""
+        """Return the error about a span with another checksum."""
         shard, first, last = self.find(number)
         index_in_shard = number - self.layout.shard_offsets[shard]
         content = self.values[shard][first:last].reshape(-1).view(np.uint8)
@@ -265,7 +268,7 @@ class BufferSource:
         return make_mismatch_error(self.checksums, self.engine, mismatched)
 
     def raise_for_span(self, number: int, start: int, stop: int) -> NoReturn:
-        """Say why a span cannot be read.
+        """Raise the error about a span that cannot be read.
 
         Raises:
             ConfigError: If there is no such sequence or span.
@@ -275,38 +278,37 @@ class BufferSource:
         shard, first, last = self.find(number)
         count, width = len(self.values[shard]), self.width
         what = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
-        lies, facts = f"lies at {what} {first}..{last} of {count}, must", {}
-        if not self.kind.is_array:
-            lies += " lie inside"
-        else:
+        needed, facts = f"be inside of the shard's {count} {what}", {}
+        if self.kind.is_array:
             axis = self.field.axis
             length = 1 if axis is None else int(layout.lengths_of[axis][number])
             if not 0 <= start <= stop <= length:
                 raise ConfigError(
-                    f"{layout.location}: sequence {number}, field {self.name!r}: no timesteps "
-                    f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
+                    f"{layout.location}: sequence {number}, field {self.name!r}: timesteps must "
+                    f"be in 0..{length}, but {start}..{stop} were requested. Was the plan made "
+                    "for other data?"
                 )
-            lies += f" have {length * width // self.unit}"
+            needed = f"have {length * width // self.unit} {what}"
             facts = {"expected": length, "found": (last - first) * self.unit // width}
         raise self.locate(number, first, last).make_error(
             CorruptSampleError,
-            f"{lies}; the shard is damaged, restore it or write the store again",
-            **facts,
-        )
+            f"must {needed}, but is at {first}..{last} of {count}. The shard is damaged: restore "
+            "it, or write the store again", **facts,
+        )  # fmt: skip
 
     def locate(self, number: int, first: int, last: int) -> DataLocation:
         """Return the place of some of a sequence's values, for an error.
 
         Args:
             number: The sequence.
-            first: The first, counted in the shard as extents count.
+            first: The first value, in the unit of extents from the shard's start.
             last: One past the last.
         """
         if self.file_offsets is None:
             return self.layout.locate(number, self.name)
         shard = self.layout.find_shard(number)
         timesteps = len(self.values[shard])
-        first = min(max(first, 0), timesteps)  # what is wrong with a place may be these
+        first = min(max(first, 0), timesteps)  # the location of the damage may be these bytes
         last, begin = min(max(last, first), timesteps), self.file_offsets[shard] + first * self.unit
         return self.layout.locate(number, self.name, begin, (last - first) * self.unit)
 
@@ -324,7 +326,9 @@ class SpanColumn:
     def __init__(self, source: BufferSource, spans: NDArray[np.int64]) -> None:
         self._source = source
         self._spans = spans
-        self._is_verified = source.checksums is None  # the pieces; `fill` verifies what it copies
+        self._is_verified = (
+            source.checksums is None
+        )  # the pieces; `fill` verifies the values that it copies
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -350,10 +354,10 @@ class SpanColumn:
         return SpanColumn(self._source, self._spans[first:stop])
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Return one piece, (length, *shape): a view, not for writing.
+        """Return one piece, (length, *shape): a read-only view.
 
         Raises:
-            ConfigError: If a span asks for what is not there.
+            ConfigError: If a span does not exist.
             CorruptSampleError: If a recorded place or a checksum of any piece is wrong.
         """
         if not self._is_verified:
@@ -370,15 +374,15 @@ class SpanColumn:
             padding: The bytes of one element; None: zeros.
 
         Raises:
-            ConfigError: If a span asks for what is not there.
+            ConfigError: If a span does not exist.
             CorruptSampleError: If a sequence's recorded place or its checksum is wrong.
-            ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
+            ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
         """
         source = self._source
         if out.dtype != source.dtype:
             raise ValueError(
-                f"{source.layout.location}: field {source.name!r}: `out` is {out.dtype}, must be "
-                f"{source.dtype}; make it so"
+                f"{source.layout.location}: field {source.name!r}: `out` must be {source.dtype}, "
+                f"but is {out.dtype}. Pass such an array"
             )
         result = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if result != -1:
@@ -387,7 +391,7 @@ class SpanColumn:
     def _raise_or_refill(
         self, result: int, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
     ) -> None:
-        """Raise what a result of the kernel means; or copy again, once a copy is mended."""
+        """Raise the error that a result of the kernel stands for; or copy again after a repair."""
         source = self._source
         fill = partial(source.engine.fill, source.handle, self._spans, bounds, out, padding)
         results = chain((result,), iter(fill, None))

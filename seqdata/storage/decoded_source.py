@@ -91,7 +91,7 @@ class DecodedSource:
         return self._read(np.stack([wanted, np.zeros_like(wanted), np.ones_like(wanted)], axis=1))
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return their bytes behind one another; see ``text_bytes``."""
+        """Return their concatenated bytes; see ``text_bytes``."""
         return concat_texts(self.take(numbers))
 
     def is_readable(self, number: int) -> bool:

@@ -1,7 +1,7 @@
 """Fields and their kinds: numbers, text and bytes.
 
-All that is particular to a kind is said here: what values it takes, how they are packed, what their
-extents count, and what is read of them. Another kind is another entry of ``KINDS``.
+Everything particular to a kind is here: its values, how they are packed, the unit of their extents,
+and the result of a read. Another kind is another entry of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_WIDTH = 1 << 31  # bytes per timestep
 
 
 class ValueKind(Protocol):
-    """What is particular to a kind of field; whoever reads or writes fields asks it."""
+    """A kind of field: its values, packing and reading."""
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -55,16 +55,16 @@ class ValueKind(Protocol):
 
     @property
     def empty(self) -> Any:
-        """A value without content; None: an array without a timestep."""
+        """A value without content; None: an array without timesteps."""
         ...
 
     @property
     def arrow_type(self) -> str | None:
-        """The function of pyarrow that returns the type of a column; None: the dtype says it."""
+        """The function of pyarrow that returns the type of a column; None: by the dtype."""
         ...
 
     def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
-        """Return the field that a value shows; None: it is not of this kind.
+        """Return the field of a value; None if it is not of this kind.
 
         Raises:
             ConfigError: If ``axes`` gives it an axis that it cannot have.
@@ -73,16 +73,16 @@ class ValueKind(Protocol):
         ...
 
     def make_packer(self, field: Field, *, is_key: bool) -> Packer:
-        """Return what collects values; those of ``is_key`` must be valid ids."""
+        """Return the packer of values; with ``is_key`` they must be valid ids."""
         ...
 
     def width(self, field: Field) -> int:
-        """Return the bytes of what extents count: of a timestep, of a whole value, or 1."""
+        """Return the unit of extents in bytes: that of a timestep, of a whole value, or 1."""
         ...
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """Gives the object whose bytes these are, or raises ``UnicodeDecodeError``."""
+        """Return the object of bytes, or raise ``UnicodeDecodeError``."""
         ...
 
     def gather(self, field: Field, values: list[Any]) -> ArrayColumn | list[Any]:
@@ -103,7 +103,7 @@ class NumberKind:
     decode = staticmethod(bytes)
 
     def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
-        """Return the field that a value shows; see ``ValueKind``."""
+        """Return the field of a value; see ``ValueKind``."""
         array = as_array(value)
         if array.ndim == 0:
             if axes.get(name) is not None:
@@ -121,13 +121,13 @@ class NumberKind:
         return field
 
     def make_packer(self, field: Field, *, is_key: bool) -> Packer:
-        """Return what collects values; see ``ValueKind``."""
+        """Return the packer of values; see ``ValueKind``."""
         del is_key
         width = self.width(field)
         return FixedPacker(field, width) if field.axis is None else RaggedPacker(field, width)
 
     def width(self, field: Field) -> int:
-        """Return the bytes of a timestep, or of a whole value where there is no axis."""
+        """Return the bytes of a timestep, or of a whole value if there is no axis."""
         width = np.dtype(field.dtype).itemsize
         for size in field.shape:
             width *= size
@@ -151,7 +151,7 @@ class TextKind:
     decode = staticmethod(bytes.decode)
 
     def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
-        """Return the field that a value shows; see ``ValueKind``."""
+        """Return the field of a value; see ``ValueKind``."""
         if not isinstance(value, str):
             return None
         if axes.get(name) is not None:
@@ -161,7 +161,7 @@ class TextKind:
         return TEXT
 
     def make_packer(self, field: Field, *, is_key: bool) -> Packer:
-        """Return what collects values; see ``ValueKind``."""
+        """Return the packer of values; see ``ValueKind``."""
         del field
         encode, packed_as = (
             (_encode_id, FieldKind.KEY) if is_key else (_encode_text, FieldKind.TEXT)
@@ -192,14 +192,14 @@ class BytesKind:
     decode = staticmethod(bytes)
 
     def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
-        """Return the field that a value shows; see ``ValueKind``."""
+        """Return the field of a value; see ``ValueKind``."""
         if not isinstance(value, bytes | bytearray):
             return None
         axis = axes.get(name)
         return RAW if axis is None else Field("uint8", (), axis)
 
     def make_packer(self, field: Field, *, is_key: bool) -> Packer:
-        """Return what collects values; see ``ValueKind``."""
+        """Return the packer of values; see ``ValueKind``."""
         del field, is_key
         return BytesPacker(_encode_bytes, FieldKind.BYTES)
 
@@ -232,12 +232,12 @@ def make_packer(field: Field, *, is_key: bool = False) -> Packer:
 
 
 def field_width(field: Field) -> int:
-    """Return the bytes of what a field's extents count; see ``ValueKind.width``."""
+    """Return the unit of a field's extents in bytes; see ``ValueKind.width``."""
     return kind_of(field).width(field)
 
 
 def infer_object(value: Any) -> Field | None:
-    """Return the field that a value shows which is not an array; None: it may be one."""
+    """Return the field of a value that is not an array; None if it may be one."""
     for kind in KINDS:
         if not kind.is_array and isinstance(value, kind.value_type):
             return Field(kind.dtypes[0], (), None)
@@ -245,7 +245,7 @@ def infer_object(value: Any) -> Field | None:
 
 
 def find_key(fields: Mapping[str, Field], key: str) -> str | None:
-    """Return the field of ids, where there is one of this name; None: there is none."""
+    """Return the field of ids, if there is one of this name, else None."""
     return key if key in fields and kind_of(fields[key]).is_id else None
 
 
@@ -255,15 +255,15 @@ def _encode_text(value: Any) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise FieldMismatch(f"is {value!r}, must be valid Unicode; clean it") from error
+        raise FieldMismatch(f"must be valid Unicode, but is {value!r}. Clean it") from error
 
 
 def _encode_id(value: Any) -> bytes:
     encoded = _encode_text(value)
     if len(encoded) > MAX_KEY_BYTES or b"\0" in encoded:
         raise FieldMismatch(
-            f"is an id of {len(encoded)} bytes that begins {encoded[:40]!r}, must have at most "
-            f"{MAX_KEY_BYTES} and no NUL; shorten it"
+            f"must be an id of at most {MAX_KEY_BYTES} bytes without NUL, but has {len(encoded)} "
+            f"bytes and begins with {encoded[:40]!r}. Shorten it"
         )
     return encoded
 
@@ -275,13 +275,13 @@ def _encode_bytes(value: Any) -> bytes | bytearray:
 
 
 def _describe_wrong_type(value: Any, expected: str) -> str:
-    return f"is a {type(value).__name__}, must be {expected} as in sequence 0; convert it"
+    return f"must be {expected} as in sequence 0, but is a {type(value).__name__}. Convert it"
 
 
 def make_unknown_name_error(
     context: str, kind: str, name: object, known: Iterable[str]
 ) -> UnknownNameError:
-    """Make the error for a name that is not there, with the nearest one that is."""
+    """Return the error about an unknown name, with the nearest known one."""
     names = sorted(known)
     hint = did_you_mean(name, names) or f"choose one of them as `{kind}`"
     return UnknownNameError(

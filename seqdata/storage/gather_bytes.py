@@ -1,8 +1,8 @@
-"""The bytes of many sequences behind one another, gathered by the kernel.
+"""The concatenated bytes of many sequences, gathered by the kernel.
 
-Nothing of what is recorded is believed: places must lie inside the buffers, and may not ask for
-more memory than the shards hold. Place in the flow: sources of texts and bytes are read by it.
-Reads: buffers. Makes: bytes and offsets.
+Recorded extents are untrusted: they must be inside of the buffers, and must not need more memory
+than the shards hold. Place in the flow: sources of texts and bytes read through it. Reads: buffers.
+Makes: bytes and offsets.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
-    """Return the bytes of whole sequences behind one another.
+    """Return the concatenated bytes of whole sequences.
 
     Raises:
         ConfigError: If there is no such sequence.
         CorruptSampleError: If a recorded place or a checksum is wrong.
-        CorruptShardError: If values lie on one another.
+        CorruptShardError: If values overlap.
     """
     offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
     np.cumsum(compute_sizes(source, numbers), out=offsets[1:])
@@ -44,7 +44,7 @@ def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
 
 
 def compute_sizes(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of each sequence, int64 (n,), of places that are inside the buffers."""
+    """Return the size of each sequence in bytes, int64 (n,), after checking its extent."""
     extents = source.extents
     if extents is None:
         raise ValueError(f"{source.name!r}: the bytes of fields without extents are not gathered")
@@ -69,10 +69,10 @@ def compute_sizes(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[n
 
 
 def _check_overlaps(source: BufferSource, numbers: NDArray[np.int64], total: int) -> None:
-    """Refuse texts that together are longer than the shards that they lie in.
+    """Raise if values together are longer than their shards.
 
     Raises:
-        CorruptShardError: If they are; some lie on one another.
+        CorruptShardError: If they are: some overlap.
     """
     distinct, repeats = np.unique(numbers, return_counts=True)
     shards = np.searchsorted(np.array(source.layout.shard_offsets), distinct, side="right") - 1
@@ -80,9 +80,8 @@ def _check_overlaps(source: BufferSource, numbers: NDArray[np.int64], total: int
     if total > shard_bytes * int(repeats.max()):
         raise source.layout.locate(int(numbers[0]), source.name).make_error(
             CorruptShardError,
-            f"and {len(numbers) - 1} others take {total} bytes of {shard_bytes}, must not lie "
-            "on one "
-            "another; the shard is damaged, restore it or write the store again",
+            f"and {len(numbers) - 1} others must not overlap, but take {total} bytes of "
+            f"{shard_bytes}. The shard is damaged: restore it, or write the store again",
         )
 
 

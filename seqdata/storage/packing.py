@@ -1,7 +1,7 @@
-"""Sequences, one after the other, into one buffer per field.
+"""Packing of sequences into one buffer per field.
 
-A value is copied when it is given, so that a generator may reuse its arrays, and costs no Python
-object afterwards.
+Values are copied when they are added, so that a generator may reuse its arrays, and no Python
+object remains per value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUMBER_DTYPES = (
     "float16", "float32", "float64",
 )  # fmt: skip
 _TEXT_BUFFER_BYTES = 1 << 17  # bytes of text that the kernel packs at once
-_INITIAL_BYTES = 1 << 16  # bytes that a buffer has room for at first
+_INITIAL_BYTES = 1 << 16  # initial size of a buffer in bytes
 
 
 class FieldMismatch(Exception):
@@ -39,18 +39,19 @@ def as_array(value: Any) -> NDArray[Any]:
     if value is None:
         raise FieldMismatch("is None, which cannot be stored; fill it, or leave the sequence out")
     if isinstance(value, list | tuple) and not len(value):
-        raise FieldMismatch("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
+        raise FieldMismatch("is an empty list, whose dtype is unknown; give np.empty(0, dtype)")
     if isinstance(value, np.ma.MaskedArray):
         raise FieldMismatch("is a masked array, whose mask would be lost; give plain numbers")
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
         raise FieldMismatch(
-            f"is a {type(value).__name__} that is no array ({error}); give one array of numbers"
+            f"is a {type(value).__name__} that is not an array ({error}); give one array of numbers"
         ) from error
     if array.dtype.name not in NUMBER_DTYPES:
         raise FieldMismatch(
-            f"has dtype {array.dtype.name}, must be one of {', '.join(NUMBER_DTYPES)}; convert it"
+            f"must have a dtype of {', '.join(NUMBER_DTYPES)}, but has {array.dtype.name}. "
+            "Convert it"
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -59,19 +60,19 @@ class Packer(Protocol):
     """Collects one field."""
 
     def add(self, value: Any) -> int:
-        """Copy the value of one more sequence; gives the bytes that it takes."""
+        """Append the value of one sequence; return its size in bytes."""
         ...
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-        """Return (values, offsets or None) of what was added, and start anew."""
+        """Return (values, offsets or None) of the added sequences, and reset."""
         ...
 
     def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
-        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        """Return space for values of ``max_sequences`` sequences that the kernel copies."""
         ...
 
     def commit(self, count: int, used: int) -> None:
-        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        """Append the values that the kernel copied: ``count`` sequences, ``used`` bytes in all."""
         ...
 
 
@@ -102,7 +103,7 @@ class RaggedPacker:
         self._used = 0
 
     def add(self, value: Any) -> int:
-        """Copy the value of one more sequence; gives the bytes that it takes."""
+        """Append the value of one sequence; return its size in bytes."""
         if (
             type(value) is not np.ndarray
             or value.dtype is not self._dtype
@@ -120,7 +121,7 @@ class RaggedPacker:
         return (stop - first) * self._width + 8
 
     def _grow(self, needed: int) -> None:
-        """Move to a larger buffer, of which only what is written to takes memory."""
+        """Move to a larger buffer; its pages are allocated when they are written to."""
         rows = max(needed, 2 * len(self._buffer))
         larger = np.empty((rows, *self._shape), dtype=self._dtype)
         larger[: self._used] = self._buffer[: self._used]
@@ -137,21 +138,20 @@ class RaggedPacker:
         if array.ndim == 0 or array.shape[1:] != self._shape:
             expected = ", ".join(["T", *map(str, self._shape)])
             raise FieldMismatch(
-                f"has shape {array.shape}, must be ({expected}) as in sequence 0; reshape it, or "
-                "name "
-                "its axis in `axes`"
+                f"must have shape ({expected}) as in sequence 0, but has {array.shape}. Reshape "
+                "it, or name its axis in `axes`"
             )
         return array
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return (values, offsets) of what was added, and start anew."""
+        """Return (values, offsets) of the added sequences, and reset."""
         values = self._buffer[: self._used]
         offsets = np.array(self._offsets, dtype=np.int64)
-        self._reset(len(self._buffer))  # the next shard is about as large
+        self._reset(len(self._buffer))  # the next shard has about the same size
         return values, offsets
 
     def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
-        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        """Return space for values of ``max_sequences`` sequences that the kernel copies."""
         self._reserved = np.empty(max_sequences, dtype=np.int64)
         return FieldBuffer(
             name,
@@ -166,7 +166,7 @@ class RaggedPacker:
         )
 
     def commit(self, count: int, used: int) -> None:
-        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        """Append the values that the kernel copied: ``count`` sequences, ``used`` bytes in all."""
         self._offsets.frombytes(self._reserved[:count].tobytes())
         self._used = used // self._width
 
@@ -192,7 +192,7 @@ class FixedPacker:
         self._used = 0
 
     def add(self, value: Any) -> int:
-        """Copy the value of one more sequence; gives the bytes that it takes."""
+        """Append the value of one sequence; return its size in bytes."""
         if type(value) is not self._scalar_type:
             value = self._convert(value)
         if self._used == len(self._buffer):
@@ -200,7 +200,9 @@ class FixedPacker:
         try:
             self._buffer[self._used] = value
         except OverflowError as error:
-            raise FieldMismatch(f"is {value!r}, must fit {self._dtype.name}; convert it") from error
+            raise FieldMismatch(
+                f"must fit {self._dtype.name}, but is {value!r}. Convert it"
+            ) from error
         self._used += 1
         return self._width
 
@@ -210,20 +212,20 @@ class FixedPacker:
             raise FieldMismatch(_describe_wrong_dtype(array, self._dtype))
         if array.shape != self._shape:
             raise FieldMismatch(
-                f"has shape {array.shape}, must be {self._shape} as in sequence 0; reshape it, or "
-                "name its axis in `axes`"
+                f"must have shape {self._shape} as in sequence 0, but has {array.shape}. Reshape "
+                "it, or name its axis in `axes`"
             )
         return array
 
     def take(self) -> tuple[NDArray[Any], None]:
-        """Return (values, None) of what was added, and start anew."""
+        """Return (values, None) of the added sequences, and reset."""
         self._buffer.resize((self._used, *self._shape), refcheck=False)
         values = self._buffer
         self._reset()
         return values, None
 
     def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
-        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        """Return space for values of ``max_sequences`` sequences that the kernel copies."""
         del max_sequences
         kind = FieldKind.FIXED if self._shape else FieldKind.NUMBER
         dtype = self._dtype if self._shape else self._dtype.type
@@ -240,7 +242,7 @@ class FixedPacker:
         )
 
     def commit(self, count: int, used: int) -> None:
-        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        """Append the values that the kernel copied: ``count`` sequences, ``used`` bytes in all."""
         del count
         self._used = used // self._width
 
@@ -265,21 +267,21 @@ class BytesPacker:
         self._offsets = array("q", [0])
 
     def add(self, value: Any) -> int:
-        """Copy the value of one more sequence; gives the bytes that it takes."""
+        """Append the value of one sequence; return its size in bytes."""
         encoded = self._encode(value)
         self._buffer += encoded
         self._offsets.append(len(self._buffer))
         return len(encoded) + 8
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return (bytes, offsets) of what was added, and start anew."""
+        """Return (bytes, offsets) of the added sequences, and reset."""
         values = np.frombuffer(self._buffer, dtype=np.uint8)
         offsets = np.array(self._offsets, dtype=np.int64)
         self._reset()
         return values, offsets
 
     def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
-        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        """Return space for values of ``max_sequences`` sequences that the kernel copies."""
         self._reserved = (
             np.empty(_TEXT_BUFFER_BYTES, dtype=np.uint8),
             np.empty(max_sequences, dtype=np.int64),
@@ -288,7 +290,7 @@ class BytesPacker:
         return FieldBuffer(name, self._kind, None, None, (), 1, values, 0, ends)
 
     def commit(self, count: int, used: int) -> None:
-        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        """Append the values that the kernel copied: ``count`` sequences, ``used`` bytes in all."""
         values, ends = self._reserved
         before = len(self._buffer)
         self._buffer += values[:used].data
@@ -296,20 +298,21 @@ class BytesPacker:
 
 
 def _describe_wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
-    return f"has dtype {array.dtype.name}, must be {dtype.name} as in sequence 0; convert it"
+    return f"must have dtype {dtype.name} as in sequence 0, but has {array.dtype.name}. Convert it"
 
 
 def describe_sequence(number: int, sequence: Any, key: str) -> str:
-    """Name a sequence in a message: its number, and its id where it has one."""
+    """Return the name of a sequence for messages: its number, and its id if it has one."""
     name = sequence.get(key) if isinstance(sequence, Mapping) else None
     return f"sequence {number} ({name!r})" if isinstance(name, str) else f"sequence {number}"
 
 
 def pack_sequence(packers: Mapping[str, Packer], sequence: Any, number: int, key: str) -> int:
-    """Return one more sequence to the packers; gives the bytes that it takes.
+    """Add one sequence to the packers; return its size in bytes.
 
     Raises:
-        DecodeError: If it is not what sequence 0 was, naming the place and what must be.
+        DecodeError: If it does not match sequence 0; the message names the field and the expected
+            value.
     """
     is_mapping = type(sequence) is dict or isinstance(sequence, Mapping)
     if not is_mapping or len(sequence) != len(packers):
@@ -336,11 +339,11 @@ def pack_sequences(
     max_sequences: int,
     max_bytes: int,
 ) -> tuple[int, int, tuple[Any, ...] | None]:
-    """Return sequences to the packers while they are plain, up to two bounds.
+    """Add sequences to the packers while they are plain, up to two bounds.
 
     Returns:
-        How many; the bytes that they take; and what comes next: the sequence that is not plain, in
-        a tuple; an empty one; None where there are no more.
+        Their number; their size in bytes; and the rest: a tuple with the sequence that is not
+        plain, or an empty tuple; None if there are no more.
     """
     loans = tuple(packer.reserve(name, max_sequences) for name, packer in packers.items())
     count, size, used, unpacked = engine.pack(rows, loans, np.ndarray, max_sequences, max_bytes)
@@ -355,14 +358,14 @@ def _make_fields_error(
     label = describe_sequence(number, sequence, key)
     if not isinstance(sequence, Mapping):
         return DecodeError.at(
-            f"{label}: is a {type(sequence).__name__}, must be a dict of fields as sequence 0; "
-            "give dicts throughout",
+            f"{label}: must be a dict of fields as sequence 0, but is a "
+            f"{type(sequence).__name__}. Pass dicts throughout",
             sequence=number,
         )
     missing = [name for name in packers if name not in sequence]
     extra = [str(name) for name in sequence if name not in packers]
     return DecodeError.at(
-        f"{label}: lacks fields {missing} and has fields {extra} too many, must have those of "
-        f"sequence 0 ({', '.join(packers)}); give every sequence the same fields",
+        f"{label}: must have the fields of sequence 0 ({', '.join(packers)}), but lacks {missing} "
+        f"and has {extra} in addition. Give every sequence the same fields",
         sequence=number,
     )

@@ -1,6 +1,6 @@
-"""What the first sequence says of a data set, and what all sequences must agree on.
+"""The schema of a data set by its first sequence, and checks of all sequences against it.
 
-Writers and the memory store ask it.
+Writers and the memory store use it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from seqdata.storage.packing import FieldMismatch
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 PackedFields = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
-"""Field -> what its packer gave: values, and offsets where it has any."""
+"""Field -> the result of its packer: values, and offsets if it has any."""
 
 
 def infer_fields(
     sequence: Mapping[str, Any], axes: Mapping[str, str | None] | None
 ) -> dict[str, Field]:
-    """Return the fields that the first sequence shows.
+    """Return the fields of the first sequence.
 
     Args:
         sequence: Field -> array, scalar, ``str`` or ``bytes``.
-        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
 
     Raises:
         ConfigError: If ``axes`` does not fit the sequence, or no field runs along an axis.
@@ -43,14 +43,15 @@ def infer_fields(
             raise make_unknown_name_error("`axes`", "field", name, map(str, sequence))
         if axis is not None and not (isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)):
             raise ConfigError(
-                f"`axes`: axis of field {name!r} is {axis!r}, must be a name of letters, digits, "
-                "'_' and '-', or None; rename it"
+                f"`axes`: axis of field {name!r} must be a name of letters, digits, '_' and '-', "
+                f"or None, but is {axis!r}. Rename it"
             )
     fields: dict[str, Field] = {}
     for name, value in sequence.items():
         if not isinstance(name, str) or not name:
             raise DecodeError.at(
-                f"sequence 0: has a field named {name!r}, must be non-empty text; rename it",
+                f"sequence 0: names of fields must be non-empty text, but one is {name!r}. Rename "
+                "it",
                 sequence=0,
             )
         try:
@@ -80,11 +81,11 @@ def check_axis_lengths(
     first: int,
     key: str,
 ) -> dict[str, NDArray[np.int64]]:
-    """Return axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
+    """Return axis -> lengths, int64 (sequences,), which all fields of an axis must share.
 
     Args:
         fields: Name -> field.
-        packed: Name -> what its packer gave.
+        packed: Name -> the result of its packer.
         first: Number of the first sequence.
         key: The field of ids.
 
@@ -102,9 +103,9 @@ def check_axis_lengths(
             at = int(np.flatnonzero(lengths != first_lengths)[0])
             raise DecodeError.at(
                 f"sequence {first + at}{_format_id(packed.get(key), fields.get(key), at)}, field "
-                f"{name!r}: has {lengths[at]} timesteps but field {first_name!r} has "
-                f"{first_lengths[at]}, must "
-                f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
+                f"{name!r}: fields on axis {field.axis!r} must have equal lengths, but it has "
+                f"{lengths[at]} timesteps and field {first_name!r} has {first_lengths[at]}. Cut "
+                "them alike, or give them different `axes`",
                 sequence=first + at, field=name,
             )  # fmt: skip
     return {axis: lengths for axis, (_, lengths) in found.items()}
@@ -113,7 +114,7 @@ def check_axis_lengths(
 def check_packed_ids(
     fields: Mapping[str, Field], packed: PackedFields, key: str, first: int
 ) -> None:
-    """Refuse one id twice among packed sequences.
+    """Raise if an id occurs twice among packed sequences.
 
     Args:
         fields: Name -> field.

@@ -1,6 +1,6 @@
-"""All fields of a store, and the reading of spans over them, the same for every store of ours.
+"""The fields of a store, and reading of spans over them, for every built-in store.
 
-Place in the flow: stores hold one ``StoreFields`` and hand their reads to it. Reads: spans. Makes:
+Place in the flow: a store holds one ``StoreFields`` and delegates reads to it. Reads: spans. Makes:
 columns.
 """
 
@@ -51,17 +51,17 @@ class FieldSource(Protocol):
 
 
 def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
-    """Return a layout whose places name sequences by their ids, as far as they can be read.
+    """Return a layout whose locations include the ids of sequences, if they can be read.
 
     Args:
-        layout: Where sequences lie.
-        ids: The field of ids, over a layout without.
+        layout: The shards and lengths of sequences.
+        ids: The field of ids, over a layout without ids.
     """
 
     def find_id(number: int) -> str | None:
         try:
             return str(ids.take([number])[0]) if ids.is_readable(number) else None
-        except DataError:  # an error is being made already, about more than its name
+        except DataError:  # an error is being raised already; the id is optional
             return None
 
     return replace(layout, find_id=find_id)
@@ -72,7 +72,7 @@ class StoreFields:
     """The fields of a store.
 
     Attributes:
-        layout: Where sequences lie.
+        layout: The shards and lengths of sequences.
         sources: Field -> its source.
         ids: The texts that name sequences; None: a sequence is named by its number.
     """
@@ -92,7 +92,7 @@ class StoreFields:
         """Return fields over a layout, whose places name sequences by the field of ids.
 
         Args:
-            layout: Where sequences lie.
+            layout: The shards and lengths of sequences.
             names: Of the fields.
             key: The field of ids; None: there is none.
             make_source: Makes the source of a field.
@@ -111,8 +111,8 @@ class StoreFields:
         spans = np.ascontiguousarray(spans, dtype=np.int64)
         if spans.ndim != 2 or spans.shape[1] != 3:
             raise ConfigError(
-                f"{self.layout.location}: `spans` have shape {spans.shape}, must be (n, 3); give "
-                "sequence, start, stop"
+                f"{self.layout.location}: `spans` must have shape (n, 3): sequence, start, stop, "
+                f"but have {spans.shape}"
             )
         if axis not in self.layout.lengths_of:
             raise make_unknown_name_error(
@@ -131,14 +131,14 @@ class StoreFields:
         return columns
 
     def _make_full_spans(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
-        """Return the spans of whole sequences; a number that is not there stays to be refused."""
+        """Return the spans of whole sequences; unknown numbers are refused by the read."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         spans[:, 2] = 1 if axis is None else self.layout.lengths_of[axis].take(numbers, mode="clip")
         return spans
 
     def place(self, number: int) -> DataLocation:
-        """Return place of a sequence, for an error; of one that is not there, the data set's."""
+        """Return the location of a sequence for an error; of the data set if it does not exist."""
         if 0 <= number < len(self.layout):
             return self.layout.locate(number)
         return DataLocation(dataset=self.layout.location)
@@ -158,7 +158,7 @@ class StoreFields:
         return [str(number) for number in number_list]
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of ids or of a field of texts; see ``read_bytes.SupportsRawTexts``.
+        """Return the bytes of ids or of a field of texts; see ``SupportsRawTexts``.
 
         Raises:
             ConfigError: If there is no such sequence or field of texts.

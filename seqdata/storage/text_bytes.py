@@ -45,7 +45,7 @@ class TextSource(Protocol):
         ...
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return their bytes behind one another; see ``text_bytes``."""
+        """Return their concatenated bytes; see ``text_bytes``."""
         ...
 
     def is_readable(self, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Sequences as members of tar shards, as the webdataset library reads them."""
+"""Encoding of sequences as members of tar shards that the webdataset library reads."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _EXTENSIONS: Mapping[type, tuple[str, ...]] = {
     np.ndarray: ("npy",),
 }
 """Type of a value -> the extensions that its field's name may end with, the usual one first."""
-_NPY_HEADER_BYTES = 128  # bytes of its head
+_NPY_HEADER_BYTES = 128  # bytes of its header
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoder:
-    """Turns sequences into members. Made by ``of``.
+    """Turns sequences into members. Created by ``of``.
 
     Attributes:
         fields: Name -> field, of all sequences.
         extensions: Name -> extension, without the key.
         key: The field of ids; None: samples are numbered.
-        packers: Check and convert values as for any store.
+        packers: The packers that check and convert values, as for any store.
     """
 
     fields: Mapping[str, Field]
@@ -64,20 +64,20 @@ class Encoder:
             clashing = [other for other, one in extensions.items() if one == extension]
             if len(clashing) > 1:
                 raise ConfigError(
-                    f"webdataset: fields {' and '.join(map(repr, clashing))} would both be "
-                    f"{extension!r}, must be different extensions; rename one"
+                    "webdataset: fields must have different extensions, but "
+                    f"{' and '.join(map(repr, clashing))} would both be {extension!r}. Rename one"
                 )
             if split_name(f"x.{extension}") != ("x", extension) or is_unsafe(extension):
                 raise ConfigError(
-                    f"webdataset: field {name!r} would be the extension {extension!r}, must be "
-                    "plain letters, and no name of pickled data; rename it"
+                    "webdataset: the extension of a field must be plain letters, and not that of "
+                    f"pickled data, but field {name!r} would be {extension!r}. Rename it"
                 )
         packers = {name: make_packer(field, is_key=name == key) for name, field in fields.items()}
         return cls(fields, extensions, found, packers)
 
     @property
     def fields_of_extensions(self) -> dict[str, tuple[str, str, tuple[int, ...], str | None]]:
-        """Extension -> what our reader makes of it: the same field again."""
+        """Extension -> the field as which it is read again."""
         return {
             extension: (name, field.dtype, field.shape, field.axis)
             for name, extension in self.extensions.items()
@@ -92,7 +92,7 @@ class Encoder:
             number: Its number in the data set.
 
         Raises:
-            DecodeError: If it is not like the first one, or its id cannot be a key.
+            DecodeError: If it does not match the first one, or its id cannot be a key.
         """
         pack_sequence(self.packers, sequence, number, self.key or "")
         packed = {name: packer.take() for name, packer in self.packers.items()}
@@ -102,9 +102,9 @@ class Encoder:
             key = packed[self.key][0].tobytes().decode()
             if not key or split_name(f"{key}.x") != (key, "x"):
                 raise DecodeError.at(
-                    f"sequence {number}: has the id {key[:80]!r}, which cannot be a key of a tar "
-                    "shard, must have no dot after its last slash, and not begin with '__'; change "
-                    "it, or number the samples and keep ids as a field: pass `key`=''",
+                    f"sequence {number}: the id must be a valid key of a tar shard, without a dot "
+                    f"after its last slash and not beginning with '__', but is {key[:80]!r}. "
+                    "Change it, or number the samples and keep ids as a field: pass `key`=''",
                     sequence=number,
                 )
         return key, [
@@ -114,7 +114,7 @@ class Encoder:
 
 
 def choose_extension(name: str, field: Field) -> str:
-    """Return the extension that a field is written under.
+    """Return the extension of a field.
 
     Examples:
         >>> choose_extension("mel", Field("float32")), choose_extension("y", Field("int64", (),
@@ -128,7 +128,7 @@ def choose_extension(name: str, field: Field) -> str:
 
 
 def _is_whole_number(field: Field) -> bool:
-    """Return whether a field is one whole number per sequence, which 64 bits with a sign hold."""
+    """Return whether a field is one integer per sequence that fits int64."""
     plain = field.axis is None and not field.shape and field.dtype != "uint64"
     return plain and field.dtype.startswith(("int", "uint", "bool"))
 
@@ -144,7 +144,7 @@ def _encode_value(extension: str, field: Field, values: Any) -> bytes:
 
 
 def _encode_npy(array: Any) -> bytes:
-    """Return an array as a .npy file; without NumPy's own writer where it is of the usual kind."""
+    """Return an array as a .npy file; without NumPy's slower writer for common kinds."""
     shape = ", ".join(map(str, array.shape)) + ("," if array.ndim == 1 else "")
     header = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({shape}), }}"
     if len(header) + 11 > _NPY_HEADER_BYTES:
@@ -158,7 +158,7 @@ def _encode_npy(array: Any) -> bytes:
 
 
 def make_member(name: str, content: bytes) -> bytes:
-    """Return a member of a tar file: header, bytes, and room up to a whole block."""
+    """Return a member of a tar file: header, bytes, and padding to a whole block."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o444
     info.uname = info.gname = "seqdata"
@@ -166,4 +166,4 @@ def make_member(name: str, content: bytes) -> bytes:
 
 
 END_OF_ARCHIVE = bytes(2 * TAR_BLOCK)
-"""What a tar file ends with."""
+"""The end of a tar file."""

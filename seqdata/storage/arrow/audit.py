@@ -1,7 +1,7 @@
-"""An audit of an Arrow store on this machine: it lists everything that is damaged.
+"""An audit of an Arrow store on this machine: a list of everything that is damaged.
 
-Where opening stops at the first damage, this continues: the digest of every file, the checksums and
-extents of every sequence. ``seqdata verify`` asks for it.
+Opening stops at the first damage; an audit checks the digest of every file, and the checksums and
+extents of every sequence. ``seqdata verify`` runs it.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from seqdata.storage.store_fields import StoreFields
 
 _SEQUENCES_PER_PASS = (
     1 << 12
-)  # sequences that the kernel looks at once; again for each that is wrong
+)  # sequences per call of the kernel, which is repeated for each wrong one
 _DIGEST_BYTES = 8 << 20  # bytes
 
 
 def count_bytes(manifest: Manifest, shard_number: int | None) -> int:
-    """Return the bytes of the shards that ``audit_store`` tells of as it goes."""
+    """Return the total that the progress of ``audit_store`` counts to, in bytes."""
     return sum(shard.bytes for _, shard in _select_shards(manifest, shard_number))
 
 
 def audit_store(
     root: Path, manifest: Manifest, shard_number: int | None, on_progress: BytesProgressFn
 ) -> Iterator[AuditReport]:
-    """Look at everything, shards in several threads; give a report of each file, in order.
+    """Audit all files, shards in several threads; yield a report of each file, in order.
 
     Args:
         root: The store's folder.
-        manifest: What was written.
-        shard_number: The number of one shard; None: all.
-        on_progress: Called with the number of bytes that were looked at, from any thread.
+        manifest: The manifest.
+        shard_number: The number of a single shard; None: all.
+        on_progress: Called with the number of bytes that were checked, from any thread.
 
     Raises:
         ConfigError: If there is no such shard.
@@ -83,13 +83,13 @@ def audit_store(
 
 @dataclass(slots=True)
 class _FindingCollector:
-    """What is being found of one file."""
+    """Collects the findings of one file."""
 
     findings: list[AuditFinding]
     damages: int = 0
 
     def run_check(self, check: Callable[[], None]) -> bool:
-        """Call what raises an error, if something is wrong; whether nothing was."""
+        """Call a check that raises; return whether it found nothing."""
         try:
             check()
         except DataError as error:
@@ -108,7 +108,8 @@ def _select_shards(manifest: Manifest, shard_number: int | None) -> list[tuple[i
         return numbered
     if not 0 <= shard_number < len(numbered):
         raise ConfigError(
-            f"verify: no shard {shard_number}, must be in [0, {len(numbered)}); choose one of these"
+            f"verify: the shard must be in [0, {len(numbered)}), but is {shard_number}. Choose "
+            "another number"
         )
     return [numbered[shard_number]]
 
@@ -119,7 +120,7 @@ def _check_digest(
     """Compare the digest of all bytes of a file.
 
     Raises:
-        CorruptShardError: If it is another.
+        CorruptShardError: If it differs.
     """
     view, digest = memoryview(content), hashlib.sha256()
     for at in range(0, len(view), _DIGEST_BYTES):
@@ -130,7 +131,7 @@ def _check_digest(
     if digest.hexdigest() != must:
         raise replace(location, offset=0, length=len(view)).make_error(
             CorruptShardError,
-            f"sha256 is {digest.hexdigest()[:16]}, must be {must[:16]}; {advice}",
+            f"must have sha256 {must[:16]}, but has {digest.hexdigest()[:16]}. {advice}",
             expected=must, found=digest.hexdigest(),
         )  # fmt: skip
 
@@ -141,7 +142,7 @@ def _audit_lengths(
     lengths_file = manifest.lengths[axis]
     location = locate_lengths(root, manifest, axis)
     findings, mapped = _FindingCollector([]), []
-    advice = "restore the file or write the store again"
+    advice = "Restore the file, or write the store again"
 
     def check() -> None:
         mapped.append(map_lengths(root, manifest, axis, get_kernel()))
@@ -174,7 +175,7 @@ def _audit_shard(
     if not is_mapped:
         on_progress(shard.bytes)
     else:
-        digest_findings = _FindingCollector([])  # of sequences, unless some are found
+        digest_findings = _FindingCollector([])  # of sequences, unless there are some
         digest_matches = digest_findings.run_check(
             lambda: _check_digest(
                 mapped[0],
@@ -199,14 +200,14 @@ def _audit_shard(
 
 def _describe_remedy(has_checksums: bool) -> str:
     if has_checksums:
-        return "no sequence is damaged, but other readers may need the rest: restore it"
-    return "restore it or write the store again"
+        return "No sequence is damaged, but other readers may need the rest: restore it"
+    return "Restore it, or write the store again"
 
 
 def _map_checksums(
     root: Path, i: int, manifest: Manifest, findings: _FindingCollector
 ) -> Any | None:
-    """Map the checksums of a shard; None where there are none that can be used."""
+    """Map the checksums of a shard; None if there are none that can be used."""
     file, spec = manifest.shards[i].checksums, manifest.checksums
     if file is None or spec is None or spec.algorithm not in get_kernel().algorithms():
         return None
@@ -215,7 +216,7 @@ def _map_checksums(
 
     def check() -> None:
         mapped.append(map_file(root, file.file, file.bytes, location, get_kernel()))
-        advice = "restore it or write the store again"
+        advice = "Restore it, or write the store again"
         _check_digest(mapped[0], file.sha256, location, lambda _bytes: None, advice)
 
     findings.run_check(check)
@@ -224,7 +225,7 @@ def _map_checksums(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AuditedShard:
-    """One shard and what its sequences are compared with."""
+    """One shard and the checksums of its sequences."""
 
     root: Path
     manifest: Manifest
@@ -234,7 +235,7 @@ class _AuditedShard:
     lengths_of: Mapping[str, NDArray[Any]]
 
     def sources(self) -> Iterator[BufferSource]:
-        """Yield each field over this shard alone; errors name sequence's number in the store."""
+        """Yield each field over this shard alone; errors have sequence numbers of the store."""
         shard = self.manifest.shards[self.number]
         shard_offsets = [
             0,
@@ -273,7 +274,7 @@ class _AuditedShard:
 
 
 def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> NDArray[np.int64]:
-    """Return the lengths that a shard's own offsets tell, where the file of lengths is damaged."""
+    """Return the lengths by a shard's own offsets, for a store with a damaged file of lengths."""
     name = next(name for name, field in shard_manifest.fields.items() if field.axis == axis)
     position = shard_manifest.shards[0].buffers[name][1][0]
     offsets = np.frombuffer(content, np.int64, shard_manifest.sequences + 1, position)
@@ -301,13 +302,13 @@ def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> Non
 def _find_bad_spans(
     source: BufferSource, spans: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield every span that is not right: what the kernel says of it, and it alone."""
+    """Yield every wrong span, with the kernel's result for this span alone."""
     while len(spans):
         result = source.engine.verify(source.handle, spans)
         if result == -1:
             return
         at = result if result >= 0 else -2 - result
-        if result >= 0:  # places come first: what lies before was not compared yet
+        if result >= 0:  # recorded places come first: earlier spans were not compared yet
             yield from _find_bad_spans(source, spans[:at])
         yield (0 if result >= 0 else -2), spans[at : at + 1]
         spans = spans[at + 1 :]

@@ -1,4 +1,4 @@
-"""The files of a store of ours, mapped, and each found to be what the manifest names."""
+"""The mapped files of an Arrow store, each checked against the manifest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MappedFiles:
     Attributes:
         shards: Per shard, its bytes.
         lengths_of: Axis -> timesteps of each sequence, integers (sequences,).
-        checksums: Per shard, the bytes of its checksums; None: they are not looked at.
+        checksums: Per shard, the bytes of its checksums; None: they are not compared.
     """
 
     shards: Sequence[Any]
@@ -43,13 +43,13 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
 
     Args:
         root: Its folder.
-        manifest: What was written.
+        manifest: The manifest.
         engine: The kernel that maps.
-        verify: Whether checksums are looked at: now the lengths', the others when data is read.
+        verify: Whether checksums are compared: of lengths now, of values when they are read.
 
     Raises:
         MissingShardError: If a file is not there.
-        CorruptShardError: If one is not what was written.
+        CorruptShardError: If a file differs from what was written.
     """
     shards = []
     for i, shard in enumerate(manifest.shards):
@@ -80,12 +80,12 @@ def count_checksums(manifest: Manifest) -> int:
 def load_checksums(
     manifest: Manifest, mapped: MappedFiles, bits: SharedBits | None
 ) -> dict[str, FieldChecksums] | None:
-    """Return what each field is verified by; None: nothing.
+    """Return the checksums of each field; None if nothing is verified.
 
     Args:
-        manifest: What was written.
+        manifest: The manifest.
         mapped: The files.
-        bits: One for each checksum: field by field, shard by shard; None: verify each time.
+        bits: One bit per checksum: field by field, shard by shard; None: verify each time.
     """
     spec = manifest.checksums
     if spec is None or mapped.checksums is None:
@@ -144,7 +144,7 @@ def make_source(
     mappings: Sequence[Any],
     checksums: Mapping[str, FieldChecksums],
 ) -> BufferSource:
-    """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
+    """Return arrays over the buffers of a field; the manifest's parser has checked positions."""
     field = manifest.fields[name]
     dtype = np.dtype(field.dtype if kind_of(field).is_array else np.uint8)
     width = field_width(field)
@@ -186,18 +186,18 @@ def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocat
 
 
 def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine: Kernel) -> Any:
-    """Map a file that has the size that it must have.
+    """Map a file after its size was checked.
 
     Args:
         root: The store's folder.
-        name: The file's.
-        bytes_: What the manifest says.
+        name: Name of the file.
+        bytes_: Its size by the manifest.
         location: Of the file, for errors.
         engine: The kernel that maps.
 
     Raises:
         MissingShardError: If it is not there.
-        CorruptShardError: If it has another size.
+        CorruptShardError: If its size differs.
     """
     with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
         if size != bytes_:
@@ -205,7 +205,8 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
             have, them = ("has", "it") if location.file_kind is None else ("have", "them")
             raise replace(location, offset=shorter, length=longer - shorter).make_error(
                 CorruptShardError,
-                f"{have} {size} bytes, must have {bytes_}; restore {them} or write the store again",
+                f"must have {bytes_} bytes, but {have} {size}. Restore {them}, or write the store "
+                "again",
                 expected=bytes_, found=size,
             )  # fmt: skip
         try:
@@ -213,31 +214,30 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
         except OSError as error:
             raise location.make_error(
                 DataError,
-                f"cannot be mapped ({error.strerror}), must be; raise {describe_limit(error)}, or "
-                "write "
+                f"cannot be mapped ({error.strerror}). Raise {describe_limit(error)}, or write "
                 "the store again with larger shards",
             ) from error
 
 
 def check_footer(mapping: Any, location: DataLocation, shard: ArrowShard) -> None:
-    """Look at a shard's footer, whose digest is its own among all shards.
+    """Compare the digest of a shard's footer, which differs between all shards.
 
     Raises:
-        CorruptShardError: If it is another.
+        CorruptShardError: If it differs.
     """
     start = shard.bytes - shard.footer_bytes
     found = hashlib.sha256(memoryview(mapping)[start:]).hexdigest()
     if found != shard.footer_sha256:
         raise replace(location, offset=start, length=shard.footer_bytes).make_error(
             CorruptShardError,
-            f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
-            "another file or damaged, restore it or write the store again",
+            f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: it "
+            "is another file or damaged. Restore it, or write the store again",
             expected=shard.footer_sha256, found=found,
         )  # fmt: skip
 
 
 def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
-    """Map the lengths along an axis; what they are is not looked at."""
+    """Map the lengths along an axis; their values are not checked."""
     lengths_file = manifest.lengths[axis]
     dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
     location = locate_lengths(root, manifest, axis)
@@ -248,18 +248,18 @@ def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> ND
 def check_total_timesteps(
     lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str
 ) -> None:
-    """Refuse lengths that the shards do not hold: batches are made as large as they say.
+    """Raise if lengths do not fit the shards: batches are allocated by the lengths.
 
     Raises:
-        CorruptShardError: If they are such.
+        CorruptShardError: If they do not.
     """
     total = sum(shard.timesteps[axis] for shard in manifest.shards)
     longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
     if longest > total or found != total:
         raise locate_lengths(root, manifest, axis).make_error(
             CorruptShardError,
-            f"add up to {found} timesteps, the longest has {longest}, must add up to {total} as in "
-            "the shards; restore them or write the store again",
+            f"must add up to {total} timesteps as in the shards, but add up to {found}, the "
+            f"longest being {longest}. Restore them, or write the store again",
             expected=total, found=found,
         )  # fmt: skip
 
@@ -267,10 +267,10 @@ def check_total_timesteps(
 def check_lengths_checksum(
     lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
 ) -> None:
-    """Look at the checksum of the lengths along an axis.
+    """Compare the checksum of the lengths along an axis.
 
     Raises:
-        CorruptShardError: If it is another.
+        CorruptShardError: If it differs.
     """
     expected, spec = manifest.lengths[axis].checksum, manifest.checksums
     if spec is None or expected is None:
@@ -283,9 +283,8 @@ def check_lengths_checksum(
             locate_lengths(root, manifest, axis), offset=0, length=lengths.nbytes
         ).make_error(
             CorruptShardError,
-            f"have {spec.algorithm} {found:08x}, must have {expected:08x}; restore them or write "
-            "the "
-            "store again",
+            f"must have {spec.algorithm} {expected:08x}, but have {found:08x}. Restore them, or "
+            "write the store again",
             expected=f"{expected:08x}",
             found=f"{found:08x}",
         )

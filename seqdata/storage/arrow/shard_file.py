@@ -1,7 +1,7 @@
-"""One shard: an ordinary Arrow IPC file of one record batch, and where its buffers lie.
+"""Writing one shard: an ordinary Arrow IPC file with one record batch.
 
-Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none; the
-checksums of its sequences lie in a file beside it.
+It is uncompressed and has no nulls, so any Arrow reader can use it and our reader needs no pyarrow.
+The checksums of its sequences are in a file next to it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def write_shard(
     note: Mapping[str, int],
     algorithm: str,
 ) -> ArrowShard:
-    """Write one shard and its checksums, flushed to the disk, and give the facts.
+    """Write one shard and its checksums, flushed to the disk; return its entry for the manifest.
 
     Args:
-        path: Where it is written; its checksums lie beside it.
+        path: The file to write; its checksums are written next to it.
         fields: Name -> field.
         packed: Name -> (values, offsets or None).
         timesteps: Axis -> timesteps of all its sequences.
-        note: What tells it from other shards, kept in its schema.
-        algorithm: That checksums are computed by.
+        note: Text that differs between shards, stored in the schema.
+        algorithm: The algorithm of the checksums.
     """
     import pyarrow as pa
 
@@ -87,11 +87,11 @@ def write_shard(
 
 
 class _DigestingFile:
-    """A file for Arrow to write to, which a thread digests meanwhile: both take about as long.
+    """A file that Arrow writes to while a thread computes its digest: both take about as long.
 
     Args:
-        file: Where bytes go.
-        thread: Where they are digested, in order.
+        file: The file that bytes are written to.
+        thread: The thread that computes the digest, in order.
     """
 
     def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor) -> None:
@@ -101,16 +101,16 @@ class _DigestingFile:
         self.closed = False
 
     def write(self, piece: Any) -> int:
-        """Write a buffer, which nobody changes before all is digested."""
+        """Write a buffer, which must not change before it is digested."""
         self._thread.submit(self._digest.update, piece)
         return self._file.write(piece)
 
     def close(self) -> None:
-        """Let no more be written; the file stays open."""
+        """Refuse further writes; the file stays open."""
         self.closed = True
 
     def hexdigest(self) -> str:
-        """Return the sha256 of what was written."""
+        """Return the sha256 of the written bytes."""
         return self._thread.submit(self._digest.hexdigest).result()  # ends: hashing takes a moment
 
 
@@ -118,14 +118,14 @@ def read_footer(descriptor: int, size: int, file_name: str) -> bytes:
     """Return the footer of an Arrow file with its size and the magic at the end.
 
     Raises:
-        CorruptShardError: If it is no Arrow file.
+        CorruptShardError: If it is not an Arrow file.
     """
     tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     bytes_ = int.from_bytes(tail[:4], "little", signed=True) + _TAIL_BYTES
     if len(tail) < _TAIL_BYTES or not tail.endswith(_MAGIC) or not _TAIL_BYTES < bytes_ <= size:
         raise CorruptShardError.at(
-            f"{file_name}: does not end as an Arrow file, must end with a footer and {_MAGIC!r}; "
-            "restore it or write the store again",
+            f"{file_name}: must end with a footer and {_MAGIC!r}, but does not. Restore it, or "
+            "write the store again",
             file=file_name,
         )
     return os.pread(descriptor, bytes_, size - bytes_)
@@ -145,7 +145,7 @@ def _make_note(
 
 
 def _to_arrow(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None) -> Any:
-    """Lay an Arrow array over a packed field; nothing is copied."""
+    """Return an Arrow array over a packed field; nothing is copied."""
     import pyarrow as pa
 
     arrow_type = kind_of(field).arrow_type
@@ -176,7 +176,7 @@ def _to_arrow(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | N
 def _find_buffers(
     path: Path, fields: Mapping[str, Field], packed: PackedFields
 ) -> dict[str, tuple[tuple[int, int], ...]]:
-    """Find where the buffers lie in a written file, by the addresses that a reader sees."""
+    """Find the positions of the buffers in a written file, by the addresses of a reader."""
     import pyarrow as pa
 
     ranges_of_fields = {}

@@ -1,7 +1,7 @@
-"""One shard by itself, and batches that are put together from several.
+"""Single open shards, and batches that are assembled from several.
 
-Shards that come and go cannot be laid under one source, so each has its own; a batch's pieces are
-filled in run by run. Place in the flow: the remote store reads through parts. Reads: mapped shards.
+Shards that are opened and closed cannot share one source, so each has its own; a batch is filled
+shard by shard. Place in the flow: the remote store reads through open shards. Reads: mapped shards.
 Makes: columns.
 """
 
@@ -36,11 +36,11 @@ class OpenArrowShard:
     """One shard.
 
     Attributes:
-        number: Of the shard.
+        number: Number of the shard.
         fields: Its fields; sequences are counted from its first one.
         content: Its bytes.
-        checksums: Those of its checksums; None: they are not looked at.
-        repair: What is done about an error of it; see ``ShardLayout``.
+        checksums: The bytes of its checksums; None: they are not compared.
+        repair: Repairs its copy after an error; see ``ShardLayout``.
     """
 
     number: int
@@ -52,18 +52,16 @@ class OpenArrowShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardReaderFactory:
-    """Makes parts of a store.
+    """Opens the shards of a store.
 
     Attributes:
         location: Of the store.
         manifest: What was written.
         lengths_of: Axis -> timesteps of each sequence of the store.
         shard_offsets: int64 (shards+1,): shard -> its first sequence.
-        bits: Memory with one bit per checksum that is set for what was found right; None: there
-            are none.
+        bits: Memory with one bit per checksum, set once it was verified; None: there is none.
         bit_offsets: Field -> per shard, the bit of its first checksum.
-        repair_checksums: Looks whether the checksums of a shard are as at their source, and mends
-            them.
+        repair_checksums: Compares the checksums of a shard with the source, and repairs them.
     """
 
     location: str
@@ -83,14 +81,14 @@ class ShardReaderFactory:
         *,
         is_unverified: bool = False,
     ) -> OpenArrowShard:
-        """Lay the fields of a shard over its bytes.
+        """Open a shard over its bytes.
 
         Args:
             number: The shard.
             content: Its bytes.
-            checksum_bytes: Those of its checksums; None: they are not looked at.
-            repair_content: Looks whether its bytes are as at their source, and mends them.
-            is_unverified: Whether the bytes were found right by nobody yet, whatever the bits say.
+            checksum_bytes: The bytes of its checksums; None: they are not compared.
+            repair_content: Compares its bytes with the source, and repairs them.
+            is_unverified: Whether to verify the bytes even if their bits are set.
         """
         shard = self.manifest.shards[number]
         first, stop = self.shard_offsets[number : number + 2].tolist()
@@ -125,11 +123,11 @@ class ShardReaderFactory:
     def open_all(
         self, open_shards: Sequence[OpenArrowShard], bits: SharedBits | None
     ) -> StoreFields:
-        """Lay the fields over all shards at once: what is read then is not put together.
+        """Open all shards as one: batches need not be assembled then.
 
         Args:
-            open_shards: All of them, in their order.
-            bits: Those of the store.
+            open_shards: All shards in order.
+            bits: The bits of the store.
         """
         manifest, names = self.manifest, [shard.file for shard in self.manifest.shards]
         locations = [locate_shard(self.location, i, one) for i, one in enumerate(manifest.shards)]
@@ -164,7 +162,7 @@ class ShardReaderFactory:
 
 
 def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
-    """Give, field by field, the bit of each shard's first checksum."""
+    """Return, per field, the bit of each shard's first checksum."""
     bit_offsets: dict[str, list[int]] = {}
     bit_offset = 0
     for name in manifest.fields:
@@ -186,7 +184,7 @@ def read_shards(
     """Return the columns of spans.
 
     Args:
-        open_shards: All that they touch, by number.
+        open_shards: The shards of the spans, by number.
         shards: The shard of each span, integers (n,).
         spans: int64 (n, 3), sequences counted from the first one of their shard.
         fields: Names.

@@ -45,13 +45,13 @@ Units = list[tuple[TableFile, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSet:
-    """Opened files, what their columns hold, and how long their rows are.
+    """Opened files, the kinds of their columns, and the lengths of their rows.
 
     Attributes:
-        folder: Where the files lie.
+        folder: The folder of the files.
         files: In the order of their sequences.
-        kinds: Column -> what it holds.
-        fields: The same, as fields.
+        kinds: Column -> its kind.
+        fields: Column -> its field.
         rows: int64 (units,), of all files in order.
         lengths_of: Axis -> timesteps of each sequence.
     """
@@ -78,14 +78,14 @@ class TableSet:
             if len(array) != self.rows[number]:
                 raise location.make_error(
                     CorruptShardError,
-                    f"has {len(array)} rows, must have {self.rows[number]} as were counted; "
-                    "restore the file",
+                    f"must have {self.rows[number]} rows as were counted, but has {len(array)}. "
+                    "Restore the file",
                     found=len(array), expected=int(self.rows[number]),
                 )  # fmt: skip
             return decode_column(location, array, kind, width)
 
     def is_in_place(self, name: str) -> bool:
-        """Return whether a column's bytes can be used as they lie, in all files."""
+        """Return whether a column's bytes can be used in place, in all files."""
         for file in self.files:
             kind = infer_kind(file.schema.field(name).type)
             if not file.is_mapped or kind is None or not kind.plain:
@@ -96,12 +96,12 @@ class TableSet:
 
 
 def open_tables(root: Path) -> tuple[TableSet, dict[str, str]]:
-    """Open a file, or the files of a folder; also gives the columns left out, with the reason.
+    """Open a file, or the files of a folder; also return the columns left out, with the reasons.
 
     Raises:
-        ConfigError: If nothing is there.
-        DataError: If the files do not go together, or no column holds lists of numbers.
-        DecodeError: If a sequence is missing; naming column and row.
+        ConfigError: If there are no files.
+        DataError: If the files do not fit together, or no column holds lists of numbers.
+        DecodeError: If a sequence is missing; the message names column and row.
         CorruptShardError: If a file is damaged.
     """
     folder, names = find_files(root)
@@ -114,13 +114,13 @@ def open_paths(
     paths: Mapping[str, Path],
     read_version: Callable[[Path], str] = read_local_version,
 ) -> tuple[TableSet, dict[str, str]]:
-    """Open files, wherever they lie; as ``open_tables``.
+    """Open files at given paths; see ``open_tables``.
 
     Args:
         location: Of the data set, for messages.
-        folder: Where a count of lengths is kept.
-        paths: Name of a file -> where it lies here, in the order of their sequences.
-        read_version: Gives what a version of a file has for its own.
+        folder: The folder for the cached count of lengths.
+        paths: Name of a file -> its local path, in the order of their sequences.
+        read_version: Returns a text that differs between versions of a file.
     """
     files = [
         open_table_file(path, DataLocation(dataset=location, shard=i, file=name), read_version)
@@ -142,7 +142,7 @@ def open_paths(
         raise _make_no_ragged_error(location, left_out)
     if not scan.rows.sum():
         raise DataLocation(dataset=location).make_error(
-            DataError, "has no rows, must have at least one; check where it comes from"
+            DataError, "must have at least one row, but has none. Check where it comes from"
         )
     axes, lengths_of = _assign_axes(kinds, scan.lengths)
     fields = {name: Field(one.dtype, one.shape, axes.get(name)) for name, one in kinds.items()}
@@ -154,8 +154,8 @@ def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields
 
     Args:
         location: Of the data set, for messages.
-        tables: What was opened.
-        key: The text column of ids, where there is one.
+        tables: The opened files.
+        key: The text column of ids, if there is one.
     """
     units = tables.units()
     unit_names = [f"{file.name}#{unit}" if file.units > 1 else file.name for file, unit in units]
@@ -176,13 +176,13 @@ def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields
 
 
 def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
-    """Return what the columns hold, and those that cannot be fields, with the reason."""
+    """Return the kinds of columns, and those that cannot be fields, with the reasons."""
     kinds: dict[str, Kind] = {}
     left_out: dict[str, str] = {}
     for column in files[0].schema:
         kind = infer_kind(column.type)
         if is_pandas_index(column.name):
-            left_out[column.name] = "an index of pandas without a name"
+            left_out[column.name] = "an unnamed index of pandas"
             continue
         if kind is None:
             left_out[column.name] = str(column.type)
@@ -194,7 +194,7 @@ def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str,
     for file in files:
         if len(set(file.schema.names)) < len(file.schema.names):
             raise file.location.make_error(
-                DataError, "has two columns of one name, must have different ones; rename one"
+                DataError, "must have columns of different names, but two have the same. Rename one"
             )
         for name, kind in kinds.items():
             _check_alike(files[0], file, name, kind)
@@ -202,7 +202,7 @@ def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str,
 
 
 def check_width(location: DataLocation, kind: Kind) -> None:
-    """Refuse timesteps that no memory holds.
+    """Raise if timesteps are too large.
 
     Raises:
         LimitError: If one takes ``MAX_WIDTH`` bytes or more.
@@ -220,8 +220,8 @@ def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> No
     found = file.schema.field(name).type if is_present else "missing"
     raise replace(file.location, field=name).make_error(
         DataError,
-        f"is {found}, must be {first.schema.field(name).type} as in {first.name!r}; write the "
-        "files alike, or open them one by one",
+        f"must be {first.schema.field(name).type} as in {first.name!r}, but is {found}. Write the "
+        "files with one schema, or open them one by one",
     )
 
 
@@ -258,7 +258,7 @@ def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataErr
     refused = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
     return DataLocation(dataset=location).make_error(
         DataError,
-        "no column holds lists of numbers, one at least must, for a row is a sequence"
-        f"{f'; left out: {refused}' if refused else ''}; make sequences of the rows of one value "
-        "with `seqdata write --group COLUMN`",
+        "at least one column must hold lists of numbers, since a row is a sequence, but none "
+        f"does{f'; left out: {refused}' if refused else ''}. To group the rows of one value to "
+        "sequences, use `seqdata write --group COLUMN`",
     )

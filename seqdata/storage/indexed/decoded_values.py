@@ -1,6 +1,6 @@
-"""Fields that are decoded as a whole, sequence by sequence, with a small cache.
+"""Fields that are decoded sequence by sequence, with a small cache.
 
-Place in the flow: the store makes one source per decoded field. Reads: bytes of values. Makes:
+Place in the flow: a store creates one source per decoded field. Reads: bytes of values. Makes:
 columns over decoded arrays.
 """
 
@@ -20,21 +20,20 @@ from seqdata.storage.columns import BufferSource
 from seqdata.storage.indexed.file_kind import IndexedField
 
 CACHED_BYTES = 32 << 20
-"""Decoded bytes that one field keeps; the value in use may be larger."""
+"""Maximum decoded bytes to keep per field; a single value may be larger."""
 CACHED = 256
-"""Values that it keeps."""
+"""Maximum number of values to keep."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedValues:
-    """One decoded field. No lock, so that a fork never finds one held.
+    """One decoded field. It has no lock, so that no fork can copy a held one.
 
     Attributes:
         wanted: The field.
-        stored: The bytes of its values.
-        first: Number of the first file, where it is of some of the store's files.
-        shards: Sequence -> number of its file, where files lie behind one another; None: from
-            ``first`` on.
+        stored: The source of its bytes.
+        first: Number of the first file, if the source covers a part of the store's files.
+        shards: Sequence -> number of its file, if files are concatenated; None: from ``first`` on.
     """
 
     wanted: IndexedField
@@ -57,10 +56,10 @@ class DecodedValues:
         """Return the column of spans, int64 (n, 3).
 
         Raises:
-            ConfigError: If a span is not there.
-            CorruptSampleError: If a checksum is wrong, or a value holds more or less than was
-                counted.
-            DecodeError: If a value is not what the field must hold.
+            ConfigError: If a span does not exist.
+            CorruptSampleError: If a checksum is wrong, or the length of a value differs from the
+                counted one.
+            DecodeError: If a value does not match the field.
         """
         about = self.wanted.field
         layout, pieces = self.stored.layout, []
@@ -74,8 +73,8 @@ class DecodedValues:
                 raise layout.locate(number, self.wanted.name, begin, end - begin).make_error(
                     CorruptSampleError,
                     f"must have {length} timesteps as were counted, but has {len(whole)}: the "
-                    "shard is not the one that was counted. Restore it, or rebuild its index with "
-                    "`seqdata index --anew`",
+                    "file is not the one that was counted. Restore it, or rebuild its index with "
+                    "`seqdata index --rebuild`",
                     expected=length, found=len(whole),
                 )  # fmt: skip
             pieces.append(whole[start:stop])
@@ -90,7 +89,7 @@ class DecodedValues:
         if found is None:
             found = self._decode(number)
         self._cache[number] = found  # the newest is last
-        held = list(self._cache.values())  # at once: another thread may add to it
+        held = list(self._cache.values())  # one atomic copy: another thread may add values
         if len(held) > CACHED or sum(one.nbytes for one in held) > CACHED_BYTES:
             for old in list(self._cache)[: (len(held) + 1) // 2]:
                 if old != number:
@@ -103,7 +102,9 @@ class DecodedValues:
         raw, _ = source.read_bytes(np.array([number], dtype=np.int64))
         place = source.layout.locate(number, wanted.name, begin, len(raw))
         if wanted.decode is None:
-            raise place.make_error(DecodeError, "has no decoder, must have one; tell its author")
+            raise place.make_error(
+                DecodeError, ("must have a decoder, but has none. Tell the author of its format")
+            )
         at = number - source.layout.shard_offsets[shard]
         file = self.first + shard if self.shards is None else int(self.shards[number])
         return wanted.decode(raw, file, at, place)

@@ -1,4 +1,4 @@
-"""From the indexes of files to the sources of a store's fields."""
+"""The sources of a store's fields, created from the indexes of files."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from seqdata.storage.store_fields import FieldSource
 from seqdata.storage.text_bytes import TextSource
 
 Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
-"""Returns the timesteps of a field that must be decoded for it, of files with so many sequences."""
+"""Returns the timesteps of a field by decoding it: ``survey(field, source_of_file, counts)``."""
 _NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FileFields:
-    """What a store consists of.
+    """The fields of a store of files, with their sources.
 
     Attributes:
         fields: Name -> field.
-        layout: Where sequences lie, with lengths.
-        sources: Field -> its source; empty where files are asked for one by one.
-        part: Returns field -> its source of one file: of its number, its bytes, the fields that
-            are wanted (None: all), and what brings the bytes again that came by ranges (None: they
-            came otherwise), which were found right by nobody yet.
-        ids: Of the sequences.
+        layout: The files and lengths of sequences.
+        sources: Field -> its source; empty if files are opened on demand.
+        part: ``part(number, content, names, repair)`` returns field -> its source of one file.
+            ``names`` None: all fields. ``repair`` downloads ranges again, which are then verified
+            whatever the bits say; None: the file was not read by ranges.
+        ids: The ids of the sequences.
         indexes: Of the files.
         verify: When checksums are compared.
-        bits: Those that say what was found right, for first_read.
+        bits: The bits of verified checksums, for first_read.
     """
 
     fields: Mapping[str, Field]
@@ -77,12 +77,12 @@ def make_file_fields(
     Args:
         opened: The files.
         wanted: The fields.
-        bits: Those of the process that sent the store here.
-        survey: Counts timesteps where values must be decoded for it.
-        digest: What the bits are about.
+        bits: The bits of the process that sent the store here.
+        survey: Counts timesteps of values that must be decoded for it.
+        digest: The digest that the bits belong to.
 
     Raises:
-        DecodeError: If a sequence has no value of a field, or lengths do not go together.
+        DecodeError: If a sequence has no value of a field, or lengths do not fit together.
     """
     extents = {one.member: _extents(opened, one.member) for one in wanted}
     checks, bits = _checks(opened, list(extents), bits, digest)
@@ -117,7 +117,7 @@ def make_file_fields(
     ) -> Mapping[str, FieldSource]:
         few, where = _alone(opened, layout, shard, content, again)
         mine = _checks_of(checks, shard)
-        if again is not None:  # whatever the bits say
+        if again is not None:  # verify whatever the bits say
             mine = {member: replace(one, bits=None) for member, one in mine.items()}
         asked = [by_name[name] for name in (by_name if names is None else names)]
         here = {one.name: [extents[one.member][shard]] for one in asked}
@@ -136,7 +136,7 @@ def _alone(
     content: NDArray[np.uint8],
     look: RepairFn | None = None,
 ) -> tuple[OpenedFiles, ShardLayout]:
-    """Return one file as if it were all; errors count as before."""
+    """Return one file as a data set of its own; errors keep the store's numbers."""
     look = look or partial(opened.mend, shard, content)
     first, stop = opened.starts[shard : shard + 2]
     place, key_of = opened.file_of(shard), layout.find_id
@@ -172,22 +172,22 @@ def _keys(opened: OpenedFiles) -> Callable[[int], str | None]:
     def key_of(number: int) -> str | None:
         try:
             return str(opened.ids.take([number])[0]) if opened.ids.is_readable(number) else None
-        except DataError:  # an error is being made already, about more than its name
+        except DataError:  # an error is being raised already; the id is optional
             return None
 
     return key_of
 
 
 def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
-    """Return where the values of a field lie.
+    """Return the extents of a field.
 
     Raises:
-        DecodeError: If a sequence has none.
+        DecodeError: If a sequence has no value.
     """
     extents: list[ShardExtents] = []
     for i, index in enumerate(opened.indexes):
         one = index.members.get(member)
-        if one is not None and len(one.begins) == 1 and one.begins[0] >= 0:  # of many files
+        if one is not None and len(one.begins) == 1 and one.begins[0] >= 0:  # one of many files
             extents.append(one.extents)
             continue
         missing = np.ones(len(index), dtype=bool) if one is None else one.begins < 0
@@ -196,9 +196,9 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
             key = opened.ids.take([number])[0]
             raise replace(opened.file_of(i), sequence=number, key=key).make_error(
                 DecodeError,
-                f"has no member of extension {quote(member)} ({int(missing.sum())} samples of "
-                "the shard have none), must have one as the others; leave the extension out with "
-                f"`schema`={{{member!r}: None}}, or write the shard again",
+                f"must have a value of field {quote(member)} as the others, but "
+                f"{int(missing.sum())} sequences of the file have none. Leave the field out with "
+                f"`schema`={{{member!r}: None}}, or write the file again",
             )
         extents.append((_NONE, _NONE) if one is None else one.extents)
     return extents
@@ -207,7 +207,7 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
 def _checks(
     opened: OpenedFiles, members: Sequence[str], bits: SharedBits | None, digest: str
 ) -> tuple[dict[str, FieldChecksums], SharedBits | None]:
-    """Return what each field's values are verified by, and the bits of all."""
+    """Return the checksums of each field, and the bits of all."""
     if opened.verify == "off":
         return {}, None
     checks: dict[str, FieldChecksums] = {}
@@ -272,7 +272,7 @@ def _decoded(
 
 
 def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
-    """Return file -> its first sequence; one more than files."""
+    """Return file -> its first sequence, with the total at the end."""
     return [0, *itertools.accumulate(map(len, indexes))]
 
 

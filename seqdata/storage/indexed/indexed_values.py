@@ -1,7 +1,7 @@
-"""Values that the index keeps in place of the bytes of small ones, such as labels.
+"""Small values, such as labels, that the index keeps in addition to the bytes.
 
-They come from the index, but only where the file still has the bytes that they were read from: a
-file may have been corrected in place, at equal size. Place in the flow: the store makes one source
+They are read from the index, but only if the file still has the bytes that they were read from: a
+file may have been corrected in place, at equal size. Place in the flow: a store creates one source
 per such field. Reads: indexes, bytes. Makes: columns.
 """
 
@@ -28,9 +28,8 @@ class IndexedValues:
 
     Attributes:
         values: The numbers, from the indexes.
-        stored: The bytes that they were read from, with their checksums; None: they are not
-            compared.
-        is_one_block: Whether each has some bytes, in one block, which is compared as a whole.
+        stored: The source of their bytes, with checksums; None: they are not compared.
+        is_one_block: Whether each value has bytes, in one checksum block.
     """
 
     values: BufferSource
@@ -50,10 +49,10 @@ class IndexedValues:
 
         Args:
             name: Of the field.
-            field: What it holds.
-            layout: Where its sequences lie.
-            values: Per file, those in its index.
-            source: The bytes that they were read from.
+            field: The field.
+            layout: The files and lengths of its sequences.
+            values: Per file, the values in its index.
+            source: The source of their bytes.
         """
         there = [one.astype(np.dtype(field.dtype)) for one in values]
         checked = None if source.checksums is None else source
@@ -61,7 +60,7 @@ class IndexedValues:
 
     @property
     def field(self) -> Field:
-        """What it holds."""
+        """The field."""
         return self.values.field
 
     @property
@@ -70,11 +69,11 @@ class IndexedValues:
         return None
 
     def column(self, spans: NDArray[np.int64]) -> SpanColumn:
-        """Return the column of spans, int64 (n, 3), of values whose bytes are as they were indexed.
+        """Return the column of spans, int64 (n, 3), after comparing the checksums of the bytes.
 
         Raises:
             ConfigError: If there is no such sequence.
-            CorruptSampleError: If a checksum of their bytes is another.
+            CorruptSampleError: If a checksum of their bytes differs.
         """
         if self.stored is not None:
             self._verify(self.stored, spans)

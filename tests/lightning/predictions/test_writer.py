@@ -235,7 +235,7 @@ def test_what_cannot_be_guessed_is_refused(tmp_path):
     [
         ("many", {}, r"shape \(5, 2\), must have 4 rows as the batch, or 4 as batch.real\(\)"),
         ("empty", {}, r"shape \(4, 0\), must hold a number in each row"),
-        ("complex", {}, "has dtype complex64, must be one of bool"),
+        ("complex", {}, "must have a dtype of bool.*, but has complex64"),
         ("number", {}, "'prediction' is a number, must be a padded tensor with a row for each"),
         ("list", {}, "'prediction' is a list, must be a padded tensor with a row for each"),
         ("reserved", {}, "a prediction is named 'id', must be text other than id, position, spans"),

@@ -213,8 +213,8 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
     _, begin = place_of(store, 3, "x", 0)
     text = (
         r"store shard 1 \(\"part-00001.arrow\"\), sequence 3 \(\"u3\"\), field \"x\", bytes "
-        rf"{begin + 8}..{begin + 20}: must have 3 timesteps, but is at 2..\d+ of 5: the shard "
-        r"is damaged. Restore it, or write the store again\n  Verify: "
+        rf"{begin + 8}..{begin + 20}: must have 3 timesteps, but is at 2..\d+ of 5\. The shard "
+        r"is damaged: restore it, or write the store again\n  Verify: "
     )
     facts = facts_of(
         root, sequence=3, key="u3", field="x", offset=begin + 8, length=12, expected=3,
@@ -233,7 +233,7 @@ def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
     damage(root, store, 3, "id", -1)
     text = (
         r"sequence 3, field \"id\", bytes \d+..\d+: must be inside of the shard's 4 bytes, "
-        r"but is at bytes 2..-1\. The shard is damaged"
+        r"but is at 2..-1 of 4\. The shard is damaged"
     )
     with pytest.raises(CorruptSampleError, match=text) as caught:
         open_arrow(root).keys([3])

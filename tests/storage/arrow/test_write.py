@@ -177,19 +177,15 @@ def test_shards_of_like_form_have_footers_of_their_own(tmp_path):
 
 DEVIATIONS = [
     ({"x": np.ones(2)}, "x", "must have dtype int32 as in sequence 0, but has float64. Convert it"),
-    (
-        {"x": np.ones((2, 2), dtype=np.int32)},
-        "x",
-        r"must have shape \(T\) as in sequence 0, but has \(2, 2\)",
-    ),
+    ({"x": np.ones((2, 2), dtype=np.int32)}, "x", r"must have shape \(T\) as .* but has \(2, 2\)"),
     ({"x": np.int32(3)}, "x", r"must have shape \(T\) as in sequence 0, but has \(\)"),
-    ({"x": np.array([None, 1])}, "x", "has dtype object, must be one of bool, int8"),
-    ({"x": ["a", 1]}, "x", "has dtype str.*, must be one of bool"),
-    ({"x": [[1], [2, 3]]}, "x", "is a list that is no array .*; give one array of numbers"),
+    ({"x": np.array([None, 1])}, "x", "must have a dtype of bool.*, but has object"),
+    ({"x": ["a", 1]}, "x", "must have a dtype of bool.*, but has str"),
+    ({"x": [[1], [2, 3]]}, "x", "is a list that is not an array .*; give one array of numbers"),
     ({"x": None}, "x", "is None, which cannot be stored; fill it"),
     ({"x": np.ma.masked_array([1, 2], [0, 1])}, "x", "is a masked array, whose mask would be lost"),
-    ({"x": torch.ones(1, requires_grad=True)}, "x", "is a Tensor that is no array .*grad"),
-    ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that is no array .*BFloat16"),
+    ({"x": torch.ones(1, requires_grad=True)}, "x", "is a Tensor that is not an array .*grad"),
+    ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that is not .*BFloat16"),
     ({"y": 1.5}, "y", "must have dtype int64 as in sequence 0, but has float64. Convert it"),
     ({"y": True}, "y", "must have dtype int64 as in sequence 0, but has bool"),
     ({"y": [1, 2]}, "y", r"must have shape \(\) as in sequence 0, but has \(2,\)"),
@@ -240,8 +236,8 @@ def test_missing_and_extra_fields_are_an_error(tmp_path, second, text):
 def test_fields_of_one_axis_with_other_lengths_are_an_error(tmp_path):
     rows = [{"id": "a", "x": [1, 2], "y": [1, 2]}, {"id": "b", "x": [1, 2], "y": [1]}]
     text = (
-        r"sequence 1 \('b'\), field 'y': has 1 timesteps but field 'x' has 2, must be equal on "
-        "axis 'time'; cut them alike, or give them different `axes`"
+        r"sequence 1 \('b'\), field 'y': fields on axis .* must have equal lengths, but it has 1 "
+        r"timesteps and field 'x' has 2\. Cut them alike, or give them different `axes`"
     )
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", rows)
@@ -268,15 +264,15 @@ def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, sha
             "no field runs along an axis: at least one must be an array .*there are 'y' ",
         ),
         ({}, None, ConfigError, "no field runs along an axis: .* there are no fields"),
-        ({"x": []}, None, DecodeError, "field 'x': is an empty list, whose dtype nobody knows"),
-        ({"x": 1j}, None, DecodeError, "field 'x': has dtype complex128, must be one of bool"),
+        ({"x": []}, None, DecodeError, "field 'x': is an empty list, whose dtype is unknown"),
+        ({"x": 1j}, None, DecodeError, "'x': must have a dtype of .* has complex128"),
         ({"x": np.ones((3, 0))}, None, DecodeError, r"has shape \(3, 0\), must hold at least one"),
-        ({1: [1]}, None, DecodeError, "sequence 0: has a field named 1, must be non-empty text"),
-        ({"": [1]}, None, DecodeError, "sequence 0: has a field named '', must be non-empty text"),
+        ({1: [1]}, None, DecodeError, "names of fields must be non-empty text, .* 1"),
+        ({"": [1]}, None, DecodeError, "names of fields must be non-empty text, .* ''"),
         ({"x": [1]}, {"mel": "t"}, ConfigError, "`axes`: no field 'mel', must be one of x; choose"),
         ({"mal": [1]}, {"mel": "t"}, ConfigError, r"no field 'mel', .*; did you mean 'mal'\?"),
-        ({"x": [1]}, {"x": "a b"}, ConfigError, "axis of field 'x' is 'a b', must be a name of le"),
-        ({"x": [1]}, {"x": 3}, ConfigError, "axis of field 'x' is 3, must be a name of letters"),
+        ({"x": [1]}, {"x": "a b"}, ConfigError, "axis of field 'x' must be a name .* is 'a b'"),
+        ({"x": [1]}, {"x": 3}, ConfigError, "axis of field 'x' must be a name of .* is 3"),
         ({"x": "s"}, {"x": "t"}, ConfigError, "field 'x' is text, which has no axis; encode it"),
         ({"x": 3}, {"x": "t"}, ConfigError, "field 'x' is one number per sequence, which has no"),
     ],
@@ -292,20 +288,14 @@ def test_a_first_sequence_that_fixes_no_schema_is_an_error(tmp_path, first, axes
     [
         ([], "`sequences` must hold at least one sequence, which determines the fields"),
         (iter(()), "`sequences` must hold at least one sequence, .*, but is empty"),
-        (
-            {"x": [1]},
-            "`sequences` must be an iterable of dicts, arrays or Arrow tables, but is a dict",
-        ),
+        ({"x": [1]}, "`sequences` must be an iterable of dicts.* is a dict"),
         ("text", "`sequences` must be an iterable of dicts.*, but is a str"),
         (7, "`sequences` must be an iterable of dicts.*, but is a int"),
         (
             pa.table({"x": pa.array([], pa.list_(pa.int8()))}),
-            "`sequences` must have at least one row, but is a table without rows",
+            "`sequences` must have .* without rows",
         ),
-        (
-            [pa.table({"x": [[1]]}), {"x": [1]}],
-            "`sequences` must be tables throughout, but holds a dict after an Arrow table",
-        ),
+        ([pa.table({"x": [[1]]}), {"x": [1]}], "must be tables throughout, but holds a dict"),
     ],
 )
 def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
