@@ -1,9 +1,8 @@
 """Fields over mapped or owned buffers, and columns of their spans: the result of a read.
 
 A ``BufferSource`` is one field over all shards, of any kind: of arrays it returns a column that is
-not copied yet, of texts and bytes the values themselves. The kernel gathers the bytes of many
-sequences, without Python code per sequence. Place in the flow: stores create sources, collators
-fill from columns. Reads: buffers. Makes: views, values and filled output.
+not copied yet, of texts and bytes the values themselves. Place in the flow: stores create sources,
+collators fill from columns. Reads: buffers. Makes: views, values and filled output.
 """
 
 from __future__ import annotations

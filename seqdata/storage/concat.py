@@ -1,4 +1,4 @@
-"""Several stores as one, numbered through: what ``concat`` and lists of paths become."""
+"""Several stores as one, with continuous numbering: the result of ``concat`` and lists of paths."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from seqdata.storage.views import (
     locate_sequence,
 )
 
-_IDS_PER_PASS = 1 << 16  # sequences whose ids are looked at together
+_IDS_PER_PASS = 1 << 16  # sequences whose ids are read together
 
 
 class ConcatStore(SequenceStore):
-    """The sequences of several stores, one store after the other. Made by ``concat_stores``.
+    """The sequences of several stores, one store after the other. Created by ``concat_stores``.
 
-    A sequence keeps its id, where its store has ids; else it is named by its number in this store.
+    A sequence keeps its id if its store has ids; otherwise its number in this store names it.
 
     Args:
         stores: Stores with the same fields, each with all its sequences.
@@ -79,7 +79,7 @@ class ConcatStore(SequenceStore):
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,); put together when asked."""
+        """Axis -> timesteps of each sequence, integers (sequences,); concatenated at first use."""
         return self._lengths_of
 
     @property
@@ -114,7 +114,7 @@ class ConcatStore(SequenceStore):
         return found
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
+        """Return the bytes of ids or of a field of texts; see ``SupportsRawTexts``."""
         raws, order = [], []
         for number, rows, local in self._split_by_store(numbers):
             order.append(rows)
@@ -135,7 +135,7 @@ class ConcatStore(SequenceStore):
         return reorder_texts(raws, np.concatenate(order)) if raws else concat_texts(())
 
     def has_unique_ids(self, numbers: NDArray[np.int64]) -> bool:
-        """Return whether sequences have different ids: stores may share some."""
+        """Return whether all sequences have different ids: stores may share some."""
         hashes = np.empty(len(numbers), dtype=np.uint64)
         for first in range(0, len(numbers), _IDS_PER_PASS):
             run = slice(first, first + _IDS_PER_PASS)
@@ -188,7 +188,7 @@ class ConcatStore(SequenceStore):
         return more
 
     def watched(self, tell: Callable[[int], None]) -> Store:
-        """Return the same store, which tells of what it reads, where its parts can."""
+        """Return the same store, which reports the numbers that it reads, if its stores can."""
 
         def watch(store: Store, start: int) -> Store:
             return (
@@ -212,8 +212,8 @@ class ConcatStore(SequenceStore):
         wrong = (numbers < 0) | (numbers >= len(self))
         if wrong.any():
             raise ConfigError(
-                f"{self.title}: no sequence {int(numbers[wrong][0])}, must be in [0, {len(self)}); "
-                "was the plan made for other data?"
+                f"{self.title}: the sequence must be in [0, {len(self)}), but is "
+                f"{int(numbers[wrong][0])}. Was the plan made for other data?"
             )
         return np.searchsorted(self._store_offsets, numbers, side="right") - 1
 
@@ -228,7 +228,7 @@ class ConcatStore(SequenceStore):
 
 
 def concat_stores(stores: Sequence[Store]) -> SequenceStore:
-    """Return the sequences of stores as one store; a store that is there twice is held once.
+    """Return the sequences of stores as one store; a store that occurs twice is held once.
 
     Raises:
         ConfigError: If there is none, their fields differ, or they carry different transforms.
@@ -259,7 +259,7 @@ def concat_stores(stores: Sequence[Store]) -> SequenceStore:
 
 
 def _base_and_key(store: Store) -> tuple[Store, Any]:
-    """Return what a store selects from, with its names, and what tells it from others."""
+    """Return the base store of a view, its names, and its key among the stores."""
     if not isinstance(store, View):
         return store, (id(store), None)
     names = store.names

@@ -194,7 +194,9 @@ def test_another_shard_in_its_place_is_refused_before_anything_of_it_is_read(web
     store = open_store(location_of(web[0]), remote=ranges())
     good = (folder / "x-001.tar").read_bytes()
     (folder / "x-001.tar").write_bytes(good + bytes(10_240))
-    with pytest.raises(CorruptShardError, match=r"has \d+ bytes, must have \d+ as when it was"):
+    with pytest.raises(
+        CorruptShardError, match=r"must have \d+ bytes as when it was indexed, but has"
+    ):
         read(store, 12, 0, 0)
     renamed = good.replace(b"dir/u10.", b"dir/u1x.", 1)
     (folder / "x-001.tar").write_bytes(renamed)
