@@ -1,7 +1,10 @@
 """One process of a mesh: ``on_mesh.py RANK WORLD FOLDER SPEC``; SPEC is JSON, what to train."""
 
 import json
+import os
+import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,29 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
+import parallel_cases
 from parallel_cases import CASES, train
 from seqdata_models.parallel import LinkTimeouts, Mesh
+
+
+def break_it(model: torch.nn.Module, kind: str, folder: Path) -> None:
+    """Make the last part fail where it is run the fifth time."""
+    calls = []
+
+    def fail(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) < 5:
+            return
+        (folder / "broken").touch()
+        if kind == "raise":
+            raise ValueError("broken on purpose")
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            time.sleep(60)
+
+    model.embedding.register_forward_pre_hook(fail)
+    model.head.register_forward_pre_hook(fail)
 
 
 def main() -> None:
@@ -26,13 +50,25 @@ def main() -> None:
         timeout=timedelta(seconds=60),
     )
     results: dict[str, Any] = {}
-    mesh = Mesh(spec["size"], spec.get("data"), timeouts=LinkTimeouts(stall=spec.get("stall", 60)))
+    timeouts = LinkTimeouts(stall=spec.get("stall", 60), exit_grace=2)
+    mesh = Mesh(spec["size"], spec.get("data"), timeouts=timeouts)
+    fault = spec.get("fault")
+    if fault is not None and fault["rank"] == rank:
+        make = parallel_cases.make_model
+
+        def make_broken(case: str, dtype: torch.dtype) -> torch.nn.Module:
+            model = make(case, dtype)
+            break_it(model, fault["kind"], folder)
+            return model
+
+        parallel_cases.make_model = make_broken
     for kind in spec["kinds"]:
         for case in spec.get("cases", CASES):
             for dtype in spec.get("dtypes", ["float64", "float32"]):
                 results[f"{kind}/{case}/{dtype}"] = train(kind, case, getattr(torch, dtype), mesh)
     torch.save(results, folder / f"{rank}.pt")
     mesh.barrier("the end")
+    mesh.close()
     dist.destroy_process_group()
 
 

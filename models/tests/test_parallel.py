@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from seqdata import ConfigError, ResumeError
-from seqdata_testing.waiting import patient
+from seqdata_testing.waiting import patient, until
 from tests.preloaded import python
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -79,9 +80,39 @@ def test_several_processes_train_as_one_does(world, spec, tmp_path):
             saved = results[name]
             for part in ("model", "optimizer"):
                 assert difference(saved[part], alone[part]) <= BOUNDS[dtype], (name, part, rank)
-            if world == spec["size"]:  # else each replica has its own rows
-                for part in ("losses", "lanes"):
-                    assert difference(saved[part], alone[part]) <= BOUNDS[dtype], (name, part, rank)
+            assert difference(saved["losses"], alone["losses"]) <= BOUNDS[dtype], (name, rank)
+            if world == spec["size"]:  # else each replica has its own lanes
+                assert difference(saved["lanes"], alone["lanes"]) <= BOUNDS[dtype], (name, rank)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "fault", "rank", "message"),
+    [
+        ("wave", "raise", 0, "ValueError: broken on purpose"),
+        ("ring", "raise", 1, "ValueError: broken on purpose"),
+        ("wave", "kill", 0, "rank 0 gives no sign of life; it was killed or stopped"),
+        ("ring", "kill", 1, "rank 1 gives no sign of life; it was killed or stopped"),
+        ("wave", "stall", 1, "waited 4 seconds for rank 1 (replica 0, stage 1)"),
+    ],
+)
+def test_a_stage_that_fails_ends_all_with_the_same_error(kind, fault, rank, message, tmp_path):
+    spec = {"size": 2, "kinds": [kind], "cases": ["lstm"], "dtypes": ["float64"]}
+    spec["stall"] = 4 if fault == "stall" else 60
+    processes = start(2, tmp_path, {**spec, "fault": {"rank": rank, "kind": fault}})
+    with contextlib.ExitStack() as stack:
+        for process in processes:
+            stack.callback(process.kill)
+        assert until((tmp_path / "broken").exists)
+        errors = [process.communicate(timeout=patient(15))[1] for process in processes]
+    assert all(process.returncode != 0 for process in processes)
+    for number, error in enumerate(errors):
+        if fault != "kill" or number != rank:  # who was killed says nothing
+            assert message in error, error[-3000:]
+    if fault == "raise":
+        assert all(f"at rank {rank} (replica 0, stage {rank}), forward of" in one for one in errors)
 
 
 def test_dropout_is_the_same_however_rows_are_grouped_and_is_not_none():

@@ -5,6 +5,16 @@ from seqdata_models.parallel.link import LinkTimeouts
 from seqdata_models.parallel.mesh import Mesh
 from seqdata_models.parallel.ring import Ring
 from seqdata_models.parallel.stack import SupportsStages
+from seqdata_models.parallel.strategies import RingStrategy, WavefrontStrategy
 from seqdata_models.parallel.wavefront import Wavefront
 
-__all__ = ["Engine", "LinkTimeouts", "Mesh", "Ring", "SupportsStages", "Wavefront"]
+__all__ = [
+    "Engine",
+    "LinkTimeouts",
+    "Mesh",
+    "Ring",
+    "RingStrategy",
+    "SupportsStages",
+    "Wavefront",
+    "WavefrontStrategy",
+]

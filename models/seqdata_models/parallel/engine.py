@@ -92,8 +92,8 @@ class Engine(ABC):
             scale: Factor of the loss, in addition to each batch's ``loss_scale``.
 
         Returns:
-            float64 (2,): the sum of losses over the timesteps of this replica's batches, and how
-            many they are; the same on all stages.
+            float64 (2,), the same on all processes: the sum of losses over the timesteps of all
+            replicas' batches, and how many they are.
 
         Raises:
             PeerFailedError: If another process is gone.
@@ -102,15 +102,16 @@ class Engine(ABC):
         with self.mesh.guard():
             for parameter in self.module.parameters():
                 parameter.grad = None
-            total = self._run(batches, scale).double().reshape(1)
+            nll = self._run(batches, scale).double()
             self.mesh.flush()
-            self.mesh.all_reduce(total, "model")
+            tokens = sum(b.num_tokens for b in batches) if self.mesh.position == 0 else 0
+            totals = torch.stack([nll, nll.new_tensor(tokens)])
+            for axis in ("model", "data"):
+                self.mesh.all_reduce(totals, axis)
             self._reduce_gradients()
             self.mesh.at("after an update")
         self._is_stale = self.splits_weights and self.mesh.size > 1
-        return torch.cat(
-            [total.cpu(), total.new_tensor([sum(b.num_tokens for b in batches)]).cpu()]
-        )
+        return totals.cpu()
 
     @abstractmethod
     def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:
@@ -187,9 +188,8 @@ class Engine(ABC):
         return {**saved, "state": dict(sorted(merged.items()))}
 
     def close(self) -> None:
-        """End the engine: one process can save and train the module again."""
+        """End the engine: the module can be saved as it is. The mesh stays open."""
         self._hook.remove()
-        self.mesh.close()
 
     def _sum_over_stages(self, value: Tensor) -> Tensor:
         return self.mesh.all_reduce(value, "model")

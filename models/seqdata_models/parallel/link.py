@@ -9,6 +9,7 @@ a receive of gloo would block until its timeout and then name a socket. Place in
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pickle
 import sys
@@ -25,7 +26,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from seqdata import PeerFailedError, SeqDataError
 
 _SLICE = timedelta(seconds=0.5)
-_ERROR = "error"
+_ERROR, _CLOSED = "error", "closed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class Link:
         ]
         self._store, self._thread_store = stores
         self._closed = threading.Event()
+        self._failure: str | None = None  # of a process, once the thread has seen it
+        self._store.set(f"beat/{rank}", "")
         self._thread = threading.Thread(target=self._watch, name="parallel-link", daemon=True)
         self._thread.start()
 
@@ -105,16 +108,21 @@ class Link:
         """
         saved = _pickle_error(error, place, self._rank)
         try:
-            first = self._store.compare_set(_ERROR, "", saved)
+            first = bytes(self._store.compare_set(_ERROR, "", saved)).decode()
         except RuntimeError as cause:
             if isinstance(error, PeerFailedError):
                 return
             self._raise_lost_store(cause)
-        finally:
-            self.close()
-        if bytes(first).decode() != saved:
-            _raise_saved(bytes(first).decode(), error)
+        self._end_after_error()
+        if first != saved:
+            _raise_saved(first, error)
         error.add_note(f"at {place}")
+
+    def leave(self, error: BaseException, place: str) -> None:
+        """Make an error that of all processes, unless another one was before; raise nothing."""
+        with contextlib.suppress(RuntimeError):  # rank 0 is gone: others notice that
+            self._store.compare_set(_ERROR, "", _pickle_error(error, place, self._rank))
+            self._end_after_error()
 
     def raise_failure(self) -> None:
         """Return if no process has failed.
@@ -122,35 +130,51 @@ class Link:
         Raises:
             BaseException: The error of the process that has.
         """
+        saved = self._failure
         try:
-            if not self._store.check([_ERROR]):
-                return
-            saved = self._store.get(_ERROR)
+            if saved is None and self._store.check([_ERROR]):
+                saved = bytes(self._store.get(_ERROR)).decode()
         except RuntimeError as cause:
             self._raise_lost_store(cause)
-        _raise_saved(bytes(saved).decode(), None)
+        if saved is not None:
+            _raise_saved(saved, None)
 
     def close(self) -> None:
-        """End the thread."""
-        self._closed.set()
+        """End the thread, and tell the others that this process gives no more signs."""
+        if not self._closed.is_set():
+            self._closed.set()
+            with contextlib.suppress(RuntimeError):  # rank 0 has closed before
+                self._store.set(f"beat/{self._rank}", _CLOSED)
+
+    def _end_after_error(self) -> None:
+        """End the thread; rank 0, whose store goes with it, waits until the others have read."""
+        self.close()
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"seen/{self._rank}", "")
+            if self._rank == 0:
+                keys = [f"seen/{rank}" for rank in range(self._world)]
+                self._store.wait(keys, timedelta(seconds=self._timeouts.exit_grace))
 
     def _raise_lost_store(self, cause: BaseException) -> NoReturn:
-        raise PeerFailedError.at(_lost(0)) from cause
+        self.close()
+        if self._failure is not None:
+            _raise_saved(self._failure, cause)
+        raise PeerFailedError.at(_lost(0), rank=0) from cause
 
     def _watch(self) -> None:
         seen: dict[int, tuple[bytes, float]] = {}
-        failed_at = None
         try:
             while not self._closed.wait(self._timeouts.heartbeat):
-                now = time.monotonic()
-                if failed_at is None:
-                    self._beat(now, seen)
-                    failed_at = now if self._thread_store.check([_ERROR]) else None
-                elif now - failed_at > self._timeouts.exit_grace:
-                    self._exit(bytes(self._thread_store.get(_ERROR)).decode())
-        except RuntimeError:
-            if not self._closed.wait(self._timeouts.exit_grace):
-                self._exit(_pickle_error(PeerFailedError.at(_lost(0)), "rank 0", 0))
+                self._beat(time.monotonic(), seen)
+                if self._thread_store.check([_ERROR]):
+                    self._failure = bytes(self._thread_store.get(_ERROR)).decode()
+                    self._thread_store.set(f"seen/{self._rank}", "")
+                    break
+        except RuntimeError:  # rank 0 keeps the store
+            error = PeerFailedError.at(_lost(0), rank=0)
+            self._failure = _pickle_error(error, "rank 0", 0)
+        if self._failure is not None and not self._closed.wait(self._timeouts.exit_grace):
+            self._exit(self._failure)
 
     def _beat(self, now: float, seen: dict[int, tuple[bytes, float]]) -> None:
         self._thread_store.set(f"beat/{self._rank}", str(now))
@@ -161,7 +185,7 @@ class Link:
             beat = bytes(self._thread_store.get(key))
             if rank not in seen or seen[rank][0] != beat:
                 seen[rank] = beat, now
-            elif beat != b"closed" and now - seen[rank][1] > self._timeouts.unresponsive:
+            elif beat != _CLOSED.encode() and now - seen[rank][1] > self._timeouts.unresponsive:
                 error = PeerFailedError.at(_lost(rank), rank=rank)
                 self._thread_store.compare_set(
                     _ERROR, "", _pickle_error(error, f"rank {rank}", rank)

@@ -177,6 +177,11 @@ class Mesh:
         dist.all_gather_object(values, value, group=self._groups["model"])
         return values
 
+    def leave(self, error: BaseException) -> None:
+        """Make an exception that ends this process that of all, unless another one was before."""
+        if self.world > 1:
+            self._link.leave(error, f"{self.describe()}, {self._place}")
+
     def close(self) -> None:
         """End the thread of this process; other processes are not told."""
         if self.world > 1:

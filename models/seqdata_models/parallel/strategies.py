@@ -1,0 +1,280 @@
+"""Lightning strategies: layers over processes (wavefront) or time over processes (ring), with data.
+
+A step's batch waits until those of its optimizer update are there; then the engine runs them all.
+Place in the flow: ``Trainer(strategy=WavefrontStrategy(...))``. Reads: the Trainer's batches.
+Makes: gradients as of one process, whole checkpoints, from which any strategy resumes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+
+from seqdata import ConfigError, SequenceBatch
+from seqdata_models.parallel.engine import Engine
+from seqdata_models.parallel.link import LinkTimeouts
+from seqdata_models.parallel.mesh import Mesh, check_mesh
+from seqdata_models.parallel.ring import Ring
+from seqdata_models.parallel.wavefront import Wavefront
+
+
+class ParallelStrategy(DDPStrategy):
+    """What both strategies share.
+
+    The module names its parts (``SupportsStages``) and is trained by them: its own
+    ``training_step`` is not called. ``train_loss``, the mean over the timesteps of an update, is
+    logged with it. Validation, test and prediction run the whole module on every process.
+
+    Args:
+        size: Stages or parts of a replica.
+        data: Replicas; None: as many as the devices allow.
+        lane_groups: Groups of rows that follow each other.
+        seed: Of dropout masks.
+        timeouts: How long processes wait for each other.
+        options: Of ``DDPStrategy``: ``timeout``, ``process_group_backend``, ...
+    """
+
+    def __init__(
+        self,
+        size: int,
+        data: int | None,
+        lane_groups: int,
+        seed: int,
+        timeouts: LinkTimeouts | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.size, self.data, self.lane_groups = size, data, lane_groups
+        self.engine: Engine | None = None
+        self._seed, self._timeouts = seed, timeouts
+        self._batches: list[SequenceBatch] = []
+        self._gradients: list[tuple[nn.Parameter, Tensor | None]] = []
+        self._latest_loss = torch.zeros(())
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """The data-parallel coordinate: all stages of a replica get the same batches."""
+        world = self.num_nodes * self.num_processes
+        return {"num_replicas": world // self.size, "rank": self.global_rank // self.size}
+
+    def setup_environment(self) -> None:
+        """Start the processes.
+
+        Raises:
+            ConfigError: If they do not make the mesh.
+        """
+        check_mesh(self.size, self.data, self.num_nodes * self.num_processes)
+        super().setup_environment()
+
+    def setup(self, trainer: Trainer) -> None:
+        """Make the engine, for a fit.
+
+        Raises:
+            ConfigError: If the module or the Trainer's options cannot be split.
+        """
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.check_trainer(trainer)
+        super().setup(trainer)
+        plugin: Any = self.precision_plugin
+        plugin.clip_grad_by_norm = self._clip_gradients
+
+    def check_trainer(self, trainer: Trainer) -> None:
+        """Return if the Trainer's options can be kept.
+
+        Raises:
+            ConfigError: If they cannot.
+        """
+        if not trainer.lightning_module.automatic_optimization:
+            raise ConfigError(
+                "parallel: `automatic_optimization` of the module must be True, but is False. "
+                "Use `Wavefront` or `Ring` in a loop of your own."
+            )
+        if trainer.precision == "16-mixed":
+            raise ConfigError(
+                "parallel: `precision` of the Trainer must not be '16-mixed': each stage would "
+                "scale its gradients by itself. Use 'bf16-mixed' or '32-true'."
+            )
+
+    def check_update(self, batches: int) -> None:
+        """Return if an update may have so many batches: here, any number."""
+
+    @abstractmethod
+    def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
+        """Return what trains the module."""
+
+    def configure_ddp(self) -> None:
+        """Broadcast rank 0's weights, and make the engine; nothing is wrapped."""
+        module = self.lightning_module
+        if module is None:
+            return
+        with torch.no_grad():
+            for value in (*module.parameters(), *module.buffers()):
+                dist.broadcast(value.detach(), 0)
+        self._batches.clear()
+        self.engine = self.make_engine(module, Mesh(self.size, self.data, timeouts=self._timeouts))
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Run an update once all its batches are there; return the loss of the latest update."""
+        module, engine = self.lightning_module, self.engine
+        if module is None or engine is None:
+            raise ConfigError("parallel: a training step must be part of a fit, but is not.")
+        self._batches.append(next(iter((*args, *kwargs.values()))))
+        trainer = module.trainer
+        every = trainer.accumulate_grad_batches
+        self.check_update(every)
+        if (trainer.fit_loop.batch_idx + 1) % every and not trainer.is_last_batch:
+            return self._latest_loss
+        batches, self._batches = self._batches, []
+        with self.precision_plugin.train_step_context():
+            total, count = engine.update(batches, 1 / every)
+        # Lightning sets gradients to None between this and `backward`.
+        self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+        mean = total / count.clamp(min=1)
+        module.log("train_loss", mean.float(), batch_size=int(count), prog_bar=True)
+        self._latest_loss = mean.to(self.root_device)
+        return self._latest_loss
+
+    def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Set the gradients that ``training_step`` has found."""
+        del optimizer, args, kwargs
+        module: Any = self.lightning_module
+        closure_loss = self.precision_plugin.pre_backward(closure_loss, module)
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        self._gradients = []
+        return self.precision_plugin.post_backward(closure_loss, module)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the whole module, with the weights of all stages."""
+        if self.engine is not None:
+            self.engine.synchronize()
+        return super().validation_step(*args, **kwargs)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the weights of all stages, under the names of the whole module."""
+        if self.engine is not None:
+            self.engine.synchronize()
+        return super().lightning_module_state_dict()
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Return the optimizer's state with the parts of all stages."""
+        inner = getattr(optimizer, "optimizer", optimizer)
+        if self.engine is None:
+            return super().optimizer_state(inner)
+        return self.engine.gather_optimizer(inner)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Make an exception of this process that of all."""
+        if self.engine is not None:
+            self.engine.close()
+            self.engine.mesh.leave(exception)
+            self.engine = None
+        super().on_exception(exception)
+
+    def teardown(self) -> None:
+        """Leave the whole module, and whole optimizers, on every process."""
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.synchronize()
+            for optimizer in self.optimizers:
+                optimizer.load_state_dict(engine.gather_optimizer(optimizer))
+            engine.close()
+            engine.mesh.close()
+        super().teardown()
+
+    def _clip_gradients(self, optimizer: Any, clip_val: float) -> None:
+        """Clip by the norm over all stages."""
+        del optimizer
+        if self.engine is not None:
+            self.engine.clip_gradients(clip_val)
+
+
+class WavefrontStrategy(ParallelStrategy):
+    """Layers over devices: stage s runs chunk t while the stage before it runs chunk t + 1.
+
+    Truncated BPTT, exact. The speedup of S equal stages is N S / (N + S - 1), with N = chunks x
+    lane groups.
+
+    Args:
+        stages: Into how many the recurrent layers are split.
+        chunks: Of an update: ``Trainer(accumulate_grad_batches=chunks)``, which is checked.
+        lane_groups: Groups of lanes that follow each other through the stages.
+        data: Replicas, for a mesh of data x stages; None: as many as the devices allow.
+        seed: Of dropout masks.
+        timeouts: How long processes wait for each other.
+        options: Of ``DDPStrategy``.
+
+    Examples:
+        Trainer(devices=2, strategy=WavefrontStrategy(2, chunks=8), accumulate_grad_batches=8)
+    """
+
+    def __init__(
+        self,
+        stages: int = 2,
+        chunks: int = 8,
+        lane_groups: int = 1,
+        *,
+        data: int | None = None,
+        seed: int = 0,
+        timeouts: LinkTimeouts | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(stages, data, lane_groups, seed, timeouts, **options)
+        self.chunks = chunks
+
+    def check_update(self, batches: int) -> None:
+        """Return if an update is of ``chunks`` batches.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+        if batches != self.chunks:
+            raise ConfigError(
+                f"wavefront: `accumulate_grad_batches` must be `chunks`, {self.chunks}, but is "
+                f"{batches}. Pass it to the Trainer, or `batches_per_update` to the DataModule."
+            )
+
+    def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
+        """Return what trains the module."""
+        return Wavefront(module, mesh, self.lane_groups, seed=self._seed)
+
+
+class RingStrategy(ParallelStrategy):
+    """Time over devices: each runs a part of every row's timesteps; full BPTT over the batch.
+
+    The speedup of D parts is M D / (M + D - 1), with M lane groups.
+
+    Args:
+        parts: Into how many the timesteps of each row are split.
+        lane_groups: Groups of rows that follow each other around the ring.
+        data: Replicas, for a mesh of data x parts; None: as many as the devices allow.
+        seed: Of dropout masks.
+        timeouts: How long processes wait for each other.
+        options: Of ``DDPStrategy``.
+
+    Examples:
+        Trainer(devices=2, strategy=RingStrategy(2, lane_groups=4))
+    """
+
+    def __init__(
+        self,
+        parts: int = 2,
+        lane_groups: int = 4,
+        *,
+        data: int | None = None,
+        seed: int = 0,
+        timeouts: LinkTimeouts | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(parts, data, lane_groups, seed, timeouts, **options)
+
+    def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
+        """Return what trains the module."""
+        return Ring(module, mesh, self.lane_groups, seed=self._seed)

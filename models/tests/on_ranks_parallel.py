@@ -1,0 +1,71 @@
+"""Fit under a strategy, on from a checkpoint; run as ``on_ranks_parallel.py SPEC`` (JSON)."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+from seqdata_models import StatefulLM
+from seqdata_models.parallel import RingStrategy, WavefrontStrategy
+
+from seqdata import TBPTT, SequenceDataModule
+
+TOKENS, CHUNKS = 7, 2
+
+
+class Saving(L.Callback):
+    """Saves after the last update."""
+
+    def __init__(self, steps: int, path: str) -> None:
+        self.steps, self.path = steps, path
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.global_step == self.steps:
+            trainer.save_checkpoint(self.path)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    spec = json.loads(sys.argv[1])
+    strategies = {
+        "one": lambda: "auto",
+        "data": lambda: "ddp",
+        "wave": lambda: WavefrontStrategy(2, chunks=CHUNKS, lane_groups=2),
+        "ring": lambda: RingStrategy(2, lane_groups=2),
+        "hybrid": lambda: WavefrontStrategy(2, chunks=CHUNKS, data=2),
+    }
+    torch.manual_seed(0)
+    random = np.random.default_rng(1)
+    texts = [random.integers(0, TOKENS, n) for n in random.integers(1, 60, 24)]
+    data = SequenceDataModule(
+        train=texts, val=texts[:5], batching=TBPTT(4, 10, segments=True), shift=1
+    )
+    trainer = L.Trainer(
+        max_steps=spec["steps"],
+        accelerator="cpu",
+        devices=spec["devices"],
+        strategy=strategies[spec["strategy"]](),
+        precision="64-true",
+        accumulate_grad_batches=CHUNKS,
+        gradient_clip_val=0.1,
+        val_check_interval=0.25,
+        callbacks=[Saving(spec["steps"], spec["save"])],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = StatefulLM(TOKENS, 4, 6, 3, learning_rate=0.05)
+    model.double()  # before a checkpoint is loaded: Lightning converts it later
+    trainer.fit(model, data, ckpt_path=spec.get("resume"), weights_only=False)
+    if trainer.is_global_zero:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        Path(spec["save"] + ".json").write_text(json.dumps(metrics))
+
+
+if __name__ == "__main__":
+    main()

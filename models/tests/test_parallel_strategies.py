@@ -1,0 +1,79 @@
+"""The strategies: one run over one process, layers, time and data in turn is one run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from seqdata_models import StatefulLM
+from seqdata_models.parallel import RingStrategy, WavefrontStrategy
+
+from seqdata import ConfigError
+from seqdata_testing.waiting import patient
+from tests.preloaded import python
+
+sys.path.insert(0, str(Path(__file__).parent))
+from parallel_cases import difference
+
+SCRIPT = Path(__file__).parent / "on_ranks_parallel.py"
+CHAIN = (("one", 1), ("wave", 2), ("ring", 2), ("data", 2), ("hybrid", 4), ("one", 1))
+STEPS = 3  # of each link of the chain
+
+
+def fit(folder: Path, **spec: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the checkpoint and the metrics of a fit."""
+    ended = subprocess.run(
+        [python(), str(SCRIPT), json.dumps(spec)],
+        capture_output=True, text=True, timeout=patient(100), check=False, cwd=folder,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    checkpoint = torch.load(spec["save"], weights_only=False)
+    return checkpoint, json.loads(Path(spec["save"] + ".json").read_text())
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_changes_its_strategy_is_the_undisturbed_run(tmp_path):
+    steps = STEPS * len(CHAIN)
+    save = str(tmp_path / "undisturbed.ckpt")
+    expected, metrics = fit(tmp_path, strategy="one", devices=1, steps=steps, save=save)
+    resume = None
+    for number, (strategy, devices) in enumerate(CHAIN, 1):
+        save = str(tmp_path / f"{number}.ckpt")
+        spec = {"strategy": strategy, "devices": devices, "steps": STEPS * number, "save": save}
+        found, found_metrics = fit(tmp_path, **spec, resume=resume)
+        resume = save
+    assert found["global_step"] == expected["global_step"] == steps
+    for part in ("state_dict", "optimizer_states"):
+        assert difference(found[part], expected[part]) <= 1e-12
+    lanes = [saved["SequenceDataModule"]["lanes"]["lanes"] for saved in (found, expected)]
+    assert difference(lanes[0]["state"], lanes[1]["state"]) <= 1e-12
+    assert difference(found_metrics, metrics) <= 1e-12
+
+
+def test_devices_that_do_not_make_the_mesh_are_refused(trainer_of):
+    for strategy in (WavefrontStrategy(2, chunks=2), RingStrategy(2)):
+        trainer = trainer_of(strategy=strategy, max_steps=1)
+        with pytest.raises(ConfigError, match="number of processes must be a multiple of 2"):
+            trainer.strategy.setup_environment()
+
+
+def test_a_trainer_that_cannot_be_split_is_refused(trainer_of):
+    strategy = WavefrontStrategy(1, chunks=2)
+    with pytest.raises(ConfigError, match="`accumulate_grad_batches` must be `chunks`, 2, but is"):
+        strategy.check_update(4)
+    model = StatefulLM(7, 4, 6, 2)
+    trainer = trainer_of(strategy=RingStrategy(1), max_steps=1)
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    model.automatic_optimization = False
+    with pytest.raises(ConfigError, match="`automatic_optimization` of the module must be True"):
+        trainer.strategy.check_trainer(trainer)
+    with pytest.raises(ConfigError, match="a training step must be part of a fit, but is not"):
+        trainer.strategy.training_step(None)
