@@ -127,6 +127,24 @@ def test_japanese_vowels_has_a_short_form(speakers):
     assert max(differences) <= 1e-6
 
 
+@pytest.mark.slow
+def test_a_rare_speaker_is_found_when_drawn_by_weight(tmp_path):
+    random = np.random.default_rng(0)
+    for part in ("TRAIN", "TEST"):
+        lines = ["@data"]
+        for number in range(160):
+            is_rare = number % 4 == 0
+            frames = random.normal(0.8 * is_rare, 1.0, (int(random.integers(7, 20)), 4))
+            channels = [",".join(f"{value:.4f}" for value in channel) for channel in frames.T]
+            lines.append(":".join([*channels, "rare" if is_rare else "other"]))
+        (tmp_path / f"Two_{part}.ts").write_text("\n".join(lines) + "\n")
+    options = ("--speaker", "rare", "--kept", 6, "--epochs", 4, "--seeds", 1)
+    lines = run_example("rare_speaker.py", tmp_path, *options)
+    assert lines[0] == "126 sequences to train, 6 of the speaker's"
+    plain, weighted = (float(f1) for f1 in re.findall(r"F1 (\d\.\d\d)", lines[-1]))
+    assert weighted > plain + 0.3
+
+
 def test_japanese_vowels_says_which_files_are_missing(tmp_path):
     with pytest.raises(SystemExit, match=r"has 0 files \*_TRAIN.ts, must have one"):
         example("japanese_vowels").read_split(tmp_path, "TRAIN")
