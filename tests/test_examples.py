@@ -232,6 +232,12 @@ def test_a_short_example_has_a_short_form(name):
     assert min(result_and_shortcut(name, "--smoke")) > 0
 
 
+@pytest.mark.slow
+def test_a_forecaster_with_fitted_statistics_beats_the_mean_in_the_unit_of_the_data():
+    result, shortcut = result_and_shortcut("forecast_fitted", "--smoke")
+    assert result < shortcut
+
+
 @pytest.mark.parametrize("name", SHORT)
 def test_a_short_example_is_under_40_lines(name):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
