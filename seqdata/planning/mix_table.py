@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,22 +88,6 @@ class PartRun:
             )
 
 
-class _Piece(NamedTuple):
-    """Some consecutive batches of the mixture that are consecutive in a part's epoch, too.
-
-    Attributes:
-        part: Number of the part.
-        epoch: Its own epoch.
-        first: Number of the first batch there.
-        stop: One past the last.
-    """
-
-    part: int
-    epoch: int
-    first: int
-    stop: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MixTable:
     """The batches of one epoch of a mixture.
@@ -138,17 +121,23 @@ class MixTable:
         """Return batches ``first:stop`` as a table of their own."""
         spans: list[NDArray[np.int64]] = []
         firsts: list[int] = []
-        row_counts: list[NDArray[np.int64]] = []
+        row_counts: list[int] = []
         rows: list[NDArray[np.int64] | None] = []
-        for piece in self._pieces(first, stop):
-            run = self.parts[piece.part]
-            plan = run.plan(piece.epoch)
-            table = plan.slice(piece.first, piece.stop)
-            spans.append(table.spans)
+        for part, epoch, own_first, own_stop in self._pieces(first, stop):
+            run = self.parts[part]
+            plan = run.plan(epoch)
+            if own_stop == own_first + 1:  # faster than a slice
+                batch = plan.batch(own_first)
+                spans.append(batch.spans)
+                rows.append(batch.rows)
+                row_counts.append(len(batch.spans) if batch.rows is None else len(batch.rows) - 1)
+            else:
+                table = plan.slice(own_first, own_stop)
+                spans.append(table.spans)
+                rows.append(table.rows)
+                row_counts += (table.offsets[1:] - table.offsets[:-1]).tolist()
             firsts.append(run.first)
-            rows.append(table.rows)
-            row_counts.append(table.offsets[1:] - table.offsets[:-1])
-        offsets = offsets_from_sizes(np.concatenate(row_counts))
+        offsets = offsets_from_sizes(np.array(row_counts))
         return ArrayTable(_renumber(spans, firsts), _join_rows(rows, spans), offsets)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
@@ -212,18 +201,14 @@ class MixTable:
         own = numbers[position] * self.group + within
         return part, *divmod(own, self.parts[part].num_batches)
 
-    def _pieces(self, first: int, stop: int) -> Iterator[_Piece]:
-        """Yield the batches ``first:stop`` of this epoch, as they lie in the parts' plans."""
+    def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield batches ``first:stop`` as they lie in plans: part, own epoch, first and stop there."""
         while first < stop:
             part, epoch, number = self._locate(first)
-            run = self.parts[part]
-            count = min(
-                stop - first,
-                self.group - (self.first + first) % self.group,
-            )
+            count = min(stop - first, self.group - (self.first + first) % self.group)
             if count > 1:
-                count = min(count, run.plan(epoch).prepare(number) - number)
-            yield _Piece(part, epoch, number, number + count)
+                count = min(count, self.parts[part].plan(epoch).prepare(number) - number)
+            yield part, epoch, number, number + count
             first += count
 
     def _find_order(self, block: int) -> tuple[list[int], list[int]]:
