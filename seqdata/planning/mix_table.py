@@ -202,7 +202,7 @@ class MixTable:
         return part, *divmod(own, self.parts[part].num_batches)
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield batches ``first:stop`` as they lie in plans: part, own epoch, first and stop there."""
+        """Yield batches ``first:stop`` as plans have them: part, own epoch, first, stop."""
         while first < stop:
             part, epoch, number = self._locate(first)
             count = min(stop - first, self.group - (self.first + first) % self.group)
