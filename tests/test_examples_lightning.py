@@ -3,11 +3,14 @@
 import difflib
 import importlib
 import re
+import subprocess
 import sys
 
 import pytest
 import torch
 
+from seqdata_testing.waiting import patient
+from tests.preloaded import python
 from tests.test_examples import EXAMPLES, example, run_example
 
 DROP_IN = EXAMPLES / "drop_in"
@@ -80,3 +83,15 @@ def test_the_ddp_example_ends_the_same_on_1_2_and_4_processes_under_both_launche
     for one in found:
         assert float(one[4]) <= {"float32": 1e-5, "float64": 1e-12}[one[3]]
     assert lines[-1] == "the same after 100 updates"
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["wavefront", "ring"])
+def test_the_character_model_is_the_same_on_several_processes(mode):
+    command = [python(), str(EXAMPLES / "parallel_lstm.py"), "--mode", mode, "--updates", "2"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=patient(150))
+    assert found.returncode == 0, found.stdout + found.stderr
+    last = found.stdout.splitlines()[-1]
+    assert last.startswith(f"{mode}: largest difference of a weight from one process: ")
+    assert float(last.split()[-1]) <= 1e-12
