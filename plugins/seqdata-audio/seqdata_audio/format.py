@@ -88,7 +88,8 @@ class Audio:
         if frames == 0 and not self.allow_empty:
             raise broken(
                 file,
-                "holds no samples, must hold one at least (or open with Audio(allow_empty=True))",
+                "must hold at least one sample (or be opened with Audio(allow_empty=True)), but "
+                "holds none",
             )
         head = np.array([min(file.size, int(audio.begins[0]) or _HEAD)])
         values = Extents(np.array([0]), head, "int64", (), None, values=np.array([rate]))

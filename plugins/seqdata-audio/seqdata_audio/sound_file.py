@@ -103,7 +103,7 @@ def _check_last_page(file: Readable) -> None:
     page = tail[begins[-1] :] if begins else b""
     segments = page[_PAGE - 1] if len(page) >= _PAGE else 255
     if len(page) < _PAGE + segments or len(page) < _PAGE + segments + sum(page[_PAGE:][:segments]):
-        raise broken(file, "ends within an Ogg page, must end with a whole one: it was cut off")
+        raise broken(file, "must end with a whole Ogg page, but ends within one: it was cut off")
 
 
 class _RawFile(io.RawIOBase):

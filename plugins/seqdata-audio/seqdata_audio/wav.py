@@ -89,7 +89,7 @@ def read_header(file: Readable) -> WavHeader:
     head = file.read(0, min(_AHEAD, file.size))
     kind = head[:4]
     if kind not in (*_RIFF, *_RIFX, *_RF64) or head[8:12] != b"WAVE":
-        raise broken(file, f"begins with {head[:12]!r}, must begin with RIFF, a size and WAVE")
+        raise broken(file, f"must begin with RIFF, a size and WAVE, but begins with {head[:12]!r}")
     order = ">" if kind in _RIFX else "<"
     layout: tuple[int, int, str | None, int] | None = None
     long_size: int | None = None
@@ -102,10 +102,10 @@ def read_header(file: Readable) -> WavHeader:
             layout = _layout(file, _content(file, head, at, min(size, _MAX_FORMAT)), order)
         elif name == b"data":
             if layout is None:
-                raise broken(file, "has no chunk 'fmt ' before its data, must have one")
+                raise broken(file, "must have a chunk 'fmt ' before its data, but has none")
             size = long_size if size == _UNKNOWN and long_size is not None else size
             return _checked(file, WavHeader(*layout[:3], at, at + size, layout[3]))
-    raise broken(file, f"has {file.size} bytes without a chunk 'data', must have one")
+    raise broken(file, f"must have a chunk 'data', but has none in {file.size} bytes")
 
 
 def broken(file: Readable, what: str) -> DataError:
@@ -127,7 +127,7 @@ def _chunks(file: Readable, head: bytes, order: str) -> Iterator[tuple[bytes, in
         (size,) = struct.unpack_from(f"{order}I", header, 4)
         yield header[:4], at + 8, size
         at += 8 + size + size % 2  # a chunk of odd size has one byte behind it
-    raise broken(file, f"has more than {_MAX_CHUNKS} chunks before its data, must have fewer")
+    raise broken(file, f"must have at most {_MAX_CHUNKS} chunks before its data, but has more")
 
 
 def _content(file: Readable, head: bytes, at: int, size: int) -> bytes:
@@ -139,12 +139,18 @@ def _content(file: Readable, head: bytes, at: int, size: int) -> bytes:
 def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str | None, int]:
     """Return (rate, channels, dtype, bytes of a frame) of a chunk ``fmt``."""
     if len(content) < 16:
-        raise broken(file, f"has a chunk 'fmt ' of {len(content)} bytes, must have 16 at least")
+        raise broken(
+            file, (f"must have a chunk 'fmt ' of at least 16 bytes, but has one of {len(content)}")
+        )
     tag, channels, rate, _, frame_bytes, bits = struct.unpack_from(f"{order}HHIIHH", content)
     if tag == _EXTENSIBLE:
         if len(content) < 40:
             raise broken(
-                file, f"has an extensible chunk 'fmt ' of {len(content)} bytes, must have 40"
+                file,
+                (
+                    "must have an extensible chunk 'fmt ' of 40 bytes, but has one of "
+                    f"{len(content)}"
+                ),
             )
         tag = struct.unpack_from(f"{order}H", content, 24)[0]
         if content[26:40] != _GUID_TAIL:
@@ -152,15 +158,15 @@ def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str |
     if channels == 0 or rate == 0 or frame_bytes == 0:
         raise broken(
             file,
-            f"says {channels} channels, {rate} samples per second and {frame_bytes} bytes per "
-            "frame, must say at least 1 of each",
+            "must declare at least 1 channel, sample per second and byte per frame, but declares "
+            f"{channels} channels, {rate} samples per second and {frame_bytes} bytes per frame",
         )
     dtype = _DTYPES.get((tag, bits))
     if dtype is not None and frame_bytes != channels * bits // 8:
         raise broken(
             file,
-            f"says {frame_bytes} bytes per frame, must say {channels * bits // 8} for "
-            f"{channels} channels of {bits} bits",
+            f"must declare {channels * bits // 8} bytes per frame for {channels} channels of "
+            f"{bits} bits, but declares {frame_bytes}",
         )
     return rate, channels, dtype and dtype.replace("<", order), frame_bytes
 
@@ -177,8 +183,8 @@ def _checked(file: Readable, header: WavHeader) -> WavHeader:
     if header.dtype is not None and size % header.frame_bytes:
         raise broken(
             file,
-            f"says {size} bytes of samples, must say a multiple of {header.frame_bytes}, the bytes "
-            "of a frame",
+            f"must declare a multiple of {header.frame_bytes} bytes of samples, the size of a "
+            f"frame, but declares {size}",
         )
     if size == 0 and there > 1 and not file.read(header.begin, header.begin + 4).isalnum():
         raise broken(

@@ -174,7 +174,7 @@ def test_what_is_not_audio_is_refused(tmp_path):
 
 def test_a_file_without_samples_is_an_error_unless_it_is_allowed(tmp_path):
     write(tmp_path, [{"audio": sound(n), "rate": 8000} for n in (0, 7)])
-    text = r"é 0\.wav: holds no samples, must hold one at least \(or open with Audio\(allow_empty"
+    text = r"é 0\.wav: must hold at least one sample \(or be opened with Audio\(allow_empty"
     with pytest.raises(DataError, match=text):
         open_store(tmp_path)
     store = open_store(tmp_path, backend=Audio(allow_empty=True))
@@ -186,7 +186,7 @@ def test_a_file_without_samples_is_an_error_unless_it_is_allowed(tmp_path):
 def test_files_of_other_dtypes_or_channels_go_together_as_floats_alone(tmp_path):
     write(tmp_path / "a", [{"audio": sound(90), "rate": 8000}])
     write(tmp_path / "b", [{"audio": sound(90), "rate": 8000}], subtype="FLOAT")
-    with pytest.raises(DecodeError, match=r"holds float32 \[\] .* must hold int16 \[\]"):
+    with pytest.raises(DecodeError, match=r"must hold int16 \[\] .* but holds float32 \[\]"):
         open_store(tmp_path)
     floats = open_store(tmp_path, backend=Audio(dtype="float32"))
     assert floats.fields["audio"].dtype == "float32"

@@ -138,8 +138,8 @@ def test_no_samples_before_another_chunk_are_no_lie(made):
         ({"channels": 0, "frame": 2}, "0 channels"),
         ({"rate": 0}, "0 samples per second"),
         ({"frame": 0}, "0 bytes per frame"),
-        ({"frame": 3}, "must say 2 for 1 channels of 16 bits"),
-        ({"channels": 5}, "must say a multiple of 10"),
+        ({"frame": 3}, "must declare 2 bytes per frame for 1 channels of 16 bits"),
+        ({"channels": 5}, "must declare a multiple of 10"),
     ],
 )
 def test_a_layout_that_cannot_be_true_is_refused(made, options, said):
@@ -151,14 +151,14 @@ def test_what_is_not_a_whole_wav_file_is_refused(made):
     fmt, data = made.chunk(b"fmt ", made.layout()), made.chunk(b"data", SAMPLES)
     assert "must begin with RIFF" in refused(made, b"fLaC" + bytes(100))
     assert "must begin with RIFF" in refused(made, b"")
-    assert "without a chunk 'data'" in refused(made, made.riff(fmt))
-    assert "no chunk 'fmt ' before its data" in refused(made, made.riff(data, fmt))
+    assert "must have a chunk 'data', but has none" in refused(made, made.riff(fmt))
+    assert "must have a chunk 'fmt ' before its data" in refused(made, made.riff(data, fmt))
     short = made.chunk(b"fmt ", made.layout()[:14])
-    assert "must have 16 at least" in refused(made, made.riff(short, data))
+    assert "at least 16 bytes, but" in refused(made, made.riff(short, data))
     short = made.chunk(b"fmt ", made.extensible(1)[:30])
-    assert "must have 40" in refused(made, made.riff(short, data))
+    assert "of 40 bytes, but" in refused(made, made.riff(short, data))
     many = made.chunk(b"junk", b"") * 5000
-    assert "more than 4096 chunks" in refused(made, made.riff(many, fmt, data))
+    assert "at most 4096 chunks" in refused(made, made.riff(many, fmt, data))
 
 
 @given(st.data())

@@ -194,5 +194,7 @@ def test_a_folder_that_cannot_be_listed_says_why(written, monkeypatch, number, r
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "listdir", refuses)
-    with pytest.raises(DataError, match=rf"cannot be opened \(.*\), must be readable; {remedy}"):
+    with pytest.raises(
+        DataError, match=rf"must be readable, but cannot be opened \(.*\)\. {remedy}"
+    ):
         list_folder(written)

@@ -63,8 +63,8 @@ def test_a_choice_of_shards_uses_the_same_index(folder):
         ),
         ("x.tar.gz", ConfigError, "must be a plain tar file, .*, but is compressed"),
         ("nothing-{0..1}.tar", MissingShardError, "is not there. Restore it"),
-        (7, ConfigError, "location is 7, must be a path or a list of paths of files"),
-        ([], ConfigError, "location is \\[\\], must be a path or a list"),
+        (7, ConfigError, "location must be a path or a list of paths of files, but is 7"),
+        ([], ConfigError, "location must be a path or a list of paths of files, but is \\[\\]"),
     ],
 )
 def test_a_location_that_means_nothing_is_said(folder, location, error, what, monkeypatch):
@@ -111,7 +111,7 @@ def test_without_an_index_opening_says_so_and_how(shards):
     [
         ({"index": "yes"}, "`index` is 'yes', must be 'build' or None"),
         ({"keys": "any"}, "`keys` is 'any', must be one of unique, by_shard"),
-        ({"verify": "often"}, "`verify` is 'often', must be one of"),
+        ({"verify": "often"}, "`verify` must be one of .*, but is 'often'"),
     ],
 )
 def test_options_that_cannot_be_meant_are_said(folder, options, what):

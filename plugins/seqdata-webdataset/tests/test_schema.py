@@ -341,7 +341,7 @@ def test_an_archive_that_would_become_very_large_is_refused(npy, opened):
 def test_a_text_that_is_none_is_named(npy, opened):
     store = opened(members(npy, ("txt", [b"a", b"\xff", b"c"])))
     with pytest.raises(
-        DecodeError, match=r'"u1"\), field "txt".* must be UTF-8 text .*Read it as byte'
+        DecodeError, match=r'"u1"\), field "txt".* must be UTF-8 text.*Read it as byte'
     ):
         store.read(np.array([[1, 0, 0]]), ["txt"])
 

@@ -270,8 +270,11 @@ def test_what_is_named_does_not_stand_for_more(name, tar, npy, tmp_path):
             "pyd",
             r"`unsafe_decoders` must be a set of names, but is 'pyd'\. Pass for example {'pyd'}",
         ),
-        ({"npy"}, "`unsafe_decoders` has 'npy', must be of pyd, pkl, pickle, pth, pt; leave it ou"),
-        ({"dill", 3}, "`unsafe_decoders` has 'dill', 3, must be of pyd, pkl"),
+        (
+            {"npy"},
+            "`unsafe_decoders` must be of pyd, pkl, pickle, pth, pt, but has 'npy'. Leave it ou",
+        ),
+        ({"dill", 3}, "`unsafe_decoders` must be of pyd, pkl.*, but has 'dill', 3"),
     ],
 )
 def test_names_of_decoders_that_cannot_be_meant_are_refused(names, text, folder):
