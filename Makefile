@@ -26,7 +26,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quick test test-nightly reliability lint types docs bench torture faults mutants house dist clean
+.PHONY: help env demo quick test test-nightly reliability lint types ruff layers docs bench torture faults mutants house dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -78,16 +78,21 @@ reliability:  ## write docs/reliability.md from what test-nightly and mutants fo
 	@echo "== reliability: docs/reliability.md, from .nightly/"
 	@$(BIN)/python -m tests.nightly.figures
 
-lint: types  ## ruff, mypy and the layer contracts
-	@echo "== lint: ruff"
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@echo "== lint: layers"
-	@$(BIN)/lint-imports --no-logo
+lint: env  ## ruff, mypy and the layer contracts, side by side
+	@$(MAKE) --no-print-directory --silent --jobs=2 --old-file=env types ruff layers
 
 types: env  ## mypy --strict
 	@echo "== types: mypy"
 	@$(BIN)/mypy
+
+ruff: env
+	@echo "== lint: ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+layers: env
+	@echo "== lint: layers"
+	@$(BIN)/lint-imports --no-logo
 
 docs: env  ## run the examples of all pages, then build the site in site/
 	@echo "== docs: running every block of code on every page"

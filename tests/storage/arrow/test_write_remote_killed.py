@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import pytest
 from seqdata import ConfigError, IncompleteDatasetError, MissingShardError, open_store
 from seqdata_testing.faults.network import Answer, before, served
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 from tests.storage.remote.samples import read_all, write
 
 CHILD = """
-import sys
+import os, sys
+print(os.getpid(), flush=True)  # of what is forked, not of the program that asked for it
 from seqdata import Remote
 from tests.storage.conftest import KEYS
 from tests.storage.remote.samples import write
@@ -50,9 +51,9 @@ def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone
 ):
     location = f"s3://{bucket}/store"
     with killing(s3_server, name, stored) as (server, pids):
-        command = [sys.executable, "-c", CHILD, location, server.url, str(tmp_path / "cache")]
-        with subprocess.Popen(command, cwd=ROOT) as child:
-            pids.append(child.pid)
+        command = [python(), "-c", CHILD, location, server.url, str(tmp_path / "cache")]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
+            pids.append(int(child.stdout.readline()))
             assert child.wait(timeout=patient()) == -signal.SIGKILL
         sent = {path for method, path in server.asked if method == "PUT"}
     local = write(tmp_path / "local")

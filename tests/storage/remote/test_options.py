@@ -1,0 +1,59 @@
+"""How a remote location is read is checked where it is said."""
+
+from pathlib import Path
+
+import pytest
+
+from seqdata.errors import ConfigError
+from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
+
+
+def test_a_word_or_nothing_stands_for_options():
+    assert resolve_remote(None) == Remote() == resolve_remote("cache")
+    assert resolve_remote("ranges") == Remote(how="ranges")
+    given = Remote(gap=0)
+    assert resolve_remote(given) is given
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("how", "stream"),
+        ("cache_bytes", 0),
+        ("memory_bytes", -1),
+        ("gap", 1.5),
+        ("connections", 0),
+        ("retry_seconds", 0),
+        ("stall_seconds", float("nan")),
+        ("stall_seconds", "30"),
+    ],
+)
+def test_a_value_that_no_reading_could_have_is_refused_by_its_name(name, value):
+    with pytest.raises(ConfigError, match=f"^Remote: `{name}`") as caught:
+        Remote(**{name: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_the_least_values_are_taken():
+    Remote(cache_bytes=1, memory_bytes=0, gap=0, connections=1, retry_seconds=1e-9)
+
+
+def test_what_is_no_option_is_refused():
+    with pytest.raises(ConfigError, match=r"`remote`.* dict"):
+        resolve_remote({"how": "cache"})
+
+
+def test_options_of_a_local_path_are_refused():
+    refuse_remote("data", None)
+    with pytest.raises(ConfigError, match=r"^data: `remote` .*local path"):
+        refuse_remote(Path("data"), "cache")
+
+
+def test_folders_of_the_cache_are_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Remote().folder == tmp_path / ".cache/seqdata/seqdata-shards"
+    assert Remote(cache_dir="~/here").writing == tmp_path / "here/seqdata-writing"
+
+
+def test_credentials_are_not_shown():
+    assert "secret" not in repr(Remote(storage_options={"key": "secret"}))
