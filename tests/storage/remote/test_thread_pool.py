@@ -1,6 +1,7 @@
 """Threads that fetch: results in order, the first error once all have ended, new after a fork."""
 
 import os
+import signal
 import threading
 
 import pytest
@@ -66,9 +67,9 @@ def test_a_single_function_runs_beside():
 def test_a_forked_process_has_threads_of_its_own():
     pool = ForkSafeThreadPool(2)
     assert pool.map(abs, [-1, -2]) == [1, 2]
-    pool._lock.acquire()  # as if another thread was about to fetch
-    pid = os.fork()
-    if not pid:
-        os._exit(0 if pool.map(abs, [-3, -4]) == [3, 4] else 1)
-    pool._lock.release()
+    with pool._lock:  # as if another thread was about to fetch
+        pid = os.fork()
+        if not pid:
+            signal.alarm(round(patient()))  # where it would wait for ever
+            os._exit(0 if pool.map(abs, [-3, -4]) == [3, 4] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
