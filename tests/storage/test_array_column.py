@@ -43,7 +43,7 @@ def test_padding_is_the_value_whose_bytes_are_passed():
     ],
 )
 def test_bounds_and_outputs_that_do_not_fit_are_refused_before_a_byte_is_written(bounds, options):
-    with pytest.raises(ValueError, match="fill: `out` is "):
+    with pytest.raises(ValueError, match="fill: `out` must be int32 "):
         filled(bounds, **options)
 
 
