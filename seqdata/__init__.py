@@ -226,7 +226,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("seqdata.host").core_version()
     module = importlib.import_module(f"seqdata.{_DEFINED_IN.get(name, 'errors')}")
     attribute = getattr(module, name)
-    globals()[name] = attribute  # from now on an ordinary attribute
+    globals()[name] = attribute  # an ordinary attribute from now on
     return attribute
 
 

@@ -1,7 +1,6 @@
-"""What users call on data: open a store, write one, split it, join several.
+"""The functions for data: open a store, write one, split it, join several.
 
-The tree of `open_store`, `write_store`, `split`, `folds` and `concat`; `measure_lengths` is in
-``seqdata.loading``, as it runs transforms.
+``measure_lengths`` is in ``seqdata.loading``, since it runs transforms.
 """
 
 from __future__ import annotations
@@ -50,32 +49,32 @@ def open_store(  # noqa: PLR0913
     group: str | None = None,
     axes: Axes | None = None,
 ) -> SequenceStore:
-    """Open whatever holds sequences, reading no data yet that is not in memory.
+    """Open a data set, without reading data that is not in memory.
 
     Args:
         location: A path or a URL: a folder that ``write_store`` wrote; an Arrow, Feather or Parquet
-            file that others wrote, or a folder of them; or a form that an installed plugin reads. A
-            list of these, or of stores, which become one store. Or data in memory: a list of arrays
-            or dicts, a pandas, Polars or Arrow table, a torch Dataset with its ``lengths``.
+            file that others wrote, or a folder of them; or anything that an installed plugin reads.
+            A list of these, or of stores, becomes one store. Or data in memory: a list of arrays or
+            dicts, a pandas, Polars or Arrow table, a torch Dataset with its ``lengths``.
         backend: Name of a backend, a ``FileFormat`` (``seqdata.backends``), or a function that
-            opens a location; None: chosen by the location's form.
-        verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
-            by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
-            ``first_read`` where the store has checksums. Sizes, footers and the manifest are
-            checked in any case.
-        schema: What fields hold, for backends that must be told; of tar shards: extension -> type.
-        index: ``"build"``: make the index that a backend reads by, where there is none.
+            opens a location; None: found from the location.
+        verify: When checksums of the data are compared: ``"first_read"``: once in a run, shared by
+            its worker processes; ``"always"``: at each read; ``"off"``: never. None is
+            ``first_read`` if the store has checksums. Sizes, footers and the manifest are checked
+            in any case.
+        schema: Types of fields, for backends that need them; for tar shards: extension -> type.
+        index: ``"build"``: build the index that a backend needs, if it is missing.
         remote: How a URL is read: ``"cache"`` (None): shards as a whole, kept on this machine;
-            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more to say.
-        host: Where names are looked up; None: the installed plugins.
+            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more options.
+        host: The plugin host that finds names; None: the installed plugins.
         lengths: Timesteps of each item of a torch Dataset, or a function that returns them.
         group: Column whose equal values make a sequence, of a table with a row per timestep.
-        axes: Of data in memory: field -> axis; None: a value or vector per sequence.
+        axes: For data in memory: field -> axis; None: a value or vector per sequence.
 
     Raises:
-        ConfigError: If nothing lies there, or an argument is invalid or does not go with the data.
+        ConfigError: If nothing is there, or an argument is invalid or does not fit the data.
         PluginError: If the backend is not installed or broken.
-        DataError: If what lies there is not whole.
+        DataError: If the data is incomplete.
 
     Examples:
         >>> open_store([[1, 2, 3], [4]]).lengths.tolist()
@@ -116,29 +115,29 @@ def write_store(  # noqa: PLR0913
     """Write sequences, completely or not at all, and open the result.
 
     Args:
-        location: A folder that is not there yet, is empty, or where a writer stopped; or a URL,
-            for which the store is made on this machine first, and sent.
+        location: A folder that does not exist yet, is empty, or in which a writer stopped; or a
+            URL, for which the store is written on this machine first, and uploaded.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
-            per sequence. Read once, in order. Or a store, a view of one, a path or a list of paths,
-            to be written in another form or place; or a torch Dataset. Or a list of functions
-            without arguments, *parts*, that give such sequences, each on the executor.
+            arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row per
+            sequence. Read once, in order. Or a store, a view of one, a path or a list of paths, to
+            be written in another form or place; or a torch Dataset. Or a list of functions without
+            arguments, *parts*, that return such sequences, each run on the executor.
         format: ``arrow``, or a backend that writes: ``webdataset``.
-        axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
-            named run on ``time``.
+        axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size at which a new file begins.
-        key: The ``str`` field that names a sequence, where there is one.
-        executor: Where shards are written; None: threads of our own. Bytes do not depend on it. In
-            memory are the open shard and those under way: 1 with our threads, else up to 1 GiB.
+        key: The ``str`` field that names a sequence, if there is one.
+        executor: Writes the shards; None: threads of seqdata. Bytes do not depend on it. The open
+            shard and unfinished ones are in memory: 1 with seqdata's threads, else up to 1 GiB.
         resume: Whether to continue after complete shards of a stopped writer; False removes them.
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
-        overwrite: Whether a store that lies there is replaced, once the new one is whole.
-        remote: How a URL is reached; None: as the transport is set up.
+        overwrite: Whether an existing store is replaced, once the new one is complete.
+        remote: How a URL is accessed; None: as the transport is configured.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
 
     Raises:
-        ConfigError: If an argument is invalid, there is no sequence, or something lies there.
-        DataError: If a sequence is not like the first or not what was written, or the disk is full.
+        ConfigError: If an argument is invalid, there is no sequence, or the location is not empty.
+        DataError: If a sequence has other fields than the first or differs from what was written,
+            or the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
 
@@ -172,7 +171,7 @@ def split(  # noqa: PLR0913
     unit: TimeUnit | None = None,
     lengths: Any = None,
 ) -> dict[str, View]:
-    """Split sequences into parts by a hash of each id, or of what it belongs to; or along time.
+    """Split sequences into parts by a hash of each id or of a field, or along time.
 
     A sequence stays in its part when data is appended or reordered, and sequences with one value of
     ``by`` stay together. The hash of a text, or of the 8 bytes of a number, is the same everywhere.
@@ -193,15 +192,15 @@ def split(  # noqa: PLR0913
             as nearly as whole sequences allow. Implies ``exact``.
         along: The field of timestamps, or the axis of timesteps, that each sequence is cut along.
         context: Timesteps before its start that ``Windows`` of a part may read, never as targets.
-        unit: Of timestamps: ``s``, ``ms``, ``us`` or ``ns`` since 1970; None: as the first tells.
-        lengths: Of the items of a torch Dataset.
+        unit: Of timestamps: ``s``, ``ms``, ``us`` or ``ns`` since 1970; None: found from the first.
+        lengths: Lengths of the items of a torch Dataset.
 
     Returns:
         Name -> view, in the store's order.
 
     Raises:
         ConfigError: If an argument is invalid, or a part is empty.
-        DataError: If timestamps of a sequence fall; naming it.
+        DataError: If timestamps of a sequence decrease; it names the sequence.
 
     Examples:
         >>> rows = [{"x": [number], "y": number % 2} for number in range(10)]
@@ -232,23 +231,23 @@ def folds(
     """Return the pairs (training view, validation view) of a cross-validation.
 
     Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by
-    the hash of ``split`` and dealt out one by one, so that folds differ by at most one of them.
+    the hash of ``split`` and distributed one by one, so that folds differ by at most one of them.
 
     Args:
         store: A store, a location, or whatever ``open_store`` takes.
         count: Number of folds, at least 2.
         seed: Another seed gives other folds.
         by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
-        stratify: A ``str`` field, or one number per sequence: the sequences of each value are dealt
-            out evenly.
-        lengths: Of the items of a torch Dataset.
+        stratify: A ``str`` field, or one number per sequence: the sequences of each value are
+            distributed evenly.
+        lengths: Lengths of the items of a torch Dataset.
 
     Returns:
-        A sequence of ``count`` pairs; a pair is made when it is asked for.
+        A sequence of ``count`` pairs, each made when it is accessed.
 
     Raises:
-        ConfigError: If there are fewer sequences, or values of ``by``, than folds; a field is not
-            there; or both ``by`` and ``stratify`` are given.
+        ConfigError: If there are fewer sequences, or values of ``by``, than folds; a field does not
+            exist; or both ``by`` and ``stratify`` are given.
 
     Examples:
         >>> [len(val) for train, val in folds([[1], [2], [3], [4], [5]], 2)]
@@ -261,12 +260,12 @@ def folds(
 def concat(stores: Sequence[Any]) -> SequenceStore:
     """Return the sequences of several stores as one store, one after the other.
 
-    It goes wherever a store goes. A sequence keeps its id and its place in messages; ids that are
-    just numbers are numbered through.
+    It can be used as any store. A sequence keeps its id and its place in messages; ids that are
+    only numbers are numbered consecutively.
 
     Args:
-        stores: Stores, locations, or whatever ``open_store`` takes, all with the same fields; with
-            ``select`` and ``rename`` they are made so.
+        stores: Stores, locations, or whatever ``open_store`` takes, all with the same fields; use
+            ``select`` and ``rename`` to make them equal.
 
     Raises:
         ConfigError: If there is none, their fields differ (both are shown), or they carry different
@@ -304,7 +303,7 @@ def _refuse_without(option: str, passed: Mapping[str, Any]) -> None:
 
 
 def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
-    """Refuse what goes with data in memory only."""
+    """Raise if an argument is only for data in memory."""
     advice = {
         "lengths": "It is for a torch Dataset; of what is stored they are known. Leave it out",
         "group": "Read the table (e.g. pd.read_parquet) and pass it with `group`, or write a store "
@@ -322,7 +321,7 @@ def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
 def _prepare_input(
     data: Any, axes: Mapping[str, str | None] | None, key: str, group: str | None
 ) -> tuple[Any, Mapping[str, str | None] | None]:
-    """Return what holds sequences as a writer takes it, and the axes of its fields."""
+    """Return sequences in the form that a writer takes, and the axes of their fields."""
     if is_store(data) or is_location(data) or are_locations(data):
         rows = StoreSequences(resolve_store(data), key)
         data, axes = rows, {**rows.axes, **(axes or {})}
@@ -330,7 +329,7 @@ def _prepare_input(
 
 
 def _find_writer(format: str) -> Callable[..., Store]:
-    """Return what writes a format."""
+    """Return the writer of a format."""
     if format == "arrow":
         return write_arrow
     backend: object = default_host().find("backend", format)

@@ -1,4 +1,4 @@
-"""Keyword arguments that only some callables take: options of backends, and foreign names."""
+"""Checks of keyword arguments: options of backends, and names from other libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARGUMENT_HINTS = {  # names of torch's DataLoader and of other DataModules
 
 
 def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
-    """Return a constructor that suggests the right argument where an unknown one is passed.
+    """Return a constructor that suggests the right argument if an unknown one is passed.
 
     Raises:
         TypeError: As Python does, if an argument is unknown.

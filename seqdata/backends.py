@@ -75,7 +75,7 @@ from seqdata.storage.writing.sharded_writer import ShardedWriter, is_part_list, 
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles
 from seqdata.storage.writing.writer_lock import find_staging_dirs
 
-__all__ = [  # authors of formats and stores need the first block, the rest is of the engine
+__all__ = [  # the first block is for authors of formats and stores, the rest for the engine
     "CHECKSUM_BYTES",
     "FACTS_SUFFIX",
     "FIELD_DTYPES",

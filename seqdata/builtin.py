@@ -1,4 +1,4 @@
-"""The core's own parts, registered through the same hooks as those of plugins.
+"""The built-in backends, policies, collators and readers, registered through the hooks of plugins.
 
 Adding a policy takes one new file, one line here, and one test file.
 """

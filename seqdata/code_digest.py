@@ -1,4 +1,4 @@
-"""A digest of what a function does, by which results cached on disk are found again, or not.
+"""Digests of functions, which decide whether results cached on disk are still valid.
 
 It is made of bytecode, constants, defaults, what a closure or object holds, and functions and plain
 values of the same module that are named in it. It errs towards "changed"; the caller checks what
@@ -73,7 +73,7 @@ def _iter_function_parts(function: FunctionType, seen: set[int]) -> Iterator[byt
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents
-        except ValueError:  # empty so far
+        except ValueError:  # still empty
             continue
         yield from _iter_parts(content, seen)
     for name in _iter_names(function.__code__):

@@ -27,7 +27,7 @@ LocationLike = str | os.PathLike[str]
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 _TAR = ".tar"
 _TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$")
-_MOST_NAMES = 100_000  # of a folder that are looked at
+_MOST_NAMES = 100_000  # most names of a folder that are examined
 
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
@@ -35,9 +35,9 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}"),
     ),  # x-{000..017}.tar
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
-    ("arrow", re.compile("")),  # folders, and anything else: the backend raises its error
+    ("arrow", re.compile("")),  # folders, and everything else: the backend raises its error
 )
-"""The backend of each form of location: fixed, so that no plugin can replace these.
+"""The backend of each kind of location: fixed, so that no plugin can replace it.
 
 Other files are opened by the plugin that claims their suffix (``seqdata.suffixes``).
 
@@ -51,9 +51,9 @@ def find_opener(
     """Return the opener of a backend.
 
     Args:
-        location: What is opened.
-        backend: Name of the backend; None: the one that the location's form means.
-        host: Where names are looked up; None: the installed plugins.
+        location: The location.
+        backend: Name of the backend; None: found from the location.
+        host: The plugin host that finds names; None: the installed plugins.
 
     Raises:
         PluginError: If it is not installed or broken.
@@ -63,11 +63,11 @@ def find_opener(
 
 
 def detect_backend(location: LocationLike, host: PluginHost | None = None) -> str:
-    """Return the name of the backend that a location's form selects.
+    """Return the name of a location's backend, from its suffix or content.
 
     Args:
         location: A path or a URL.
-        host: Where suffixes of plugins are looked up; None for the installed plugins.
+        host: The plugin host that finds suffixes; None for the installed plugins.
 
     Raises:
         PluginError: If several plugins claim its suffix.
@@ -125,8 +125,8 @@ def refuse_binary_file(location: LocationLike) -> None:
     raise ConfigError(
         f"open_store: no installed backend opens {os.fspath(location)!r} by its suffix "
         f"{ending!r}. Read it with {LIBRARY_BY_SUFFIX[ending]} and pass the arrays to "
-        "`write_store`, or "
-        "install a plugin whose backend opens such files; `seqdata plugins` lists those there are."
+        "`write_store`, or install a plugin whose backend opens such files; `seqdata plugins` "
+        "lists the installed ones."
     )
 
 
@@ -148,13 +148,13 @@ def find_backend(name: str, location: LocationLike, host: PluginHost) -> Opener:
 
 
 def _find_plugin_backend(text: str, host: PluginHost | None) -> str | None:
-    """Return the backend that an installed plugin claims a location's suffix for, if any."""
+    """Return the backend for which an installed plugin claims a location's suffix, if any."""
     name = text.rstrip("/").rpartition("/")[2]
     return (host or default_host()).backend_of_suffix(name) if "." in name.lstrip(".") else None
 
 
 def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str | None:
-    """Return the backend that installed plugins claim the files of a folder for, if any.
+    """Return the backend for which installed plugins claim the files of a folder, if any.
 
     Raises:
         PluginError: If they are several.
@@ -175,21 +175,21 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """Yield the names of files in a folder and those below it; what is hidden is left out."""
+    """Yield the names of files in a folder and its subfolders, without hidden ones."""
     for _, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (name for name in names if not name.startswith("."))
 
 
 def _has_tar_files(path: Path) -> bool:
-    """Return whether a path is a folder of tar files and not a store of ours."""
+    """Return whether a path is a folder of tar files and not an Arrow store."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
     return any(entry.name.endswith(_TAR) for entry in path.iterdir())
 
 
 def is_foreign(location: str | os.PathLike[str]) -> bool:
-    """Return whether a location is a file or folder of the foreign store's, by names alone."""
+    """Return whether a location is a file or folder of the foreign store, from names alone."""
     path = Path(location)
     if path.suffix in SUFFIXES and not path.is_dir():
         return True

@@ -43,7 +43,7 @@ require_own_init()
 
 _NOTE = "seqdata: "
 REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
-REPLAY_PREFIX = "See it: "  # before what shows the batch that an error happened in
+REPLAY_PREFIX = "See it: "  # before the command that replays an error's batch
 Fact = str | int | float | bool | None
 
 
@@ -51,13 +51,13 @@ class SeqDataError(Exception):
     """Base class of the errors that seqdata raises.
 
     Args:
-        message: One text. Where it holds a trailer line ``seqdata: {json}`` (a note that is added
-            in the workers of a torch DataLoader alone, which pass errors on as text), the facts are
-            read back from it.
+        message: The text. If it has a trailer line ``seqdata: {json}`` (a note that is only added
+            in workers of a torch DataLoader, which pass errors on as text), the facts are read from
+            it.
 
     Attributes:
-        facts: What is known about the place: ``shard``, ``sequence``, ``field``, ``offset``,
-            ``rank``, …; docs/reference/errors.md lists them all.
+        facts: Facts about the place: ``shard``, ``sequence``, ``field``, ``offset``, ``rank``, …;
+            docs/reference/errors.md lists them all.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -74,10 +74,10 @@ class SeqDataError(Exception):
         return cls(f"{message}\n{_NOTE}{json.dumps(known)}" if known else message)
 
     def with_place(self, line: str, **facts: Fact) -> Self:
-        """Return the same error with one more line that says where it happened, and its facts.
+        """Return a copy of the error with one more line that names its place, and with facts.
 
         Args:
-            line: Added below the message; the command that helps stays last.
+            line: Added below the message; a command to run stays last.
             facts: They replace existing ones.
         """
         text, remedy, command = str(self).rpartition(REMEDY)
@@ -85,16 +85,16 @@ class SeqDataError(Exception):
         return self._copy_notes(self.at(text, **{**self.facts, **facts}))
 
     def with_facts(self, **facts: Fact) -> Self:
-        """Return the same error with more facts; they replace existing ones."""
+        """Return a copy of the error with more facts, which replace existing ones."""
         return self._copy_notes(self.at(str(self), **{**self.facts, **facts}))
 
     def shown_by(self, command: str) -> Self:
-        """Return the same error, followed by the command that shows the batch it happened in."""
+        """Return a copy of the error, followed by the command that replays its batch."""
         text = str(self).removesuffix(".")
         return self._copy_notes(self.at(f"{text}. {REPLAY_PREFIX}{command}", **self.facts))
 
     def _copy_notes(self, error: Self) -> Self:
-        """Return another error the notes of this one."""
+        """Return another error with the notes of this one."""
         for note in getattr(self, "__notes__", ()):
             if not note.startswith(_NOTE):
                 error.add_note(note)
@@ -117,7 +117,7 @@ def format_step(
 
     Args:
         epoch: Epoch of the plan.
-        batch: Its number in the plan.
+        batch: Number of the batch in the plan.
         step: Step of the rank.
         rank: The rank.
         size: Number of ranks.
@@ -183,7 +183,7 @@ class UnknownNameError(ConfigError, KeyError):
     """A name was not found; the message has the most similar one that exists."""
 
     def __str__(self) -> str:
-        """Return the message as it is: a KeyError would quote it."""
+        """Return the message unquoted, unlike KeyError."""
         return str(self.args[0])
 
 
@@ -232,7 +232,7 @@ class RanksDifferError(SeqDataError):
 
 
 class PeerFailedError(SeqDataError):
-    """Another rank is gone; ``facts`` has its rank, if it is known, and the cause."""
+    """Another rank has ended; ``facts`` has its rank, if it is known, and the cause."""
 
 
 class Preempted(SeqDataError):

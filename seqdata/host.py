@@ -44,7 +44,7 @@ _logger = logging.getLogger("seqdata.plugins")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """What is known of a plugin; from its metadata alone until it is needed.
+    """Information about a plugin, from its metadata only until it is needed.
 
     Attributes:
         name: Name of its entry point.
@@ -249,7 +249,7 @@ class PluginHost:
                 raise source.make_error(error) from error
 
     def listing(self) -> list[PluginInfo]:
-        """Return what is known of the core and of every plugin; it imports nothing."""
+        """Return information about the core and every plugin, without importing any."""
         core = PluginInfo(
             name=_CORE.name,
             distribution=CORE_DISTRIBUTION,

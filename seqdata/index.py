@@ -1,4 +1,4 @@
-"""The lengths of all sequences: all that planning knows about a data set.
+"""The lengths of all sequences: the only data that planning uses.
 
 An index holds one length array per axis, usually memory-mapped, and reads it in chunks, so that
 10^8 sequences cost no Python object and no copy.
@@ -66,7 +66,7 @@ class SequenceIndex:
         digest: Fingerprint of the data, or a function that returns it; None: made from the lengths.
         maps: Axis -> how lengths change between what is stored and what is planned.
         shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
-        bases: Numbers -> those in the data that a view selects from; None without a view.
+        bases: Numbers -> numbers in the data of a view; None without a view.
         parts: Name -> index of each part of the data, in order, for a mixture; empty for one store.
         read_values: Name of a per-sequence field -> its values; None: only lengths are known.
 
@@ -230,10 +230,10 @@ class SequenceIndex:
         return replace(self, maps=maps, shifts=shifts, parts=parts, _memo={})
 
     def select(self, numbers: NDArray[Any]) -> SequenceIndex:
-        """Return the index of some sequences, each as often as its number is there.
+        """Return the index of some sequences, each as often as its number occurs.
 
         Args:
-            numbers: Integers (m,), of sequences.
+            numbers: Integers (m,), numbers of sequences.
         """
         keys, bases, read = self.keys, self.bases, self.read_values
 
@@ -282,14 +282,14 @@ class SequenceIndex:
         return any(not np.array_equal(self.bases(run), run) for run in chunks)
 
     def drawn_for(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return what randomness of sequences is keyed by, the same in every view.
+        """Return the keys of the random numbers of sequences, which are equal in every view.
 
         Args:
-            numbers: int64 (n,), of sequences.
+            numbers: int64 (n,), numbers of sequences.
 
         Returns:
-            How many earlier positions hold the same sequence, int64 (n,), and its number in the
-            data, int64 (n,).
+            The number of earlier positions of the same sequence, int64 (n,), and its number in the
+                data, int64 (n,).
         """
         if self.bases is None or not self.renumbers:
             return np.zeros_like(numbers), numbers
@@ -314,7 +314,7 @@ class SequenceIndex:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the data and of what is done to its lengths (32 hex digits).
+        """Digest of the data and of all changes of its lengths (32 hex digits).
 
         The manifest's digest if there is one; else made in one pass over the lengths.
         """

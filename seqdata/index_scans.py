@@ -12,7 +12,7 @@ from seqdata.errors import ConfigError, did_you_mean
 from seqdata.protocols import Column, Store
 
 SCAN_CHUNK = 1 << 16
-"""Sequences that are looked at together."""
+"""Sequences that are examined together."""
 
 DEFAULT_AXIS = "time"
 
@@ -21,14 +21,14 @@ NumberMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
-    """Return how many earlier positions hold the same sequence, int64 (count,).
+    """Return the number of earlier positions of the same sequence, int64 (count,).
 
     Args:
         bases: Position -> number of the sequence in the data.
         count: How many positions there are.
 
     Returns:
-        None if each is held once; if numbers are increasing, nothing is sorted or stored.
+        None if each occurs once; if numbers are increasing, nothing is sorted or stored.
     """
     if _is_rising(bases, count):
         return None

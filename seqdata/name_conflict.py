@@ -16,7 +16,7 @@ REPAIR_HINT = (
     f"pip uninstall -y {IMPORT_NAME} {DISTRIBUTION}, then pip install {DISTRIBUTION}; "
     "keep the other one elsewhere"
 )
-_OWN_ATTRIBUTE = "_DEFINED_IN"  # in our `__init__.py`
+_OWN_ATTRIBUTE = "_DEFINED_IN"  # in seqdata's own `__init__.py`
 
 
 def require_own_init() -> None:
@@ -39,15 +39,15 @@ def warn_of_foreign_files(folder: str) -> None:
     """Warn that files of another project lie in the package's folder."""
     warnings.warn(
         f"{folder}: must hold {DISTRIBUTION} alone, but files of another project of the name "
-        f"{IMPORT_NAME} lie "
-        f"next to ours; uninstalling it takes some of ours along. Run {REPAIR_HINT}",
+        f"{IMPORT_NAME} are in it; uninstalling that project also removes files of "
+        f"{DISTRIBUTION}. Run {REPAIR_HINT}",
         stacklevel=3,
     )
 
 
 def find_foreign_release() -> str | None:
     """Return the installed release of the other project; None if it is not installed."""
-    from importlib import metadata  # it takes as long as the rest of our import
+    from importlib import metadata  # takes as long as the rest of the import
 
     try:
         return f"{IMPORT_NAME} {metadata.version(IMPORT_NAME)}"
@@ -56,7 +56,7 @@ def find_foreign_release() -> str | None:
 
 
 def find_foreign_files() -> list[str]:
-    """Return files of that release in our package's folder, at most five."""
+    """Return files of that release in the package's folder, at most five."""
     from importlib import metadata
 
     package_dir = os.path.dirname(os.path.abspath(__file__))

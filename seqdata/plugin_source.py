@@ -45,7 +45,7 @@ class SuffixClaim:
 
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
-        """Return what an entry point of the group ``seqdata.suffixes`` says; imports nothing."""
+        """Return the claim of an entry point of the group ``seqdata.suffixes``; imports nothing."""
         name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
         return cls(point.name.lower(), point.value, name, f"{name} {version}".strip())
 
@@ -55,8 +55,8 @@ class CommandClaim:
     """A command that an installed package adds to ``seqdata``.
 
     Attributes:
-        name: Of the command.
-        point: Where it is imported from.
+        name: Name of the command.
+        point: The entry point that it is imported from.
         distribution: The package.
         label: The package and its version, for messages.
     """
@@ -68,7 +68,7 @@ class CommandClaim:
 
     @classmethod
     def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
-        """Return what an entry point of the group ``seqdata.commands`` says; imports nothing."""
+        """Return the claim of an entry point of the group ``seqdata.commands``; imports nothing."""
         name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
         return cls(point.name, point, name, f"{name} {version}".strip())
 
@@ -106,8 +106,8 @@ class PluginSource:
         self.fault: Exception | None = None
         self._import = load
         self._tables: dict[str, Mapping[str, Factory]] = {}
-        self._faults: dict[str, Exception] = {}  # kind -> what is wrong with its table
-        self._claimed_names: dict[str, list[str]] = {}  # kind -> names of its table, right or wrong
+        self._faults: dict[str, Exception] = {}  # kind -> fault of its table
+        self._claimed_names: dict[str, list[str]] = {}  # kind -> names of its table, valid or not
 
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
@@ -148,11 +148,11 @@ class PluginSource:
         return self.name in (base_name, re.split(r"[-.]", base_name, maxsplit=1)[0])
 
     def fault_for_kind(self, kind: str) -> Exception | None:
-        """Return what keeps this plugin from offering anything of a kind."""
+        """Return why this plugin cannot offer anything of a kind; None if it can."""
         return self.fault or self._faults.get(kind)
 
     def fault_for_name(self, kind: str, name: str) -> Exception | None:
-        """Return what keeps this plugin from offering ``name``, if it seems to be its own."""
+        """Return why this plugin cannot offer ``name``, if the name seems to be its own."""
         fault = self.fault_for_kind(kind)
         return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 
@@ -170,7 +170,7 @@ class PluginSource:
     def load_table(
         self, manager: pluggy.PluginManager, kind: str, reserved: Collection[str] = ()
     ) -> Mapping[str, Factory]:
-        """Return what a loaded plugin offers of a kind; empty, with the fault noted, if invalid.
+        """Return a loaded plugin's offers of a kind; empty, and the fault recorded, if invalid.
 
         Args:
             manager: Where the plugin is registered.
@@ -269,7 +269,7 @@ def _check_offer(kind: str, name: object, factory: object, reserved: set[str]) -
 
 
 def _format_validation_error(error: pluggy.PluginValidationError) -> str:
-    """Return in one line what pluggy found, with the hook that was probably meant."""
+    """Return pluggy's finding in one line, with the most similar hook."""
     text = "; ".join(str(error).splitlines())
     unknown = re.match(r"unknown hook '(\w+)'", text)
     if not unknown:

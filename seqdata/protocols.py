@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a store holds under one name.
+    """The description of a field of a store.
 
     Attributes:
         dtype: NumPy name of one element (``"float32"``), or ``"str"`` or ``"bytes"``.
@@ -40,7 +40,7 @@ class Field:
 
 @runtime_checkable
 class Column(Protocol):
-    """One field of the spans that were read, not yet copied: n pieces of some timesteps each.
+    """A field of the spans that were read, not yet copied: n pieces of timesteps.
 
     A per-sequence field of numbers is a column whose pieces have one timestep.
     """
@@ -63,7 +63,7 @@ class Column(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Return one piece, (length, *shape): a view where bytes are mapped; not for writing."""
+        """Return one piece, (length, *shape): a read-only view if bytes are mapped."""
         ...
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
@@ -87,10 +87,10 @@ Columns = Mapping[str, "Column | Sequence[str] | Sequence[bytes]"]
 
 @runtime_checkable
 class Store(Protocol):
-    """One opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
+    """An opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
 
-    What is reopened must be what was opened: store an absolute path, and compare the fingerprint.
-    Worker processes compare it, too.
+    The reopened data must be the same: store an absolute path, and compare the fingerprint. Worker
+    processes compare it as well.
 
     A store does not pad, shuffle or know about ranks. One that also has ``raw_texts``
     (``storage.raw.SupportsRawTexts``) is split without a Python object per id.
@@ -124,11 +124,11 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
+        """Return the ids of *base* sequences, the numbers in ``batch.ids``."""
         ...
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the base store's numbers of this store's; the same numbers if it is not a view."""
+        """Return the numbers in the base store; unchanged if the store is not a view."""
         ...
 
     def read(
@@ -153,7 +153,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class SupportsPrefetch(Protocol):
-    """A store that can fetch what will be read soon: used by the prefetcher."""
+    """A store that can fetch data before it is read: used by the prefetcher."""
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
         """Start to fetch the data of sequences, without waiting for it.
@@ -194,35 +194,35 @@ class SupportsMixing(Protocol):
 
 @runtime_checkable
 class SupportsObserver(Protocol):
-    """A store that runs a user's code for each sequence: used by worker processes."""
+    """A store that runs user code for each sequence: used by worker processes."""
 
     def watched(self, tell: Callable[[int], None]) -> Store:
-        """Return the same store, which calls back with each sequence's number before reading."""
+        """Return a copy of the store that reports each sequence's number before reading."""
         ...
 
 
 @runtime_checkable
 class SupportsItems(Protocol):
-    """A store of a Dataset's items: what a collator asks that hands them out as they were."""
+    """A store of a Dataset's items, for collators that return them unchanged."""
 
     @property
     def item_form(self) -> Any:
-        """What items look like, as ``ItemForm``; None: they are dicts of tensors."""
+        """The form of items, an ``ItemForm``; None: dicts of tensors."""
         ...
 
 
 @runtime_checkable
 class SupportsCopy(Protocol):
-    """A store whose pickle holds its data: worker processes get a copy, and open nothing again."""
+    """A store whose pickle has its data: worker processes receive a copy and reopen nothing."""
 
     @property
     def is_copied_to_workers(self) -> bool:
-        """Whether it does; else its fingerprint is compared where it is opened again."""
+        """Whether the pickle has the data; otherwise a reopened store's fingerprint is compared."""
         ...
 
 
 class Policy(Protocol):
-    """How an epoch is batched: a frozen dataclass that sees lengths only."""
+    """A batching policy: a frozen dataclass that uses lengths only."""
 
     @property
     def axis(self) -> str:
@@ -233,7 +233,7 @@ class Policy(Protocol):
         """Return the epoch's plan, a pure function of the arguments and the policy's fields.
 
         Raises:
-            PlanError: If the lengths cannot be batched so; it names the sequences.
+            PlanError: If the lengths cannot be batched; it names the sequences.
         """
         ...
 
@@ -248,7 +248,7 @@ class SupportsVaryingEpochs(Protocol):
 
     @property
     def varies(self) -> bool:
-        """Whether they differ."""
+        """Whether epochs differ in their number of batches."""
         ...
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
@@ -258,7 +258,7 @@ class SupportsVaryingEpochs(Protocol):
 
 @runtime_checkable
 class SupportsPlannedCounts(Protocol):
-    """A policy that can count what an epoch holds without planning it."""
+    """A policy that can count the sequences of an epoch without planning it."""
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
         """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
@@ -267,11 +267,11 @@ class SupportsPlannedCounts(Protocol):
 
 @runtime_checkable
 class SupportsCrops(Protocol):
-    """What a policy has, too, that cuts windows out of sequences, whose exact lengths it needs."""
+    """A policy that cuts windows out of sequences, for which it needs exact lengths."""
 
     @property
     def random(self) -> bool:
-        """Whether windows lie at random places, others in every epoch."""
+        """Whether windows are at random positions, different ones in every epoch."""
         ...
 
     def crop_numbers(
@@ -279,13 +279,13 @@ class SupportsCrops(Protocol):
     ) -> NDArray[np.int64]:
         """Return which of its sequence's windows each span is, int64 (n,).
 
-        A transform draws other random numbers for each of them, whatever batch it comes in.
+        A transform has different random numbers for each of them, in any batch.
 
         Args:
-            index: The lengths that were planned over.
+            index: The planned lengths.
             spans: int64 (n, 3): sequence, start, stop.
-            seed: Of the plan.
-            epoch: Of the plan.
+            seed: Seed of the plan.
+            epoch: Epoch of the plan.
         """
         ...
 
@@ -309,7 +309,7 @@ class Collator(Protocol):
     """Lays out the columns of one batch as tensors, each filled once; it reads nothing."""
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
-        """Fill ``batch.data``, whose rows are described already, and return the batch."""
+        """Fill ``batch.data``; the metadata of its rows exist already. Return the batch."""
         ...
 
 
@@ -325,13 +325,13 @@ Opener = Callable[..., Store]
 """A backend: ``open(location, *, verify) -> Store``; it may do more: ``SupportsIndexing``,
 ``SupportsWriting``.
 
-``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: what suits the data best. If
-what is asked for cannot be done, a ``ConfigError`` is raised."""
+``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: the best for the data. If it is
+not possible, a ``ConfigError`` is raised."""
 
 
 @runtime_checkable
 class SupportsIndexing(Protocol):
-    """A backend that reads by an index, which is made once: used by ``seqdata index``."""
+    """A backend that reads with an index, which is built once: used by ``seqdata index``."""
 
     def build_index(
         self,
@@ -341,7 +341,7 @@ class SupportsIndexing(Protocol):
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
-        """Make the index of files without one, or of all; return facts for people and for JSON.
+        """Build the indexes of files without one, or of all; return facts for messages and JSON.
 
         Raises:
             DataError: If the data cannot be indexed.
@@ -371,7 +371,7 @@ class SupportsAudit(Protocol):
 class SupportsWriting(Protocol):
     """A backend that can write: used by ``write_store``, with the same arguments.
 
-    One that writes to URLs also takes ``remote``.
+    A backend that writes to URLs also takes ``remote``.
     """
 
     def write(

@@ -1,8 +1,8 @@
 """Random numbers of a model by owner: all ranks, one rank, or one lane.
 
 torch's own generator belongs to a process: whether two ranks draw equal numbers depends on how each
-was seeded, and a resumed run draws other numbers. These are named, and depend on the position in
-the run only.
+was seeded, and a resumed run draws other numbers. These generators have owners, and depend on the
+position in the run only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RandomStreams:
 
     Args:
         seed: In ``[0, 2**64)``.
-        device: Where tensors are drawn.
+        device: Device on which tensors are drawn.
 
     Raises:
         ConfigError: If ``seed`` or ``epoch`` is out of range.

@@ -1,7 +1,7 @@
-"""From what a user passes to objects: data to stores, names to policies and collators.
+"""Resolves what users pass: data to stores, names to policies and collators.
 
-Loader, DataModule, the functions of ``seqdata.api`` and the command begin here. What is passed may
-be a name, a location, several, a store, a Dataset, a table or a list.
+Loader, DataModule, the functions of ``seqdata.api`` and the command begin here. Users pass names,
+locations, stores, Datasets, tables or lists.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def resolve_store(
     axes: Axes | None = None,
     host: PluginHost | None = None,
 ) -> SequenceStore:
-    """Return the store of whatever a user may pass as data.
+    """Return the store of anything that a user may pass as data.
 
     Args:
         data: A location, a store, or a list of these; sequences in memory: a list of arrays (field
             ``x``), tuples or dicts, or a pandas, Polars or Arrow table; or, with ``lengths``, a
             map-style Dataset.
-        lengths: Timesteps of each item of a Dataset, or a function that gives them.
-        names: Of the parts of its items, where they are tuples of as many parts.
+        lengths: Timesteps of each item of a Dataset, or a function that returns them.
+        names: Names of the parts of its items, if they are tuples of as many parts.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
-        axes: Of data in memory: field -> axis.
-        host: Where a backend is looked up.
+        axes: For data in memory: field -> axis.
+        host: The plugin host that finds a backend.
 
     Raises:
         ConfigError: If it is none of these, or ``lengths`` or ``group`` do not go with it.
@@ -81,8 +81,8 @@ def resolve_store(
         return DatasetStore.of(data, lengths, names=_match_names(data, names))
     if lengths is not None:
         raise ConfigError(
-            f"dataset: `lengths` are given for a {type(data).__name__}, must go with a Dataset "
-            "only; leave them out: they are known"
+            "dataset: `lengths` are for a Dataset only, but the data is a "
+            f"{type(data).__name__}, whose lengths are known. Leave them out."
         )
     if is_location(data) or are_locations(data):
         return open_locations(data, {"host": host})
@@ -134,7 +134,7 @@ def resolve_parts(
 
 
 def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:
-    """Return data in memory as a writer takes it, with its axes; anything else as it is.
+    """Return data in memory as a writer takes it, with its axes; anything else unchanged.
 
     Raises:
         ConfigError: If ``group`` does not go with it.
@@ -152,12 +152,12 @@ def resolve_policy(
     *,
     host: PluginHost | None = None,
 ) -> Policy:
-    """Return a policy by its name, or the one that is passed.
+    """Return a policy by its name, or the passed policy.
 
     Args:
         policy: A policy, or the name of one.
-        options: Keyword arguments of a policy that is named.
-        host: Where names are looked up.
+        options: Keyword arguments for a named policy.
+        host: The plugin host that finds names.
 
     Raises:
         ConfigError: If an argument is missing or unknown, or this is not a policy.
@@ -168,14 +168,14 @@ def resolve_policy(
         resolved = _call_factory("policy", policy, factory, options or {})
         if missing_names := missing_members(resolved, POLICY_MEMBERS):
             raise PluginError(
-                f"policy {policy!r}: its factory gave a {type(resolved).__name__} without "
-                f"{', '.join(missing_names)}, must give a Policy; tell its author"
+                f"policy {policy!r}: its factory must return a Policy, but returned a "
+                f"{type(resolved).__name__} without {', '.join(missing_names)}. Tell its author."
             )
         return cast(Policy, resolved)
     if options:
         raise ConfigError(
-            f"policy {policy!r}: options {dict(options)!r} go with a name only; give them to the "
-            "policy itself"
+            f"policy {policy!r}: options {dict(options)!r} are for a named policy only. Pass "
+            "them to the policy itself."
         )
     if isinstance(policy, type) or missing_members(policy, POLICY_MEMBERS):
         raise ConfigError(
@@ -185,9 +185,9 @@ def resolve_policy(
 
 
 def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = None) -> Collator:
-    """Return a collator by its name, or the one that is passed.
+    """Return a collator by its name, or the passed collator.
 
-    A function of one argument is a ``collate_fn`` as torch knows them: it gets a list of samples.
+    A function of one argument is a torch ``collate_fn``, which receives a list of samples.
 
     Raises:
         ConfigError: If this is not a collator.
@@ -199,8 +199,8 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
         )
         if not callable(resolved):
             raise PluginError(
-                f"collator {collator!r}: its factory gave a {type(resolved).__name__}, must give a "
-                "callable; tell its author"
+                f"collator {collator!r}: its factory must return a callable, but returned a "
+                f"{type(resolved).__name__}. Tell its author."
             )
         return cast(Collator, resolved)
     if isinstance(collator, type) or not callable(collator):
@@ -209,7 +209,7 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
         )
     if not _takes_one_argument(collator):
         return cast(Collator, collator)
-    from seqdata.collators.collate_fn import Samples  # torch is imported only where it is needed
+    from seqdata.collators.collate_fn import Samples  # torch is imported only if needed
 
     return Samples(cast(Callable[..., Any], collator))
 
@@ -224,25 +224,25 @@ def open_location(
     remote: str | Remote | None = None,
     host: PluginHost | None = None,
 ) -> SequenceStore:
-    """Open what lies at a path or URL, reading no data yet; see ``open_store``.
+    """Open a path or URL, without reading data; see ``open_store``.
 
-    A store of a backend that has only what the contract asks for is wrapped, so that every store
-    can be looked at and selected from.
+    A store that has only the members of the protocol is wrapped, so that every store can be
+    inspected and selected from.
 
     Args:
         location: A path or a URL.
         backend: Name of a backend, a ``FileFormat``, or a function that opens a location; None:
-            chosen by the location's form.
-        verify: When checksums of the data are looked at.
-        schema: What fields hold, for backends that must be told.
-        index: ``"build"``: make the index that a backend reads by, where there is none.
+            found from the location.
+        verify: When checksums of the data are compared.
+        schema: Types of fields, for backends that need them.
+        index: ``"build"``: build the index that a backend needs, if it is missing.
         remote: How a URL is read.
         host: Where names are looked up; None: the installed plugins.
 
     Raises:
-        ConfigError: If nothing lies there, or an argument is invalid.
+        ConfigError: If nothing is there, or an argument is invalid.
         PluginError: If the backend is not installed or broken.
-        DataError: If what lies there is not whole.
+        DataError: If the data is incomplete.
     """
     host = host or default_host()
     name = detect_backend_at(location, remote, host) if backend is None else backend
@@ -253,9 +253,8 @@ def open_location(
     store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
     if missing_names := missing_members(store, STORE_MEMBERS):
         raise PluginError(
-            f"backend {name!r}: gave a {type(store).__name__} without {', '.join(missing_names)}, "
-            "must "
-            "give a Store; tell its author"
+            f"backend {name!r}: must return a Store, but returned a {type(store).__name__} "
+            f"without {', '.join(missing_names)}. Tell its author."
         )
     return as_sequence_store(store)
 
@@ -282,12 +281,12 @@ def is_location(data: object) -> bool:
 
 
 def is_store(data: object) -> bool:
-    """Return whether data has what the contract of a store asks for."""
+    """Return whether data has the members of a store."""
     return isinstance(data, SequenceStore) or not missing_members(data, STORE_MEMBERS)
 
 
 def are_locations(data: object) -> bool:
-    """Return whether data is a list of locations and stores, as its first item tells."""
+    """Return whether data is a list of locations and stores, judged by its first item."""
     if not isinstance(data, list | tuple) or not data:
         return False
     first = data[0]
@@ -295,14 +294,14 @@ def are_locations(data: object) -> bool:
 
 
 def is_map_style(data: Any) -> bool:
-    """Return whether data has a length and items by number, and is nothing that we know better."""
+    """Return whether data has a length and items by number, and is not of a known type."""
     if missing_members(data, ("__getitem__", "__len__")) or is_store(data):
         return False
     return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
 
 
 def missing_members(obj: object, members: Iterable[str]) -> list[str]:
-    """Return the members that a thing does not have."""
+    """Return the members that an object does not have."""
     present = set(dir(obj))  # not hasattr: it would compute properties
     return [member for member in members if member not in present]
 
@@ -337,7 +336,7 @@ def _is_loader(data: Any) -> bool:
 
 
 def _needs_lengths(data: Any) -> bool:
-    """Return whether map-style data cannot be taken into memory: torch's, or not to be iterated."""
+    """Return whether map-style data cannot be read into memory: torch's, or not iterable."""
     torch_like = any(base.__module__ == _TORCH_DATASET for base in type(data).__mro__)
     return torch_like or not isinstance(data, Iterable)
 

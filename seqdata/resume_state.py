@@ -1,7 +1,7 @@
-"""The state that a Loader or a DataModule saves, and why a loaded one is refused.
+"""The state that a Loader or a DataModule saves, and the checks of a loaded state.
 
-A few primitives, equal on every rank: a position in the plan, what the plan was made from, and, of
-a fit under the Trainer, how it counted its steps.
+It has a few primitives, equal on every rank: a position in the plan, what the plan depends on and,
+for a fit with the Trainer, how it counted its steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeState:
-    """Where a Loader is, and what its plan was made from.
+    """The position of a Loader, and what its plan depends on.
 
     Attributes:
         epoch: Epoch of the plan.
@@ -75,7 +75,7 @@ class ResumeState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Read a state back.
+        """Return a saved state.
 
         Raises:
             ResumeError: If another release wrote it, or it is damaged.
@@ -102,20 +102,20 @@ class ResumeState:
 
     @classmethod
     def shorten_policy(cls, text: str) -> str:
-        """Return the text of a policy for a state: a long one is cut and gets a digest."""
+        """Return the text of a policy for a state: a long text is cut and has a digest."""
         if len(text) <= cls._MAX_POLICY:
             return text
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         return cls._SHORT_POLICY.format(start=text[: cls._MAX_POLICY], digest=digest)
 
     def check_plan(self, current: ResumeState) -> None:
-        """Raise if a plan is not the one that the state was saved with.
+        """Raise if a plan differs from that of the state.
 
         Args:
-            current: The state of the same position, of what there is now.
+            current: The state of the same position, with the current data and policy.
 
         Raises:
-            ResumeError: If they differ, with what does.
+            ResumeError: If they differ; it names what does.
         """
         changed = self.find_changes(current)
         if changed:
@@ -131,10 +131,10 @@ class ResumeState:
         """Raise if the position is not in the plan.
 
         Args:
-            batches: Of the plan of the state's epoch.
+            batches: Number of batches of the state's epoch.
 
         Raises:
-            ResumeError: If it is behind the last one.
+            ResumeError: If it is after the last one.
         """
         if self.position > batches:
             raise ResumeError(
@@ -143,7 +143,7 @@ class ResumeState:
             )
 
     def find_changes(self, current: ResumeState) -> list[str]:
-        """Return the names of what the plan is made from and differs now.
+        """Return the names of what the plan depends on that has changed.
 
         The digest of the data is of its lengths as planned: another shift changes it, too.
         """
@@ -167,12 +167,12 @@ class ResumeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitState(ResumeState):
-    """Where a fit is, what its plan was made from, and how it counted its steps.
+    """The position of a fit, what its plan depends on, and how it counted its steps.
 
     Attributes:
         tail: What happens in the last uneven step.
         accumulate: Steps of one optimizer update in that run.
-        errors: In the data, that all ranks have skipped.
+        errors: Number of errors in the data that all ranks have skipped.
     """
 
     tail: str

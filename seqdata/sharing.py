@@ -1,4 +1,4 @@
-"""The share of one rank in a plan: the only place in planning that knows about ranks."""
+"""The share of one rank in a plan: the only module of planning that uses ranks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Step(NamedTuple):
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
         weights: float32 (r,); 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
-        lanes: int64 (r,), lane of each row; None where batches are dealt.
-        wide: The same rows, longer along a stream by what is read past them; None if spans are
-            widened one by one.
+        lanes: int64 (r,), lane of each row; None without lanes.
+        wide: The rows extended along a stream by what is read past them; None if spans are widened
+            one by one.
     """
 
     number: int
@@ -47,10 +47,10 @@ class Steps(NamedTuple):
     Attributes:
         numbers: Batch of the plan of each step; of a filler, its step's first batch.
         table: A batch for each step.
-        wide: The same rows, longer along a stream; None if spans are widened one by one.
+        wide: The rows extended along a stream; None if spans are widened one by one.
         weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
-        lanes: int64 (l,), lane of each row of every step; None where batches are dealt.
+        lanes: int64 (l,), lane of each row of every step; None without lanes.
     """
 
     numbers: Sequence[int]
@@ -62,7 +62,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def of_one(cls, step: Step) -> Steps:
-        """Return a step as the only one of a run."""
+        """Return a run with a single step."""
         offsets = np.array([0, len(step.weights)])
         wide = None if step.wide is None else ArrayTable(*step.wide, offsets)
         table = ArrayTable(step.spans, step.rows, offsets)
@@ -82,12 +82,12 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
 
     Args:
         plan: Plan of one epoch, for any world.
-        world: The rank, and how many there are. Nothing is looked up.
+        world: The rank and the number of ranks.
         first: Batches of the plan that all ranks together have trained in this epoch (0: from the
             start).
-        tail: What a rank without a batch in the last step gets. ``fill``: row 0 of the step's first
-            batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch ``i
-            mod batches`` again, with weight 1.
+        tail: What a rank without a batch in the last step receives. ``fill``: row 0 of the step's
+            first batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch
+            ``i mod batches`` again, with weight 1.
 
     Returns:
         The rank's steps in training order. ``len()`` is the number of steps of the whole epoch, the
@@ -107,18 +107,18 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
     count = len(plan)
     if not 0 <= first <= count:
         raise PlanError(
-            f"share: `first` is {first} but the plan has {count} batches; the state belongs to "
+            f"share: `first` is {first}, but the plan has {count} batches. The state belongs to "
             "another data set, policy or seed"
         )
     if tail == "drop" and not plan.lanes and 0 < count < world.size:
         raise PlanError(
-            f"share: `tail`='drop' leaves out all {count} batches on {world.size} ranks; use "
+            f"share: `tail`='drop' leaves out all {count} batches on {world.size} ranks. Use "
             "'fill' or 'repeat', fewer ranks or smaller batches"
         )
     if plan.lanes % world.size:
         warnings.warn(
-            f"share: {plan.lanes} lanes on {world.size} ranks: the load is uneven; use a multiple "
-            f"of {world.size}",
+            f"share: {plan.lanes} lanes on {world.size} ranks: the load is uneven. Use a "
+            f"multiple of {world.size}",
             SeqDataWarning,
             stacklevel=2,
         )
@@ -140,8 +140,8 @@ class RankPlan:
 
     Attributes:
         plan: The whole plan.
-        world: The rank, and how many there are.
-        tail: What a rank without a batch gets.
+        world: The rank and the number of ranks.
+        tail: What a rank without a batch receives.
         first: Batches of the plan trained before ``first_step``.
         first_step: The step at which the epoch continues.
         steps: Steps of the whole epoch, ``len()``.
@@ -161,11 +161,11 @@ class RankPlan:
 
     @property
     def remaining(self) -> int:
-        """Steps still to come."""
+        """Number of remaining steps."""
         return self.steps - self.first_step
 
     def position(self, step: int) -> int:
-        """Return batches of the plan that are trained once all steps before ``step`` are done."""
+        """Return the number of batches of the plan that are trained before ``step``."""
         return min(len(self.plan), self._first_batch(step))
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
@@ -186,11 +186,11 @@ class RankPlan:
         return self.steps_from(step, 1).step(0)
 
     def steps_from(self, step: int, max_rows: int) -> Steps:
-        """Return a step and those behind it that are at hand.
+        """Return a step and some of the next ones, as far as they are prepared.
 
         Args:
-            step: The first.
-            max_rows: Rows that they have at most, if they are several.
+            step: The first step.
+            max_rows: Most rows, if there are several steps.
 
         Raises:
             IndexError: If the share does not have the step.
@@ -217,7 +217,7 @@ class RankPlan:
         return self.first + (step - self.first_step) * self.stride
 
     def _dealt_steps(self, number: int, max_steps: int, max_rows: int) -> Steps:
-        """Return the steps whose batches are ``number`` and every ``stride``-th behind it."""
+        """Return the steps of batch ``number`` and every ``stride``-th batch after it."""
         stride = self.stride
         if max_steps == 1:
             table = self.plan.slice(number, number + 1)

@@ -1,4 +1,4 @@
-"""Where the conformance kit went: it is the distribution ``seqdata-testing`` now."""
+"""The former name of the conformance kit, which is the distribution ``seqdata-testing``."""
 
 raise ModuleNotFoundError(
     "`seqdata.testing` is a distribution of its own, `seqdata-testing`. Run "

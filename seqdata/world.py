@@ -1,6 +1,6 @@
 """The rank of a process among the data-parallel ranks.
 
-``World`` is a value: made once at the edge (Trainer, process group or argument) and passed down.
+``World`` is a value, made once from the Trainer, process group or argument, and passed down.
 """
 
 from __future__ import annotations

@@ -166,7 +166,8 @@ def test_an_unknown_backend_is_refused():
 
 def test_a_backend_that_gives_no_store_is_refused():
     with pytest.raises(
-        PluginError, match="backend 'mine': gave a dict without base_numbers, fields"
+        PluginError,
+        match="backend 'mine': must return a Store, but returned a dict without base_numbers",
     ):
         open_store("there", backend="mine", host=host_of(lambda location, *, verify: {}))
 
@@ -219,7 +220,7 @@ def test_options_that_a_policy_does_not_take_are_refused():
         resolve_policy("token-budget", {"max_tokens": 9, "rows": 2})
     with pytest.raises(ConfigError, match=r"worst_first.*; did you mean 'max_tokens'\?"):
         resolve_policy("token-budget", {"max_token": 9})
-    with pytest.raises(ConfigError, match=r"options {'max_tokens': 9} go with a name only"):
+    with pytest.raises(ConfigError, match=r"options {'max_tokens': 9} are for a named policy only"):
         resolve_policy(Bucketed(4), {"max_tokens": 9})
 
 
@@ -233,7 +234,10 @@ def test_what_is_no_policy_is_refused(wrong):
 
 def test_a_factory_that_makes_no_policy_is_refused():
     with pytest.raises(
-        PluginError, match="'mine': its factory gave a dict without axis, num_batch"
+        PluginError,
+        match=(
+            "'mine': its factory must return a Policy, but returned a dict without axis, num_batch"
+        ),
     ):
         resolve_policy("mine", host=host_of(lambda: {}))
 
@@ -255,7 +259,9 @@ def test_what_is_no_collator_is_refused(wrong):
 
 
 def test_a_factory_that_makes_no_collator_is_refused():
-    with pytest.raises(PluginError, match="'mine': its factory gave a dict, must give a callable"):
+    with pytest.raises(
+        PluginError, match="'mine': its factory must return a callable, but returned a dict"
+    ):
         resolve_collator("mine", host=host_of(lambda: {}))
 
 

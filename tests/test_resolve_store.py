@@ -237,7 +237,7 @@ def test_lists_of_paths_that_differ_show_both_schemas(tmp_path):
         ("there", {"group": "y"}, r"`group` goes with data in memory, .*seqdata write TABLE OUT"),
         ("there", {"axes": {}}, "`axes` goes with data in memory"),
         (ROWS, {"group": "y"}, "`group` is 'y', but the data is a list: it goes with a pandas"),
-        (ROWS, {"lengths": [1]}, "`lengths` are given for a list, must go with a Dataset only"),
+        (ROWS, {"lengths": [1]}, "`lengths` are for a Dataset only, but the data is a list"),
     ],
 )
 def test_options_that_do_not_go_with_the_data_are_refused(data, options, text):

@@ -38,9 +38,6 @@ UNCLEAR = re.compile(
 
 LEFT = {
     "plugins/seqdata-webdataset": 2,
-    "seqdata/lightning": 134,
-    "seqdata/recurrent": 33,
-    "seqdata/runs": 47,
     "seqdata/storage": 40,
 }
 """Room -> how many places are still to be reworded."""

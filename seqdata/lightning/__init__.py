@@ -1,1 +1,1 @@
-"""The room of the Trainer: DataModule, cursor, repairs. The only one that imports lightning."""
+"""The integration with Lightning: the only package that imports it."""

@@ -1,7 +1,7 @@
-"""What Lightning keeps to itself: the only module that touches the Trainer's private attributes.
+"""The adapter to Lightning: the only module that uses the Trainer's private attributes.
 
-Everything else in this room speaks in the values made here, so that a Lightning release that moves
-a counter breaks one file and the test beside it.
+All other modules use the values of this module, so that a Lightning release that moves a counter
+breaks one file and its test.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """How far the Trainer has come.
+    """The progress of the Trainer.
 
     Attributes:
-        ready: Steps of this epoch whose batch was fetched.
-        processed: Steps of this epoch that were trained.
-        total: Steps that were trained since training began, over all epochs and resumes.
-        is_last: Whether Lightning calls the latest batch the epoch's last.
-        steps: Steps of an epoch that are trained (``limit_train_batches`` included).
+        ready: Number of steps of this epoch whose batch was fetched.
+        processed: Number of steps of this epoch that were trained.
+        total: Number of steps trained over all epochs and resumes.
+        is_last: Whether Lightning considers the latest batch the epoch's last.
+        steps: Number of steps of an epoch that are trained (with ``limit_train_batches``).
     """
 
     ready: int
@@ -57,7 +57,7 @@ class Counters:
 
     @property
     def is_epoch_ended(self) -> bool:
-        """Whether the epoch is over by Lightning's count, which is not the loader's."""
+        """Whether the epoch has ended by Lightning's count, which may differ from the loader's."""
         return self.processed == self.ready and (self.is_last or self.ready >= self.steps)
 
 
@@ -71,7 +71,7 @@ class LoopStates:
 
 
 def read_counters(trainer: Trainer) -> Counters:
-    """Read the Trainer's counters."""
+    """Return the Trainer's counters."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     return Counters(
         ready=progress.current.ready,
@@ -83,7 +83,7 @@ def read_counters(trainer: Trainer) -> Counters:
 
 
 def get_active_iterators(trainer: Trainer) -> Sequence[object]:
-    """Return the iterators that the loop that runs draws its batches from."""
+    """Return the iterators from which the running loop draws its batches."""
     loop = trainer._active_loop
     combined = None if loop is None else loop._combined_loader
     iterator = None if combined is None else combined._iterator
@@ -91,23 +91,23 @@ def get_active_iterators(trainer: Trainer) -> Sequence[object]:
 
 
 def is_drawn_from(trainer: Trainer, iterator: object) -> bool:
-    """Return whether the loop that runs draws its batches from this very iterator."""
+    """Return whether the running loop draws its batches from this iterator."""
     return any(active is iterator for active in get_active_iterators(trainer))
 
 
 def is_trained_from(trainer: Trainer, iterator: object) -> bool:
-    """Return whether what is trained is drawn from this very iterator."""
+    """Return whether training batches are drawn from this iterator."""
     return trainer.training and is_drawn_from(trainer, iterator)
 
 
 def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
-    """Make the Trainer call ``callback``, once, from now on: after all others, or before them."""
+    """Add ``callback`` to the Trainer, unless it has it: after all others, or before them."""
     if trainer is not None and callback not in get_callbacks(trainer):
         get_callbacks(trainer).insert(0 if first else len(get_callbacks(trainer)), callback)
 
 
 def detach(trainer: Trainer | None, callback: Callback) -> None:
-    """Make the Trainer call ``callback`` no more."""
+    """Remove ``callback`` from the Trainer."""
     if trainer is not None:
         get_callbacks(trainer)[:] = [
             attached for attached in get_callbacks(trainer) if attached is not callback
@@ -121,12 +121,13 @@ def get_callbacks(trainer: Trainer) -> list[Callback]:
 
 
 def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> list[Exception]:
-    """Do what Lightning does about an exception once it has told the callback ``after``.
+    """Do what Lightning does about an exception after it has called the callback ``after``.
 
-    So that this callback may raise another one in its place. Each is told, whatever others raise.
+    So this callback may raise another exception in its place. All callbacks are called, even if
+    some raise.
 
     Returns:
-        What they raised: a callback that saves may ask for ranks that are gone.
+        The exceptions of callbacks: one that saves may need ranks that have ended.
     """
     callbacks = get_callbacks(trainer)
     later_callbacks = callbacks[callbacks.index(after) + 1 :]
@@ -145,14 +146,14 @@ def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> l
     for notify in (*notifications, trainer._teardown):
         try:
             notify()
-        except Exception as other:  # anybody's code
+        except Exception as other:  # a callback may raise anything
             errors.append(other)
     trainer.state.stage = None
     return errors
 
 
 def is_overfitting(trainer: Trainer | None) -> bool:
-    """Return whether the Trainer was asked to overfit a few batches."""
+    """Return whether the Trainer overfits a few batches."""
     return trainer is not None and trainer.overfit_batches > 0  # type: ignore[attr-defined]
 
 
@@ -162,14 +163,14 @@ def is_fitting(trainer: Trainer | None) -> bool:
 
 
 def is_cutting_validation(trainer: Trainer) -> bool:
-    """Return whether a validation of the fit has begun and is not over."""
+    """Return whether a validation of the fit has begun and has not ended."""
     progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
     is_over = progress.is_last_batch and progress.current.completed == progress.current.ready
     return trainer.validating and is_fitting(trainer) and not is_over
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Return whether the fit goes on from a checkpoint, up to the end of its first epoch."""
+    """Return whether the fit resumes from a checkpoint, up to the end of its first epoch."""
     return trainer.fit_loop.is_resuming
 
 
@@ -191,19 +192,19 @@ def is_on_cuda(trainer: Trainer | None) -> bool:
 
 
 def get_log_folder(trainer: Trainer | None) -> Path | None:
-    """Return the folder that a run logs into, the same on every rank; all must ask together.
+    """Return the log folder of a run, equal on all ranks; a collective operation.
 
-    None where there is none on this machine.
+    None if this machine has none.
     """
     folder = None if trainer is None else trainer.log_dir
     return None if folder is None or "://" in str(folder) else Path(folder)
 
 
 def get_run_folder(trainer: Trainer) -> Path | None:
-    """Return the folder that a run was given; None: it was given none. All ranks must ask together.
+    """Return the folder that was set for a run; None if none was set. A collective operation.
 
-    Where nobody gives one, Lightning says the working folder: by its whole path, or as the ``.`` of
-    a logger that keeps nothing in files.
+    If none is set, Lightning returns the working folder: its absolute path, or the ``.`` of a
+    logger that writes no files.
     """
     folder, working = get_log_folder(trainer), Path.cwd()
     if folder is None or folder == working or (trainer.loggers and folder.resolve() == working):
@@ -218,7 +219,7 @@ def has_dataloader_iter(trainer: Trainer) -> bool:
 
 
 def get_settings(trainer: Trainer) -> dict[str, Any]:
-    """Return the settings that decide which batches are trained and what becomes of them."""
+    """Return the settings that decide which batches are trained, and how."""
     launch_settings = {
         "strategy": type(trainer.strategy).__name__,
         "accelerator": type(trainer.accelerator).__name__,
@@ -233,19 +234,19 @@ def get_settings(trainer: Trainer) -> dict[str, Any]:
 
 
 def is_in_step(trainer: Trainer) -> bool:
-    """Return whether a training step has its batch and is not done: no validation, no fetching."""
+    """Return whether a training step has its batch and has not ended (no validation, fetching)."""
     counters = read_counters(trainer)
     return trainer.training and counters.ready > counters.processed
 
 
 def get_stage(trainer: Trainer) -> str:
-    """Say what runs: training, validation (the sanity check, too), test or prediction."""
+    """Return the stage: training, validation (including the sanity check), test or prediction."""
     stage = trainer.state.stage
     return _STAGES[RunningStage.TRAINING if stage is None else stage]
 
 
 def is_in_evaluation(trainer: Trainer) -> bool:
-    """Return whether a validation, test or prediction has a batch to come, or one not done."""
+    """Return whether a validation, test or prediction has not finished its batches."""
     if not (trainer.predicting or trainer.evaluating):
         return False
     loop: Any = trainer._active_loop
@@ -253,30 +254,30 @@ def is_in_evaluation(trainer: Trainer) -> bool:
 
 
 def is_reloading_every_epoch(trainer: Trainer) -> bool:
-    """Return whether every epoch asks for its loader anew, and for its length."""
+    """Return whether every epoch requests its loader and its length again."""
     interval: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     return interval == 1 or trainer.max_epochs == 1
 
 
 def count_trained_steps(trainer: Trainer, steps: int) -> int:
-    """Return how many of an epoch's ``steps`` Trainer will train, before it has counted them."""
+    """Return how many of an epoch's ``steps`` the Trainer will train, before it counts them."""
     limit = trainer.limit_train_batches
     return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
 
 
 def has_automatic_optimization(trainer: Trainer) -> bool:
-    """Return whether Lightning divides each loss by the steps of an update: not by hand."""
+    """Return whether optimization is automatic, so that Lightning divides losses by the steps."""
     return trainer.lightning_module.automatic_optimization
 
 
 def get_validation_steps(trainer: Trainer) -> int | None:
-    """Return the steps between two validations of an epoch; None: not counted in steps."""
+    """Return the steps between two validations of an epoch; None if not counted in steps."""
     interval = trainer.val_check_batch
     return interval if isinstance(interval, int) and trainer.enable_validation else None
 
 
 def get_validation_seconds(trainer: Trainer) -> float | None:
-    """Return the seconds between two validations; None: they do not go by the clock.
+    """Return the seconds between two validations; None if the interval is not a time.
 
     Such a Trainer has no ``val_check_interval``.
     """
@@ -285,31 +286,31 @@ def get_validation_seconds(trainer: Trainer) -> float | None:
 
 
 def set_batch_size(trainer: Trainer, batch: Any) -> None:
-    """Tell Lightning how many rows a batch of ours has, for means that are logged.
+    """Set the number of rows of a SequenceBatch in Lightning, for logged means.
 
-    It would look for tensors in what a batch gives when it is iterated: names.
+    Lightning would look for tensors by iterating over the batch, which yields names.
     """
     if isinstance(batch, SequenceBatch) and trainer._results is not None:
         trainer._results.batch_size = len(batch)
 
 
 def is_logging_step(trainer: Trainer) -> bool:
-    """Return whether Lightning hands to the loggers what is logged at the end of this step."""
+    """Return whether Lightning passes metrics to the loggers at the end of this step."""
     is_accumulating = has_automatic_optimization(trainer) and trainer.fit_loop._should_accumulate()
     return trainer._logger_connector.should_update_logs and not is_accumulating
 
 
 def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Hand metrics to the loggers at the step that Lightning's own have; on rank 0."""
+    """Pass metrics to the loggers at the step of Lightning's own metrics; on rank 0."""
     for logger in trainer.loggers:
         logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
 def take_back_failed_step(trainer: Trainer) -> None:
-    """Count a step that failed, and is trained again, as never begun.
+    """Reset the counters of a step that failed and is trained again.
 
-    A resumed Trainer takes it out of the epoch's counters only. With one begun too many in all,
-    checkpoints that are saved later cannot be resumed, and validation comes a step early where its
+    A resumed Trainer removes it from the epoch's counters only. With one started step too many in
+    the totals, later checkpoints cannot be resumed, and validation runs a step early if its
     interval is counted over epochs.
     """
     total = trainer.fit_loop.epoch_loop.batch_progress.total
@@ -317,7 +318,7 @@ def take_back_failed_step(trainer: Trainer) -> None:
 
 
 def align_logged_steps(trainer: Trainer) -> None:
-    """Let loggers go on at the right step after a resume.
+    """Set the step at which loggers continue after a resume.
 
     Lightning saves their counter sometimes before and sometimes after it counts the latest update.
     With automatic optimization it is the number of optimizer steps, which is saved exactly.
@@ -327,7 +328,7 @@ def align_logged_steps(trainer: Trainer) -> None:
 
 
 def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
-    """Find the counters in a checkpoint.
+    """Return the counters in a checkpoint.
 
     Raises:
         ResumeError: If they are not where Lightning 2.6 keeps them.
@@ -341,6 +342,6 @@ def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
         )
     except KeyError as missing:
         raise ResumeError(
-            f"resume: the checkpoint has no {missing}, must hold the fit loop's counters; resume "
-            "from one that a Trainer of Lightning 2.6 saved"
+            f"resume: the checkpoint has no {missing}, a counter of the fit loop. Resume from a "
+            "checkpoint that a Trainer of Lightning 2.6 saved"
         ) from missing

@@ -1,8 +1,8 @@
 """Repairs of the counters in a checkpoint, before Lightning's loops read them.
 
-Lightning counts steps of the world that wrote the checkpoint, and goes on wrongly after the last
-batch of an epoch: validations are lost, whole epochs are skipped or trained twice, all silently.
-The functions here put the counters right for the place where the data goes on.
+Lightning counts steps of the run that wrote the checkpoint, and resumes incorrectly after the last
+batch of an epoch: validations are lost, and whole epochs are skipped or trained twice, silently.
+The functions here correct the counters for the position at which the data continues.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from seqdata.resume_state import RunPosition
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a loaded state goes on.
+    """The position at which a loaded state continues.
 
     Attributes:
         run_position: Epoch and position.
-        step: Step of this world at that position.
-        is_shifted: Whether the steps of the run that saved it are counted differently from ours.
-        epoch_steps: Steps of this world that an epoch trains.
-        saved_step: Step at which the counters of the checkpoint must stand; None: that is not
-            known.
+        step: Step of this run at that position.
+        is_shifted: Whether the saving run counted its steps differently from this one.
+        epoch_steps: Number of steps of an epoch in this run.
+        saved_step: Step that the counters of the checkpoint must have; None if unknown.
     """
 
     run_position: RunPosition
@@ -46,11 +45,11 @@ class ResumePoint:
 
 
 class CounterRepair(Callback):
-    """Repairs the counters of the checkpoint that a fit goes on from.
+    """Repairs the counters of the checkpoint from which a fit resumes.
 
     Args:
-        get_resume_point: Gives what the DataModule loaded; None: nothing.
-        on_started: Called once the loops and loaders stand, before the first batch.
+        get_resume_point: Returns what the DataModule loaded; None if nothing.
+        on_started: Called once loops and loaders are ready, before the first batch.
     """
 
     def __init__(
@@ -71,23 +70,23 @@ class CounterRepair(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Mark a validation that is cut off here, so that whoever goes on runs it."""
+        """Mark an unfinished validation, so that a resumed fit runs it."""
         del pl_module
         if is_cutting_validation(trainer):
             reopen_validation(loop_states(checkpoint))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take back a step that failed, and tell the DataModule that training begins."""
+        """Reset a step that failed, and notify the DataModule that training begins."""
         del pl_module
         take_back_failed_step(trainer)
         self._on_started()
 
 
 def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
-    """Make a checkpoint's counters tell the place where the data goes on.
+    """Set a checkpoint's counters to the position at which the data continues.
 
     Raises:
-        ResumeError: If they are of another place than the data.
+        ResumeError: If they belong to another position than the data.
     """
     processed = states.batches["current"]["processed"]
     has_ended = resume_point.saved_step == 0 and states.batches["is_last_batch"]
@@ -99,7 +98,7 @@ def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
         raise make_two_runs_error(processed, resume_point.saved_step)
     lacks_only_validation = _lacks_only_validation(states)
     align_totals(states)
-    states.validation["current"] = _make_tracker(0)  # one that was cut off is run again as a whole
+    states.validation["current"] = _make_tracker(0)  # an unfinished one is repeated completely
     if resume_point.run_position.position == 0:
         if lacks_only_validation:
             states.batches["current"] = _make_tracker(resume_point.epoch_steps)
@@ -112,18 +111,18 @@ def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
 
 
 def make_two_runs_error(trainer: int, data: int) -> ResumeError:
-    """Return the error about a Trainer and data that stand at different steps."""
+    """Return the error about a Trainer and data at different steps."""
     return ResumeError(
-        f"resume: the Trainer stands at step {trainer}, the data at step {data}, must be the same; "
-        "the checkpoint's loops and DataModule state are of two runs: resume from one as a Trainer "
-        "saved it"
+        f"resume: the Trainer is at step {trainer}, but the data is at step {data}: the "
+        "checkpoint's loops and DataModule state are from two runs. Resume from a checkpoint as "
+        "a Trainer saved it"
     )
 
 
 def reopen_validation(states: LoopStates) -> None:
-    """Count one batch of the validation as begun and not done: Lightning then goes back to it.
+    """Count one batch of the validation as started but not completed: Lightning then repeats it.
 
-    It would do so by itself where a step failed, but not where a batch could not be had.
+    Lightning does so by itself if a step failed, but not if a batch could not be fetched.
     """
     total: Tracker = states.validation["total"]
     completed = total["completed"]
@@ -135,11 +134,11 @@ def reopen_validation(states: LoopStates) -> None:
 
 
 def align_totals(states: LoopStates) -> None:
-    """Make the totals of batches differ from those of the epoch by one number.
+    """Make the totals of batches differ from those of the epoch by the same number.
 
-    They do not where a hook ended an epoch early (``on_train_batch_start`` returned -1), or where
-    an earlier resume went on from a step that failed. Lightning would then not see at which hook
-    the checkpoint was saved.
+    They do not if a hook ended an epoch early (``on_train_batch_start`` returned -1), or after an
+    earlier resume from a failed step. Lightning could then not recognise the hook at which the
+    checkpoint was saved.
     """
     current, total = states.batches["current"], states.batches["total"]
     before = total["processed"] - current["processed"]
@@ -147,10 +146,10 @@ def align_totals(states: LoopStates) -> None:
 
 
 def finish_epoch(states: LoopStates) -> None:
-    """Close the epoch whose last batch the checkpoint holds: the next one begins from its start.
+    """Close the epoch whose last batch is in the checkpoint, so that the next one begins.
 
-    Saved in an epoch's last batch, an epoch has started but is not completed; saved while the next
-    epoch was being prepared, that one is ready but has not started.
+    In a checkpoint of an epoch's last batch, the epoch has started but is not completed; in one
+    saved while the next epoch was being prepared, that epoch is ready but has not started.
     """
     for kind, tracker in states.epochs.items():
         states.epochs[kind] = _make_tracker(tracker["started"])
@@ -160,10 +159,10 @@ def finish_epoch(states: LoopStates) -> None:
 
 
 def shift_steps(states: LoopStates, step: int) -> None:
-    """Count the epoch's trained steps as ``step``.
+    """Set the epoch's number of trained steps to ``step``.
 
-    All four counters move by one amount: their differences tell Lightning at which hook the
-    checkpoint was saved. The totals stay: they are steps that were really trained.
+    All four counters change by the same amount: from their differences Lightning finds the hook at
+    which the checkpoint was saved. The totals stay: they count steps that were trained.
     """
     current: Tracker = states.batches["current"]
     difference = step - current["processed"]
@@ -173,10 +172,10 @@ def shift_steps(states: LoopStates, step: int) -> None:
 
 
 def open_epoch(states: LoopStates, epoch: int) -> None:
-    """Count the epoch that goes on as begun and not as done.
+    """Mark the epoch that continues as started and not completed.
 
-    A Trainer that stops in mid-epoch (``max_steps``, ``max_time``) closes the epoch, and one that
-    resumed without these repairs may never have opened it.
+    A Trainer that stops in the middle of an epoch (``max_steps``, ``max_time``) closes it, and one
+    that resumed without these repairs may never have opened it.
     """
     current = states.epochs["current"]
     is_unopened = current["started"] == current["completed"] <= epoch
@@ -186,7 +185,7 @@ def open_epoch(states: LoopStates, epoch: int) -> None:
 
 
 def _lacks_only_validation(states: LoopStates) -> bool:
-    """Return whether all of an epoch is done but a validation that was cut off."""
+    """Return whether an epoch is complete except for an unfinished validation."""
     batches: Tracker = states.batches["current"]
     is_trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
     current: Tracker = states.validation["current"]

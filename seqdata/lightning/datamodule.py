@@ -1,4 +1,4 @@
-"""The DataModule: named data, one policy, and a position that survives everything."""
+"""The DataModule: named data, a policy, and a position that is saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, SeqDataError
+from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.lightning import accumulation, adapter, lane_checkpoint, statistics_state
 from seqdata.lightning.error_context import add_evaluation_context
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
@@ -53,52 +53,56 @@ _KINDS_BY_STAGE: dict[str, tuple[DataKind, ...]] = {
 
 
 class SequenceDataModule(LightningDataModule):
-    """Loaders of sequences for the Trainer: equal steps on all ranks, exact after every resume.
+    """Loaders of sequences for the Trainer: equal steps on all ranks, and exact resumes.
 
     Args:
         train: A path, an opened store, or sequences in memory (arrays, dicts of fields, or a
             pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``; or, with a
             ``Mix``, name -> one of these.
         val: One such location, or name -> location: then there is one loader for each.
-        test: Likewise.
-        predict: Likewise.
+        test: As ``val``.
+        predict: As ``val``.
         batching: How epochs are batched: a policy, or its registered name; None: ``Bucketed(32)``.
-        eval_batching: The same for val, test and predict, never shuffled; None: as ``batching``.
-        batches_per_update: Batches of the plan, over all ranks, that one optimizer update holds;
-            sets the Trainer's accumulation, so that any number of ranks gives the same run.
-        lengths: Of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}`` and
-            so on; or a function item -> timesteps, run once over all items of every Dataset.
+        eval_batching: As ``batching``, for val, test and predict, never shuffled; None:
+            ``batching``.
+        batches_per_update: Batches of the plan, over all ranks, in one optimizer update. It sets
+            the Trainer's accumulation, so that a run does not depend on the number of ranks.
+        lengths: Lengths of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}``
+            and so on; or a function item -> timesteps, run once over all items of every Dataset.
         fields: Names of the fields to read; None: all.
-        as_tuple: Hand out these parts of a batch as a tuple, for models that know nothing of us.
-        as_dict: The same as a dict.
-        transform: Applied to each sequence between reading and collating; it keeps lengths, or says
-            with ``.lengths`` how it changes them. A view made by ``measure_lengths`` brings its
-            own: then measure every location, and pass none.
-        eval_transform: The same for val, test and predict; None: as ``transform``.
-        dtype: In which floats are delivered, such as ``"float32"``; or field -> dtype. Numbers that
-            do not fit are an error. None: as they are.
-        check_values: Whether a NaN or an infinity is an error that names its sequence.
-        collator: How batches are laid out: an object, or its registered name; None: padded. A
-            function of one argument is a torch ``collate_fn``, whose result is handed out.
+        as_tuple: Return these parts of a batch as a tuple, for models that do not take a
+            SequenceBatch.
+        as_dict: Return these parts of a batch as a dict.
+        transform: Applied to each sequence between reading and collating; it keeps lengths, or
+            declares with ``.lengths`` how it changes them. A view made by ``measure_lengths`` has
+            its own: then measure every location, and pass none.
+        eval_transform: As ``transform``, for val, test and predict; None: ``transform``.
+        dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
+            not fit raise an error. None: as stored.
+        check_values: Whether a NaN or an infinity raises an error that names its sequence.
+        collator: A collator, or its registered name; None: padded. A function of one argument is a
+            torch ``collate_fn``, whose result is returned.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
-        tail: What a rank without a batch in the last step gets: ``fill`` (a row of weight 0),
+        tail: What a rank without a batch in the last step receives: ``fill`` (a row of weight 0),
             ``drop`` (the last uneven step is left out), ``repeat`` (in training an earlier batch).
-        on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
-            row has weight 0; ``replace``: its row is the longest other row of the batch, cropped.
-            Steps and rows stay as many; ids go to ``seqdata-errors-rank0.jsonl`` in the log folder.
-        max_errors: How many of those a run may have, over all ranks and resumes, each counted once.
-        on_changed: What happens when the training data is not what it was when a state was saved:
-            ``error``, or ``next_epoch`` to begin the next epoch over it.
-        seed: Of order and transforms; None: that of ``seed_everything``, else 0.
-        num_workers: Processes of each rank and loader that read; 0: none. Batches stay the same.
-        prefetch: Hand-overs that a thread makes ahead; 0: no thread.
+        on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
+            ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
+            batch, cropped. The number of steps and rows does not change; ids go to
+            ``seqdata-errors-rank0.jsonl`` in the log folder.
+        max_errors: Most of these errors in a run, over all ranks and resumes, each counted once.
+        on_changed: What to do if the training data changed since a state was saved: ``error``, or
+            ``next_epoch`` to begin the next epoch with the new data.
+        seed: Seed of order and transforms; None: that of ``seed_everything``, else 0.
+        num_workers: Number of processes that read, for each rank and loader; 0: none. Batches do
+            not depend on it.
+        prefetch: Groups of batches that a thread makes ahead; 0: no thread.
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
-            ``forkserver`` where there is one, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker is given up.
-        pin_memory: Whether batches go through pinned memory; None: where the Trainer uses CUDA.
+            ``forkserver`` if available, else ``spawn``.
+        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        pin_memory: Whether batches are copied into pinned memory; None: if the Trainer uses CUDA.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     @check_arguments
@@ -144,17 +148,17 @@ class SequenceDataModule(LightningDataModule):
         self._coordinator = RankCoordinator()
         self._notifier = ExceptionNotifier(self._coordinator.leave_by_exception)
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
-            # Lightning validates wherever this method is not its own
+            # Lightning validates if this method is overridden
             absent: Any = functools.partial(LightningDataModule.val_dataloader, cast(Any, None))
             self.val_dataloader = absent  # type: ignore[method-assign]
 
     def __str__(self) -> str:
-        """Say what data there is, opening none; Lightning would play an epoch of each loader."""
+        """Return the kinds of data; Lightning's version iterates over each loader."""
         kinds = [kind for kind in get_args(DataKind) if self._options.get_locations(kind)]
         return f"SequenceDataModule({', '.join(kinds)}; {self._options.batching})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process or copy begins with: no run, no threads, the same data."""
+        """Return the state of a copy for another process: the data, but no run and no threads."""
         coordinator = RankCoordinator()
         return {
             **self.__dict__,
@@ -171,10 +175,10 @@ class SequenceDataModule(LightningDataModule):
         return copied
 
     def setup(self, stage: str) -> None:
-        """Open the stage's data, the same on every rank; called again it changes nothing.
+        """Open the stage's data, checked to be equal on all ranks; a second call changes nothing.
 
         Raises:
-            SeqDataError: What failed on any rank, on every rank.
+            SeqDataError: If it failed on any rank; raised on every rank.
         """
         error, facts = None, {}
         try:
@@ -190,7 +194,7 @@ class SequenceDataModule(LightningDataModule):
             agree(world, {**environment.get_versions(), **facts}, error, advisory=noted)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where a fit was saved; outside a fit its statistics are used.
+        """Load the position and statistics of a saved fit; outside a fit only its statistics.
 
         Raises:
             ResumeError: If the state does not fit, with the reason.
@@ -204,9 +208,10 @@ class SequenceDataModule(LightningDataModule):
             self._options = statistics_state.restore_statistics(self._sources, state_dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the plan and what it is made from: equal on all ranks, 1 kB of JSON.
+        """Return the position and what the plan depends on: equal on all ranks, 1 kB of JSON.
 
-        With ``transform``'s statistics, and ``LaneStates`` in mid-epoch: every rank must ask.
+        It has the statistics of transforms and, in the middle of an epoch, the training states of
+        all ``LaneStates``; it is a collective operation.
         """
         train_run = self._train_run
         if train_run is None:
@@ -226,12 +231,8 @@ class SequenceDataModule(LightningDataModule):
         engines = self._get_engines("train")
         train_run = self._train_run
         if train_run is not None:
-            return TrainerLoader(
-                engines[0],
-                train_run.begin_iteration,
-                lockstep=self._lockstep,
-                epoch=train_run.epoch,
-            )
+            start, epoch = train_run.begin_iteration, train_run.epoch
+            return TrainerLoader(engines[0], start, lockstep=self._lockstep, epoch=epoch)
         return TrainerLoader(engines[0], EpochCounter())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
@@ -249,10 +250,10 @@ class SequenceDataModule(LightningDataModule):
     def stop(self, why: str) -> None:
         """Make every rank raise ``Preempted`` before the same next batch of training or evaluation.
 
-        It only takes note, so a signal handler may call it, on any rank.
+        It only sets a flag, so a signal handler may call it, on any rank.
 
         Args:
-            why: Comes into the message; say, the signal's name.
+            why: Part of the message, such as the signal's name.
         """
         self._coordinator.stop(why)
 
@@ -268,25 +269,25 @@ class SequenceDataModule(LightningDataModule):
         kind: DataKind = "train",
         name: str | None = None,
     ) -> SequenceBatch:
-        """Make one batch of a run again, the same bit by bit; needs no Trainer.
+        """Rebuild one batch of a run, bit for bit; needs no Trainer.
 
-        A batch is named by its epoch and number, which it carries, and every error in it: or by a
-        rank's step. Worlds and positions are those of the latest fit, where there was one here.
+        A batch is given by epoch and number, which the batch and every error in it carry, or by a
+        rank's step. Numbers of ranks and positions are those of the latest fit, if there was one.
 
         Args:
-            epoch: Of the plan.
+            epoch: Epoch of the plan.
             batch: Its number in the plan.
-            step: Instead of it: a step.
-            rank: Whose step; with ``batch``: whose lanes, where a batch is dealt by lanes.
-            world: How many ranks there were.
-            from_position: Batches of the epoch's plan that were trained when the run began in it.
+            step: In place of ``batch``: a step.
+            rank: The rank of the step; with ``batch``: the rank of the lanes.
+            world: Number of ranks.
+            from_position: Number of batches of the epoch that were trained before the run began.
             kind: ``train``, ``val``, ``test`` or ``predict``.
-            name: Of the data set, where there are several of that kind.
+            name: Name of the data set, if there are several of that kind.
 
         Raises:
-            ConfigError: If these name no batch.
-            PlanError: If there is no such batch.
-            DataError: What went wrong in the run, if it was that.
+            ConfigError: If the arguments do not identify a batch.
+            PlanError: If the batch does not exist.
+            DataError: If rebuilding fails as the run did.
         """
         request = ReplayRequest(
             epoch=epoch, batch=batch, step=step, rank=rank, world=world, from_position=from_position
@@ -300,18 +301,18 @@ class SequenceDataModule(LightningDataModule):
     def replay_command(
         self, *, epoch: int, batch: int, kind: DataKind = "train", name: str | None = None
     ) -> str:
-        """Return what shows a batch: a command, or a call where no command can.
+        """Return the command that replays a batch, or a call if there is no command.
 
         Args:
-            epoch: Of the plan.
+            epoch: Epoch of the plan.
             batch: Its number in the plan.
             kind: ``train``, ``val``, ``test`` or ``predict``.
-            name: Of the data set, where there are several of that kind.
+            name: Name of the data set, if there are several of that kind.
         """
         return self._run_record.make_command(kind, name, epoch, batch)
 
     def on_exception(self, exception: BaseException) -> None:
-        """End all threads; an exception of a step says which batch it had."""
+        """Stop all threads; add its batch to an exception of a step."""
         add_evaluation_context(self.trainer, exception)
         if self._train_run is not None:
             self._train_run.add_context(
@@ -321,16 +322,15 @@ class SequenceDataModule(LightningDataModule):
         self._shut_down()
 
     def teardown(self, stage: str) -> None:
-        """End all threads, and leave the Trainer as it was found."""
+        """Stop all threads, and restore the Trainer."""
         self._shut_down()
         if stage == "fit" and self.trainer is not None and self._options.batches_per_update:
             self.trainer.accumulate_grad_batches = 1
 
     def _prepare(self, stage: str) -> dict[str, str | int]:
         if stage not in _KINDS_BY_STAGE:
-            raise ConfigError(
-                f"datamodule: `stage` is {stage!r}, must be 'fit', 'validate', 'test' or 'predict'"
-            )
+            stages = "'fit', 'validate', 'test' or 'predict'"
+            raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))
         context = self._make_context()
         adapter.attach(self.trainer, self._notifier, first=True)
         facts: dict[str, str | int] = {}
@@ -367,7 +367,7 @@ class SequenceDataModule(LightningDataModule):
         adapter.attach(trainer, train_run.callback)
 
     def _on_fit_begin(self, geometry: FitGeometry, plan: str, is_repeated: bool) -> None:
-        """Write the run file; every rank comes here."""
+        """Write the run file; called on every rank."""
         trainer = self._train_run.trainer if self._train_run is not None else None
         if trainer is None:
             return
@@ -379,9 +379,9 @@ class SequenceDataModule(LightningDataModule):
             self._options, geometry, fingerprints=fingerprints, plan=plan,
             versions=installed_versions(), trainer=adapter.get_settings(trainer),
         )  # fmt: skip
-        folder = (
-            self._run_record.folder if is_repeated else adapter.get_run_folder(trainer)
-        )  # all ranks ask
+        folder = self._run_record.folder
+        if not is_repeated:
+            folder = adapter.get_run_folder(trainer)  # collective
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = None
         self._run_record.begin_fit(run_file, folder, is_writer=trainer.is_global_zero)
@@ -401,7 +401,7 @@ class SequenceDataModule(LightningDataModule):
             kind, self._make_context()
         )
         if not engines:
-            raise ConfigError(f"datamodule: `{kind}` is None, must be a location; pass it")
+            raise ConfigError(must_be(f"datamodule: `{kind}`", "a location", "None", "Pass it"))
         return engines
 
     def _make_evaluation_loaders(self, kind: DataKind) -> TrainerLoader | list[TrainerLoader]:
@@ -416,7 +416,7 @@ class SequenceDataModule(LightningDataModule):
     def _lockstep(
         self, iteration: LoaderIterator, batches: Iterator[TaggedBatch]
     ) -> Iterator[TaggedBatch]:
-        """Return what a loop of Trainer draws where all ranks have theirs; others ask nobody."""
+        """Return the batches of a Trainer's loop in lockstep of all ranks; others are unchanged."""
         trainer = self.trainer
         if trainer is None or not adapter.is_drawn_from(trainer, iteration):
             return batches

@@ -1,4 +1,4 @@
-"""Which batch an evaluation had when its step failed, and what shows that batch."""
+"""Adds the batch, and the command that replays it, to an exception of an evaluation step."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from seqdata.lightning.trainer_loader import LoaderIterator, TrainerLoader
 
 
 def add_evaluation_context(trainer: Trainer | None, exception: BaseException) -> None:
-    """Say in an exception of a validation, test or prediction step which batch it had."""
+    """Add the batch to an exception of a validation, test or prediction step."""
     loader = None if trainer is None else find_evaluated_loader(trainer)
     if loader is not None and isinstance(exception, Exception):
         exception.add_note(f"in {_describe_batch(loader)}")
 
 
 def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
-    """Return the loader of ours whose batch an evaluation step has; None: none has one."""
+    """Return the loader whose batch an evaluation step has; None if there is none."""
     if not adapter.is_in_evaluation(trainer):
         return None
     iterators = [
@@ -29,7 +29,7 @@ def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
 
 
 def format_replay_hint(loader: TrainerLoader, epoch: int, batch: int) -> str:
-    """Return what shows a batch of a loader, as end of a message; nothing where nothing does."""
+    """Return the end of a message with the command that replays a batch; empty without one."""
     hint = loader.engine.options.replay_hint
     return "" if hint is None else f". {REPLAY_PREFIX}{hint(epoch, batch)}"
 

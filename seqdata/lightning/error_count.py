@@ -1,7 +1,7 @@
-"""How many errors in the training data a run has gone on from, over all ranks, at each place of it.
+"""Counts the skipped errors in the training data over all ranks, by position.
 
-Ranks differ in their errors, and states do not differ between ranks: so ranks add their counts up
-where they agree on batches.
+Ranks differ in their errors, but saved states must be equal: so the counts are summed over ranks in
+the exchange that precedes each batch.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from seqdata.lightning.trainer_loader import BatchRef, TaggedBatch
 from seqdata.loading.engine import EpochEngine
 from seqdata.resume_state import RunPosition
 
-_MAX_POSITIONS = 2  # the batch in hand may be trained or not
+_MAX_POSITIONS = 2  # the current batch may be trained or not
 
 
 @dataclass(slots=True, eq=False)
 class ErrorCount:
-    """Errors that a run went on from, before each of the latest places.
+    """The number of errors that a run skipped, before each of the latest positions.
 
     Attributes:
-        engine: Of the training data.
-        num_processes: Processes that add up; a data-parallel rank may be several.
+        engine: The engine of the training data.
+        num_processes: Number of processes; a data-parallel rank may have several.
     """
 
     engine: EpochEngine
@@ -31,20 +31,20 @@ class ErrorCount:
     _recent_counts: list[tuple[RunPosition, int]] = field(default_factory=list, init=False)
 
     def restart(self, before: int) -> None:
-        """Count on from a state, or from 0."""
+        """Continue the count of a state, or begin at 0."""
         self._before = before
         self._recent_counts.clear()
         self.engine.options.error_log.restart(before)
 
     @property
     def counter(self) -> RankCounter[TaggedBatch] | None:
-        """What ranks add up; None: the first error ends the run."""
+        """The counter that is summed over ranks; None if the first error ends the run."""
         if self.engine.options.on_error == "raise":
             return None
         return RankCounter(self._count_own, self._on_total)
 
     def count_at(self, run_position: RunPosition) -> int:
-        """Return the errors in batches before a place that is close to the latest batch."""
+        """Return the number of errors before a position close to the latest batch."""
         if self.engine.options.world.size == 1:
             return self._before + self._count_own_before(run_position)
         position = run_position.epoch, run_position.position

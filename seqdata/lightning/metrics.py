@@ -1,7 +1,7 @@
-"""A mean that is the same on one process and on many.
+"""A mean whose value does not depend on the number of processes.
 
-A mean of ranks' means is wrong where ranks hold unequal numbers of rows or timesteps; sums and
-counts in float64 are not.
+The mean of the ranks' means is wrong if ranks have unequal numbers of rows or timesteps; sums and
+counts in float64 are correct.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class ExactMean:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset the sum and the count."""
         self._total: Tensor | float = 0.0
         self._count: Tensor | float = 0.0
 
     def update(self, total: Tensor | float, count: Tensor | float) -> None:
-        """Add a batch's sum and the number of things summed; no device is waited for.
+        """Add a batch's sum and the number of summands, without waiting for a device.
 
         Args:
             total: (), any type: ``(score * loss).sum()``.
             count: (), any type: ``score.sum()``.
 
         Raises:
-            ConfigError: If one of them is not one number.
+            ConfigError: If one of them is not a single number.
         """
         self._total = self._total + _check_scalar("total", total)
         self._count = self._count + _check_scalar("count", count)
@@ -51,8 +51,8 @@ class ExactMean:
     def compute(self) -> float:
         """Return the mean over all ranks; 0.0 over nothing, never NaN.
 
-        Where there is a process group it is a collective: call it on every rank, at the epoch's
-        end. Ranks that hold the same rows (tensor parallel) change nothing.
+        With a process group it is a collective operation: call it on every rank, at the epoch's
+        end. Ranks with the same rows (tensor parallel) do not change the mean.
         """
         sums = torch.tensor([float(self._total), float(self._count)], dtype=torch.float64)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -68,7 +68,8 @@ def _check_scalar(name: str, value: Tensor | float) -> Tensor | float:
         return float(value)
     if value.dim():
         raise ConfigError(
-            f"ExactMean: `{name}` has shape {tuple(value.shape)}, must be one number; sum it"
+            f"ExactMean: `{name}` must be a single number, but has shape {tuple(value.shape)}. "
+            "Sum it."
         )
     value = value.detach()
     return (value.cpu() if value.device.type == "mps" else value).double()  # mps has no float64

@@ -1,7 +1,7 @@
 """Short names of policies for LightningCLI: ``--data.batching token-budget``, ``TokenBudget``.
 
-LightningCLI's parser, jsonargparse, takes import paths. It is told here how to make one of a
-registered name, or of the name of a class of the core's.
+LightningCLI's parser, jsonargparse, takes import paths. This module registers the conversion from a
+registered name, or the name of a built-in class.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _CLASS = "class_path"
 
 
 class PolicyName(str):
-    """A registered name of a policy, or the name of its class, as a type that a parser knows."""
+    """A registered name of a policy, or the name of its class, as a type for the parser."""
 
     __slots__ = ()
 
 
 def register_policy_names() -> None:
-    """Tell jsonargparse, where it is installed, what a ``PolicyName`` becomes."""
+    """Register ``PolicyName`` in jsonargparse, if it is installed."""
     if importlib.util.find_spec(_PARSER) is not None:
         typing: Any = importlib.import_module(f"{_PARSER}.typing")
         typing.register_type(PolicyName, str, parse_policy)
 
 
 def parse_policy(value: object) -> Any:
-    """Return what the parser makes a policy from: its import path, and its options if it has some.
+    """Return the parser's value for a policy: its import path, with options if there are some.
 
     Args:
         value: A name, or a mapping of a name under ``class_path`` and options under ``init_args``.
 
     Raises:
-        ValueError: If it is none of a policy; the parser then tries other types.
+        ValueError: If it does not name a policy; the parser then tries other types.
     """
     namespace: Any = importlib.import_module(_PARSER).Namespace
     if isinstance(value, str):
@@ -77,7 +77,8 @@ def find_import_path(name: str) -> str:
     """Return the import path of a policy's class.
 
     Args:
-        name: Registered, like ``token-budget``; or of a class of the core's, like ``TokenBudget``.
+        name: A registered name, such as ``token-budget``, or a built-in class, such as
+            ``TokenBudget``.
 
     Raises:
         ValueError: If there is no such policy, or the name is an import path.

@@ -1,4 +1,4 @@
-"""One training run: its player, its cursor, and what it saves and loads."""
+"""A training run: its engine, its cursor, and its saved state."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from seqdata.errors import (
     SeqDataError,
     SeqDataWarning,
     format_step,
+    must_be,
 )
 from seqdata.lightning import adapter
 from seqdata.lightning.counter_repair import CounterRepair, ResumePoint, make_two_runs_error
@@ -35,16 +36,16 @@ class TrainRun:
     """The training of one DataModule under one Trainer.
 
     Args:
-        trainer: Who counts.
-        engine: Plays the training data.
-        world: Who we are.
-        options: What the DataModule was asked for.
-        on_begin: Called on every rank when a fit begins, with its course and the plan's
-            fingerprint; and again, then alone, if its first batch is of another place.
+        trainer: The Trainer.
+        engine: The engine of the training data.
+        world: This rank and the number of ranks.
+        options: The options of the DataModule.
+        on_begin: Called on every rank when a fit begins, with its geometry and the plan's
+            fingerprint; and again, on this rank only, if the first batch has another position.
 
     Raises:
-        ConfigError: If epochs differ in length and the Trainer would ask for one only, or the
-            module's training step draws its batches itself.
+        ConfigError: If epochs differ in length and the Trainer reads only one, or the module's
+            training step draws its batches itself.
     """
 
     def __init__(
@@ -57,19 +58,19 @@ class TrainRun:
     ) -> None:
         if engine.has_varying_epochs and not adapter.is_reloading_every_epoch(trainer):
             raise ConfigError(
-                f"datamodule: epochs of {engine.policy} differ in their number of steps, which the "
-                "Trainer asks for once, must be asked for in every epoch; pass "
-                "Trainer(reload_dataloaders_every_n_epochs=1)"
+                f"datamodule: epochs of {engine.policy} differ in their number of steps, but the "
+                "Trainer reads it only once. Pass Trainer(reload_dataloaders_every_n_epochs=1)."
             )
         if adapter.has_dataloader_iter(trainer):
             raise ConfigError(
-                "datamodule: `training_step` of the module takes `dataloader_iter`, must take "
-                "`batch`: which batches are trained cannot be told where a step draws its own; "
-                "write training_step(self, batch, batch_idx), batches are read ahead all the same"
+                "datamodule: `training_step` of the module must take `batch`, but takes "
+                "`dataloader_iter`: the trained batches are unknown if a step draws its own. "
+                "Write training_step(self, batch, batch_idx); batches are read ahead "
+                "nevertheless"
             )
         self.trainer = trainer
         self.engine = engine
-        self._transform_label = engine.transform_label  # as it is before it is used
+        self._transform_label = engine.transform_label  # before it is used
         self.errors = ErrorCount(engine, trainer.world_size)
         self.errors.restart(0)
         self.callback = CounterRepair(lambda: self._resume_point, self._on_started)
@@ -79,16 +80,16 @@ class TrainRun:
         self._resume_point: ResumePoint | None = None
         self._has_warned = False
         self._on_begin = on_begin
-        self._geometry: FitGeometry | None = None  # of a fit that has not drawn a batch yet
+        self._geometry: FitGeometry | None = None  # for a fit that has not drawn a batch yet
 
     def begin_iteration(self, iteration: LoaderIterator) -> IterationStart:
-        """Return the start of an iteration that is about to draw its first batch.
+        """Return the start of an iteration, when it draws its first batch.
 
-        Only what the fit loop draws moves the cursor; whoever else looks into a loader does not.
+        Only batches that the fit loop draws move the cursor, not other iterations over the loader.
 
         Raises:
             ConfigError: If the Trainer's epoch is longer than the data's.
-            ResumeError: If the data and the Trainer do not stand at the same step.
+            ResumeError: If the data and the Trainer are at different steps.
         """
         counters = adapter.read_counters(self.trainer)
         if not adapter.is_trained_from(self.trainer, iteration):
@@ -107,23 +108,23 @@ class TrainRun:
             adapter.align_logged_steps(self.trainer)
         elif is_first and counters.total and adapter.is_resuming(self.trainer):
             _warn(
-                "resume: the checkpoint brought no state of this DataModule, the data begins at "
-                "epoch 0; resume with the class that saved it, not renamed"
+                "resume: the checkpoint has no state of this DataModule, so the data begins at "
+                "epoch 0. Resume with the class that saved it, not renamed"
             )
         self._resume_point = None
         if self._geometry is not None and self._geometry != self._make_geometry(run_position):
             self._announce_begin(
                 run_position, is_repeated=True
-            )  # an epoch was abandoned by the fit before
+            )  # the previous fit abandoned an epoch
         self._geometry = None
         return IterationStart(run_position, self._make_update_schedule(counters))
 
     def add_context(self, exception: BaseException, replay_hint: Callable[[int, int], str]) -> None:
-        """Say in an exception of a training step which batch it had.
+        """Add the batch to an exception of a training step.
 
         Args:
-            exception: What went wrong.
-            replay_hint: Says what shows a batch, by epoch and number.
+            exception: The exception.
+            replay_hint: Returns the command that replays a batch, from epoch and number.
         """
         if not isinstance(exception, Exception) or not adapter.is_in_step(self.trainer):
             return
@@ -140,25 +141,25 @@ class TrainRun:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose length the Trainer is told now; any, where all have one."""
+        """The epoch whose length the Trainer reads now; any, if all have the same."""
         return self.get_run_position().epoch if self.engine.has_varying_epochs else 0
 
     def get_run_position(self) -> RunPosition:
-        """Return the place of the batch that is trained next."""
+        """Return the position of the batch that is trained next."""
         return self._cursor.get_run_position(adapter.read_counters(self.trainer))
 
     def make_state(self) -> FitState:
-        """Return the present state; warns once in the middle of an update."""
+        """Return the current state; warn once in the middle of an update."""
         run_position = self.get_run_position()
         self._warn_in_mid_update(run_position)
         return self._make_state_at(run_position)
 
     def load_state(self, state: FitState) -> None:
-        """Go on at a saved place.
+        """Continue at a saved position.
 
         Raises:
-            ResumeError: If the plan there is another one, or the Trainer's limits count otherwise.
-            ConfigError: If this world's rest of the epoch has filler that the output cannot tell.
+            ResumeError: If the plan differs there, or the Trainer's limits count differently.
+            ConfigError: If the rest of the epoch has filler rows that the output does not mark.
         """
         run_position = self._check_state(state)
         changed_transform = self.engine.describe_transform_change(state.transform)
@@ -174,8 +175,9 @@ class TrainRun:
         accumulate = self._count_accumulated()
         if step % accumulate:
             _warn(
-                f"resume: step {step} lies inside an update of {accumulate} steps, whose gradients "
-                "are not in checkpoints: this update differs; save at its end (every_n_train_steps)"
+                f"resume: step {step} is inside an update of {accumulate} steps, whose gradients "
+                "are not in checkpoints: this update differs. Save at its end "
+                "(every_n_train_steps)"
             )
         self._cursor = Cursor(run_position)
         self.errors.restart(state.errors)
@@ -244,7 +246,7 @@ class TrainRun:
         return self.engine.share(run_position.epoch, run_position.position).first_step
 
     def _check_epoch_steps(self, counters: adapter.Counters, run_position: RunPosition) -> None:
-        """Refuse an epoch that goes on after its end: it would begin in the middle of the epoch."""
+        """Raise if the Trainer's epoch is longer than the data's: it would begin a second one."""
         steps = self.engine.count_steps(run_position.epoch)
         if len(adapter.get_active_iterators(self.trainer)) > 1 and counters.steps > steps:
             raise ConfigError(
@@ -261,13 +263,13 @@ class TrainRun:
         if self._resume_point is not None:
             raise make_two_runs_error(counters.ready, step)
         raise ResumeError(
-            f"resume: the Trainer stands at step {counters.ready}, the data at step {step}, must "
-            "be the same: the checkpoint brought no state of this DataModule; resume with the "
-            "class that saved it, not renamed, passed as `datamodule`"
+            f"resume: the Trainer is at step {counters.ready}, but the data is at step {step}: "
+            "the checkpoint has no state of this DataModule. Resume with the class that saved "
+            "it, not renamed, passed as `datamodule`"
         )
 
     def _on_started(self) -> None:
-        """Compare the ranks, and warn of what will not be the same on another world."""
+        """Compare the ranks, and warn of what will differ on another number of ranks."""
         error, facts, steps = None, dict[str, str | int](), 0
         try:
             run_position = self.get_run_position()
@@ -292,25 +294,31 @@ class TrainRun:
         if seconds is not None:
             _warn(
                 f"datamodule: `val_check_interval` is a time of {seconds:g} seconds: validation "
-                "falls on other batches in every run and after every resume, and ranks whose "
+                "runs after other batches in every run and after every resume, and ranks whose "
                 "clocks differ may not validate together. Pass steps or a fraction of the epoch"
             )
         interval, accumulate = adapter.get_validation_steps(self.trainer), self._count_accumulated()
         if interval and interval < steps and interval % accumulate:
             _warn(
-                f"datamodule: validation every {interval} steps, must be a multiple of the "
-                f"{accumulate} steps of an update to fall on the same place in every world; change "
-                "`val_check_interval`"
+                f"datamodule: validation every {interval} steps is not a multiple of the "
+                f"{accumulate} steps of an update, so its position depends on the number of "
+                "ranks. Change `val_check_interval`"
             )
 
     def _check_limits(self, world_size: int) -> None:
         for name in ("limit_train_batches", "val_check_interval"):
-            value: Any = getattr(self.trainer, name, None)  # absent where the clock decides
+            value: Any = getattr(self.trainer, name, None)  # absent if the clock decides
             if isinstance(value, int):
                 raise ResumeError(
-                    f"resume: `{name}` is {value!r} steps, which hold other batches on "
-                    f"{self._world.size} ranks than on the {world_size} that saved the state, must "
-                    "be a fraction; pass a float"
+                    must_be(
+                        f"resume: `{name}`",
+                        "a fraction",
+                        (
+                            f"{value!r} steps, which have other batches on {self._world.size} "
+                            f"ranks than on the {world_size} that saved the state"
+                        ),
+                        "Pass a float",
+                    )
                 )
 
     def _warn_in_mid_update(self, run_position: RunPosition) -> None:
@@ -320,8 +328,8 @@ class TrainRun:
             self._has_warned = True
             _warn(
                 f"datamodule: saved after step {step}, inside an update of {accumulate} steps, "
-                "whose gradients are not in checkpoints: resuming here will differ; save at an "
-                "update's end (every_n_train_steps)"
+                "whose gradients are not in checkpoints: a resume from here will differ. Save "
+                "at an update's end (every_n_train_steps)"
             )
 
 

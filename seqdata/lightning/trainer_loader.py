@@ -1,7 +1,7 @@
-"""The loader that the Trainer sees: an own iterable, so that Lightning leaves it alone.
+"""The loader that the Trainer receives: an iterable that Lightning does not replace.
 
-It owns nothing durable. Its length is a constant, its state a marker, and an iterator that nobody
-draws from has no effect, since Lightning throws several away.
+It has no position. Its length is a constant, its state a marker, and an unused iterator has no
+effect, since Lightning discards several.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import RunPosition
 
 MARKER = {"seqdata": 1}
-"""All that a loader puts into a checkpoint; the place is the DataModule's to know."""
+"""All that a loader puts into a checkpoint; the position is in the DataModule's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationStart:
-    """Where an iteration begins, and how its batches are gathered into updates.
+    """The start of an iteration, and how its batches make updates.
 
     Attributes:
-        run_position: Of its first batch.
+        run_position: Position of its first batch.
         update_schedule: How batches make updates.
-        is_probe: Whether somebody only looks into the loader, beside the loop that draws from it.
+        is_probe: Whether the iteration is not of the Trainer's loop, but only inspects the loader.
     """
 
     run_position: RunPosition
@@ -37,11 +37,11 @@ class IterationStart:
 
 @dataclass(frozen=True, slots=True)
 class BatchRef:
-    """Which batch an iteration has handed out last.
+    """The last batch that an iteration returned.
 
     Attributes:
-        begun_at: Where the iteration began.
-        step: Of the rank's share from there.
+        begun_at: Position at which the iteration began.
+        step: Step of the rank's share from there.
     """
 
     begun_at: RunPosition
@@ -56,16 +56,16 @@ class TrainerLoader:
     """Batches of one data set for the Trainer.
 
     Args:
-        engine: What plays the epochs.
-        get_start: Called with an iteration at its first ``next()``; says where it begins.
-        name: Of its data set, where several were given by name.
-        lockstep: Gives an iteration's batches where the other ranks have theirs; None: asks nobody.
-        epoch: Whose length it has, where epochs differ.
+        engine: Iterates over the epochs.
+        get_start: Called with an iteration at its first ``next()``; returns its start.
+        name: Name of its data set, if there are several.
+        lockstep: Yields a batch once all ranks have theirs; None for no lockstep.
+        epoch: The epoch whose length it has, if epochs differ.
 
     Attributes:
-        last_batch: The batch that a loop was handed last; None: none was.
-        waited_seconds: Seconds that iterations have waited for this rank's batches in all, not for
-            others.
+        last_batch: The last batch that a loop received; None if there was none.
+        waited_seconds: Total seconds that iterations have waited for this rank's batches, not for
+            other ranks.
     """
 
     def __init__(
@@ -92,29 +92,29 @@ class TrainerLoader:
         return LoaderIterator(self)
 
     def iterate(self, iteration: LoaderIterator) -> Iterator[TaggedBatch]:
-        """Return the batches of an iteration, each with which one it is; begins at the first."""
+        """Return the batches of an iteration, each with its ``BatchRef``."""
         batches = _BatchDrawer(self, iteration)
         return batches if self._lockstep is None else self._lockstep(iteration, batches)
 
     def get_start(self, iteration: LoaderIterator) -> IterationStart:
-        """Return where an iteration begins that is about to draw its first batch."""
+        """Return the start of an iteration, when it draws its first batch."""
         return self._get_start(iteration)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the constant marker, which tells the Trainer that resuming is taken care of."""
+        """Return the constant marker, which tells the Trainer that the loader can resume."""
         return dict(MARKER)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Do nothing: the DataModule has loaded the place before."""
+        """Do nothing: the DataModule has loaded the position."""
         del state
 
     def shutdown(self) -> None:
-        """End the player's threads."""
+        """Stop the engine's threads."""
         self.engine.shutdown()
 
 
 class EpochCounter:
-    """Where iterations of a loader begin that no Trainer counts for."""
+    """The starts of iterations for which no Trainer counts: one epoch after the other."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -127,19 +127,20 @@ class EpochCounter:
 
 
 def start_first_epoch(iteration: LoaderIterator) -> IterationStart:
-    """Return the start of epoch 0, which evaluations play."""
+    """Return the start of epoch 0, for evaluations."""
     del iteration
     return IterationStart(RunPosition(), UpdateSchedule())
 
 
 class _BatchDrawer(Iterator[TaggedBatch]):
-    """What an iteration draws; it begins with its first batch.
+    """The iterator of a loader's batches; it begins with its first batch.
 
-    An error takes the place of its batch, and the next ``next()`` goes on with the one behind.
+    An error takes the place of its batch, and ``next()`` then continues with the next batch.
 
     Args:
-        loader: Whose batches; how long they were waited for is added up there.
-        iteration: Whose place is asked for. It holds this object, which must end with it.
+        loader: The loader; waiting times are summed there.
+        iteration: The iteration whose start is requested. It refers to this object, which must end
+            with it.
     """
 
     def __init__(self, loader: TrainerLoader, iteration: LoaderIterator) -> None:
@@ -170,14 +171,14 @@ class _BatchDrawer(Iterator[TaggedBatch]):
 
 
 class LoaderIterator:
-    """One iteration over a loader; it begins when its first batch is drawn.
+    """An iteration over a loader; it begins when its first batch is drawn.
 
     Args:
         loader: Whose.
 
     Attributes:
         loader: Whose.
-        has_batch: Whether it handed out a batch and was not asked for another one.
+        has_batch: Whether it has returned a batch, and the next one was not requested yet.
     """
 
     def __init__(self, loader: TrainerLoader) -> None:

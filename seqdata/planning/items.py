@@ -126,7 +126,7 @@ class WholeSequences:
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return start and stop of each piece, int64 (n,)."""
-        del draw  # nothing is random here
+        del draw  # not random
         if self.max_length is None:
             return np.zeros_like(pieces.lengths), pieces.lengths
         if self.keep == "last":

@@ -1,4 +1,4 @@
-"""Policy ``fixed``: a random order, cut into batches. The baseline; lengths do not matter."""
+"""Policy ``fixed``: a random order, cut into batches: the baseline, which ignores lengths."""
 
 from __future__ import annotations
 

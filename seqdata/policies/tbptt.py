@@ -213,7 +213,7 @@ class TBPTT:
         return WholeSequences(empty=self.empty)
 
     def _select_items(self, index: SequenceIndex) -> tuple[Items, int]:
-        """Return what is planned, and how many timesteps at the stream's end are targets only."""
+        """Return the planned sequences, and how many timesteps at the end are only targets."""
         lookahead = 0
         if self.continuous:
             index, lookahead = index.unshifted(self.axis)

@@ -76,8 +76,9 @@ class TokenBudget:
             check_count("token-budget", "max_rows", self.max_rows)
         if self.max_length is not None and self.max_length > self.max_tokens:
             raise ConfigError(
-                f"policy 'token-budget': `max_length` is {self.max_length}, must not exceed "
-                f"`max_tokens`={self.max_tokens}; lower it or raise the budget"
+                "policy 'token-budget': `max_length` must be at most "
+                f"`max_tokens`={self.max_tokens}, but is {self.max_length}. Lower it, or raise "
+                "the budget."
             )
         if not (self.cost in (None, "max") or callable(self.cost)):
             raise ConfigError(

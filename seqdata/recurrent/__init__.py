@@ -1,1 +1,1 @@
-"""Recurrent state of lanes: kept by the module, between the chunks of long sequences."""
+"""Recurrent states of lanes, kept by the module between the chunks of long sequences."""

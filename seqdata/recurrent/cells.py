@@ -1,4 +1,4 @@
-"""What is run over time: torch's recurrent modules, and any callable of their form."""
+"""Adapters of torch's recurrent modules, and of any callable with their signature."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.recurrent.trees import Tree
 
 Recurrent = Callable[[Any, Any], tuple[Any, Any]]
-"""``rnn(x, state) -> (out, state)``, ``x`` of (p, T, *shape); no state is given as None."""
+"""``rnn(x, state) -> (out, state)``, ``x`` of (p, T, *shape); the initial state may be None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Cell:
     """A recurrent module or callable, called with rows first.
 
     Attributes:
-        rnn: What is called.
-        dim: Where rows lie in its state.
+        rnn: The module or callable.
+        dim: The dimension of rows in its state.
     """
 
     rnn: Recurrent
@@ -39,7 +39,7 @@ class Cell:
 
         Args:
             x: (p, T, *shape).
-            state: Of p rows; None: none yet.
+            state: The state of p rows; None at the beginning.
 
         Returns:
             Outputs (p, T, *shape), and the state at the end of T.
@@ -48,18 +48,18 @@ class Cell:
         out, end = self.rnn(_to_rnn_layout(x, self.rnn) if self.takes_packed else x, state)
         if not isinstance(out, Tensor):
             raise ConfigError(
-                f"lanes: `rnn` gives {type(out).__name__} as output, must give a tensor (rows, "
-                "timesteps, ...) and a state; wrap it in a function that does"
+                "lanes: `rnn` must return a tensor (rows, timesteps, ...) and a state, but "
+                f"returned {type(out).__name__} as output. Wrap it in a function that does"
             )
         return out.transpose(0, 1) if is_time_first else out, end
 
     def run_packed(self, x: Tensor, sizes: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
-        """Run rows of falling length.
+        """Run rows of decreasing length.
 
         Args:
             x: (N, *shape), timestep by timestep.
             sizes: int64 (T,), rows that reach each timestep, on the CPU.
-            state: Of the rows; None: none yet.
+            state: The state of the rows; None at the beginning.
 
         Returns:
             Outputs (N, *shape), and the state at the end of each row.
@@ -69,44 +69,49 @@ class Cell:
 
 
 def make_cell(rnn: Recurrent, dim: int) -> Cell:
-    """Return what can be run in lanes.
+    """Return the cell of a module or callable.
 
     Raises:
-        ConfigError: If it reads from both ends, or keeps its rows elsewhere.
+        ConfigError: If it is bidirectional, or its rows are in another dimension.
     """
     if isinstance(rnn, nn.RNNBase):
         name = type(rnn).__name__
         if rnn.bidirectional:
             raise ConfigError(
-                f"lanes: {name} is bidirectional, must read forward only: a lane's later chunks "
-                "are not there yet; pass bidirectional=False"
+                f"lanes: {name} must not be bidirectional: a lane's later chunks are not "
+                "available yet. Pass bidirectional=False."
             )
         if dim != 1:
             raise ConfigError(
-                f"lanes: `dim` is {dim}, must be 1 for torch's {name}, whose state is (layers, "
-                "rows, size); leave it out"
+                must_be(
+                    "lanes: `dim`",
+                    f"1 for torch's {name}, whose state is (layers, rows, size)",
+                    f"{dim}",
+                    "Leave it out",
+                )
             )
     return Cell(rnn, dim)
 
 
 def to_features(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
-    """Return a field as a recurrent module of torch takes it: (r, T, size), in its weights' dtype.
+    """Return a field as input of a recurrent module of torch: (r, T, size), in its weights' dtype.
 
     Args:
-        rnn: What takes it; what is none of torch's takes everything.
+        rnn: The module; a callable that is not torch's takes any input.
         x: (r, T) or (r, T, size).
-        name: Of the field.
+        name: Name of the field.
 
     Raises:
-        ConfigError: If it has no feature dimension and the module wants more than one.
+        ConfigError: If it has no feature dimension and the module needs more than one feature.
     """
     if not isinstance(rnn, nn.RNNBase):
         return x
     if x.ndim == 2:
         if rnn.input_size != 1:
             raise ConfigError(
-                f"lanes: field {name!r} is {x.dtype} {tuple(x.shape)}, must have {rnn.input_size} "
-                f"features per timestep for {type(rnn).__name__}; embed it, and pass the tensor"
+                f"lanes: field {name!r} must have {rnn.input_size} features per timestep for "
+                f"{type(rnn).__name__}, but is {x.dtype} {tuple(x.shape)}. Embed it, and pass "
+                "the tensor."
             )
         x = x.unsqueeze(-1)
     weight = next(rnn.parameters())
@@ -114,10 +119,10 @@ def to_features(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
 
 
 def _to_rnn_layout(x: Tensor, rnn: Any) -> Tensor:
-    """Return inputs in torch's layout, and always in strides that its kernels take one way.
+    """Return inputs in torch's layout, always with the same strides.
 
-    Torch adds the bias within the product where inputs are contiguous in time, and after it where
-    not: a single timestep of rows would be rounded otherwise than the same one among others.
+    Torch adds the bias within the product if inputs are contiguous in time, and after it if not: a
+    single timestep would be rounded differently than the same timestep among others.
     """
     if not rnn.batch_first:
         return x.transpose(0, 1).contiguous()

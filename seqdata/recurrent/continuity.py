@@ -1,7 +1,7 @@
-"""What each lane saw last, and whether a batch goes on from there.
+"""The progress of each lane, and the check that a batch continues from it.
 
-A state that skips a chunk, sees one twice, or is another sequence's, trains on in silence; here it
-is an error.
+Without the check a skipped or repeated chunk, or the state of another sequence, would pass
+silently.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneProgress:
-    """What a table's lanes saw last.
+    """The progress of a table's lanes.
 
     Attributes:
-        epoch: Of the batch that was put back last.
-        number: Of that batch.
+        epoch: Epoch of the last batch that was put back.
+        number: Number of that batch.
         lanes: The lanes, by row.
-        ids: int64 (r,), the sequence that each lane goes on in; -1: it has read nothing.
-        offsets: int64 (r,), the timestep that it goes on at.
+        ids: int64 (r,), the sequence in which each lane continues; -1 if it has read nothing.
+        offsets: int64 (r,), the timestep at which it continues.
     """
 
     epoch: int
@@ -37,7 +37,7 @@ class LaneProgress:
     offsets: Tensor
 
     def lookup(self, lanes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return ids and offsets of the lanes named, -1 of unknown ones."""
+        """Return ids and offsets of lanes, -1 for unknown ones."""
         if lanes == self.lanes:
             return self.ids, self.offsets
         row_by_lane = {lane: row for row, lane in enumerate(self.lanes)}
@@ -53,23 +53,23 @@ class LaneProgress:
 def check_continues(
     progress: LaneProgress | None, batch: SequenceBatch, lanes: tuple[int, ...], table: str
 ) -> None:
-    """Refuse a batch that does not go on where the lanes stopped.
+    """Raise if a batch does not continue where the lanes stopped.
 
     Args:
-        progress: What the table saw last; None: nothing.
-        batch: What comes.
-        lanes: Of its rows.
+        progress: Progress of the table; None if there is none.
+        batch: The next batch.
+        lanes: The lanes of its rows.
         table: Name of the table.
 
     Raises:
-        ResumeError: If nothing is known, and it is not batch 0.
-        PlanError: If a batch was missed, comes again, or its rows belong elsewhere.
+        ResumeError: If there is no progress, and it is not batch 0.
+        PlanError: If a batch was missed or is repeated, or its rows do not continue the lanes.
     """
     if progress is None:
         raise ResumeError.at(
-            f"lanes: table {table!r} knows no state, and batch {batch.number} of epoch "
-            f"{batch.epoch} goes on with one, must begin with batch 0; load the states that were "
-            "saved with the loader's, or begin the epoch anew",
+            f"lanes: table {table!r} has no state, but batch {batch.number} of epoch "
+            f"{batch.epoch} continues from one. Load the states that were saved with the "
+            "loader's state, or restart the epoch at batch 0.",
             epoch=batch.epoch, batch=batch.number,
         )  # fmt: skip
     follows = (progress.epoch, progress.number + 1) == (batch.epoch, batch.number)
@@ -83,12 +83,12 @@ def check_continues(
 def advance(
     batch: SequenceBatch, lanes: tuple[int, ...], before: LaneProgress | None
 ) -> LaneProgress:
-    """Return what the lanes have seen once a batch is put back.
+    """Return the progress of the lanes after a batch is put back.
 
     Args:
-        batch: That batch.
-        lanes: Of its rows.
-        before: What they had seen; None: nothing.
+        batch: The batch.
+        lanes: The lanes of its rows.
+        before: Progress before the batch; None if there was none.
     """
     ids, offsets = state_positions(batch)
     idle = batch.lengths == 0
@@ -101,9 +101,9 @@ def advance(
 
 
 def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-    """Return where each row's state is taken: sequence and timestep, int64 (r,) each.
+    """Return the position of each row's state: sequence and timestep, int64 (r,) each.
 
-    That is its end, or so many timesteps before it as the next window reads again.
+    This is its end, or ``overlap`` timesteps before it, which the next window reads again.
     """
     steps_before = (batch.lengths - batch.overlap).clamp(min=0)  # timesteps of the row up to there
     spans = batch.segments
@@ -118,7 +118,7 @@ def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
 
 
 def starts_within(batch: SequenceBatch) -> Tensor:
-    """Say which rows end in a sequence that begins in them, bool (r,)."""
+    """Return which rows end in a sequence that begins in them, bool (r,)."""
     spans = batch.segments
     if spans is None or not len(spans):
         return (batch.start == 0) & (batch.lengths > 0)
@@ -150,15 +150,15 @@ def _make_error(
     elif batch.epoch != progress.epoch:
         problem = f"comes after batch {progress.number} of epoch {progress.epoch}"
     elif batch.number < number:
-        problem = f"comes again, or late, after batch {progress.number}"
+        problem = f"is repeated, or late, after batch {progress.number}"
     else:
         problem = (
             f"comes after batch {progress.number}: {batch.number - number} between were missed"
         )
     return PlanError.at(
-        f"lanes: table {table!r}: batch {batch.number} of epoch {batch.epoch} {problem}; its lane "
-        f"{lane} begins in sequence {sequence} at timestep {start}, and has seen {expected}. It "
-        "must go on where its lane stopped; call `take` and `put` once for each batch of a loader, "
-        "in its order, and give each loader its own table",
+        f"lanes: table {table!r}: batch {batch.number} of epoch {batch.epoch} {problem}; its "
+        f"lane {lane} begins in sequence {sequence} at timestep {start}, and has seen "
+        f"{expected}. It must continue where its lane stopped. Call `take` and `put` once for "
+        "each batch of a loader, in order, and use a table for each loader",
         epoch=batch.epoch, batch=batch.number, lane=lane, sequence=sequence,
     )  # fmt: skip

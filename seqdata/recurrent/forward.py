@@ -1,8 +1,8 @@
-"""Runs the rows of a batch of lanes, each up to its own end, and no row that is idle.
+"""Runs a recurrent module over the rows of a batch of lanes, each up to its end, without idle rows.
 
-Where all rows are full this is one call, and bitwise what the module gives for the whole sequence.
-Else rows are cut into pieces (a row's timesteps, or each sequence in it) that are packed, or run
-length by length where the callable takes no packed ones.
+If all rows are full this is one call, whose result is bitwise that of the module for the whole
+sequence. Otherwise rows are cut into pieces (a row's timesteps, or each sequence in it) that are
+packed, or run length by length if the callable takes no packed sequences.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from seqdata.recurrent.trees import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowPieces:
-    """Parts of rows that are run each by itself, in the order of rows and timesteps.
+    """Parts of rows that are run separately, in the order of rows and timesteps.
 
     Attributes:
         rows: int64 (p,), the row of each.
         starts: int64 (p,), its first timestep in the row.
         lengths: int64 (p,), at least 1.
-        continues: bool (p,), whether it goes on with its row's state; else it begins anew.
+        continues: bool (p,), whether it continues from its row's state; otherwise it starts from
+            the initial state.
     """
 
     rows: Tensor
@@ -47,7 +48,7 @@ class _RowPieces:
         return len(self.rows)
 
     def select(self, keep: Tensor) -> _RowPieces:
-        """Return those that ``keep`` names, a mask or numbers."""
+        """Return the selected pieces; ``keep`` is a mask or numbers."""
         return _RowPieces(
             self.rows[keep], self.starts[keep], self.lengths[keep], self.continues[keep]
         )
@@ -65,15 +66,15 @@ def run(
     """Run the rows of a batch.
 
     Args:
-        cell: What is run.
-        batch: Whose rows.
+        cell: The cell.
+        batch: The batch.
         x: (r, T, *shape).
-        state: Of each row at its first timestep; None: zeros.
-        fresh: A state with which sequences begin, of r rows; None: zeros.
+        state: State of each row at its first timestep; None: zeros.
+        fresh: Initial state of sequences, of r rows; None: zeros.
 
     Returns:
         Outputs (r, T, *shape), 0 in padding and idle rows; and the state of each row
-        ``batch.overlap`` timesteps before its end, of idle rows the one that was given.
+        ``batch.overlap`` timesteps before its end, of idle rows the unchanged one.
 
     Raises:
         ConfigError: If ``x`` has other rows or timesteps than the batch.
@@ -83,8 +84,8 @@ def run(
     width = batch.padded_length or max(1, int(lengths.max()))
     if x.ndim < 2 or x.shape[:2] != (len(batch), width):
         raise ConfigError(
-            f"lanes: `x` is {tuple(x.shape)}, must have the {len(batch)} rows and {width} "
-            "timesteps of the batch first; keep its time as it is"
+            f"lanes: the first dimensions of `x` must be the {len(batch)} rows and {width} "
+            f"timesteps of the batch, but its shape is {tuple(x.shape)}. Keep its time dimension."
         )
     if not bool(active.any()):
         return _run_idle(cell, x, state)
@@ -113,7 +114,7 @@ def _split_rows(batch: SequenceBatch, active: Tensor) -> _RowPieces:
 def _run_pieces(
     cell: Cell, x: Tensor, pieces: _RowPieces, state: Tree | None, fresh: Tree | None
 ) -> tuple[Tensor, Tree]:
-    """Run pieces; give outputs (r, T, *shape) and states of all rows at the end of their last."""
+    """Run pieces; return outputs (r, T, *shape) and the final states of all rows."""
     rows, width = x.shape[:2]
     if len(pieces) == rows and _are_full_rows(pieces, width):
         return cell.run_dense(x, state)
@@ -135,7 +136,7 @@ def _run_overlapping(
     states: tuple[Tree | None, Tree | None],
     overlap: int,
 ) -> tuple[Tensor, Tree]:
-    """Run each row up to where its state is taken, then on from there: one graph over both."""
+    """Run each row up to the position of its state, then continue: one graph over both."""
     state, fresh = states
     rows, width = x.shape[:2]
     if len(pieces) == rows and _are_full_rows(pieces, width) and width > overlap:
@@ -156,14 +157,14 @@ def _run_overlapping(
 
 
 def _are_full_rows(pieces: _RowPieces, width: int) -> bool:
-    """Return whether each of as many pieces as rows is a whole row that goes on."""
+    """Return whether every piece is a whole row that continues, and there is one for each row."""
     return bool((pieces.lengths == width).all()) and bool(pieces.continues.all())
 
 
 def _run_ragged(
     cell: Cell, x: Tensor, pieces: _RowPieces, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
-    """Run pieces; give their outputs, flat, the place of each, and the ends in pieces' order."""
+    """Run pieces; return their flat outputs, the position of each, and final states."""
     width = x.shape[1]
     flat = x.reshape(x.shape[0] * width, *x.shape[2:])
     origin = pieces.rows * width + pieces.starts
@@ -195,7 +196,7 @@ def _run_equal(
 def _run_by_length(
     cell: Cell, flat: Tensor, pieces: _RowPieces, origin: Tensor, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
-    """Run those of each length together: one call per length."""
+    """Run the pieces of each length together: one call per length."""
     values, positions, ends, order = [], [], [], []
     for length in sorted(set(pieces.lengths.tolist())):
         selected = (pieces.lengths == length).nonzero().flatten()
@@ -213,7 +214,7 @@ def _run_by_length(
 def _initial_states(
     pieces: _RowPieces, state: Tree | None, fresh: Tree | None, dim: int
 ) -> Tree | None:
-    """Return the state that each piece begins with."""
+    """Return the initial state of each piece."""
     if state is None and fresh is None:
         return None
     if state is None:
@@ -229,7 +230,7 @@ def _initial_states(
 
 
 def _final_states(ends: Tree, active: Tensor, rows: int, state: Tree | None, dim: int) -> Tree:
-    """Return the states of all rows: of those that ran their ends, else what was given."""
+    """Return the states of all rows: final states of rows that ran, else the given ones."""
     if len(active) == rows:
         return ends
     initial = zeros_like(ends, rows, dim) if state is None else state
@@ -241,7 +242,7 @@ def _final_states(ends: Tree, active: Tensor, rows: int, state: Tree | None, dim
 
 
 def _run_idle(cell: Cell, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
-    """Run one timestep that counts nothing: other ranks wait for this one's gradients."""
+    """Run one dummy timestep, so that DDP still receives gradients from this rank."""
     rows, width = x.shape[:2]
     first_step = x[:1, :1]
     if first_step.is_floating_point():

@@ -1,7 +1,7 @@
 """LaneStates: the recurrent state of each lane, carried from chunk to chunk by the module.
 
-It is a plain attribute of a module and no buffer, since DistributedDataParallel overwrites buffers
-with rank 0's.
+It is a plain attribute of a module, not a buffer, since DistributedDataParallel overwrites buffers
+with those of rank 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, ResumeError
+from seqdata.errors import ConfigError, ResumeError, must_be
 from seqdata.recurrent.cells import Recurrent, make_cell, to_features
 from seqdata.recurrent.continuity import advance, check_continues, starts_within
 from seqdata.recurrent.forward import run
@@ -26,20 +26,20 @@ STATE_VERSION = 2
 
 
 class LaneStates:
-    """The recurrent states of lanes: taken before a chunk, put back after it.
+    """The recurrent states of lanes: ``take`` before a chunk, ``put`` after it.
 
     Each loader has a table of its own (``batch.loader``), so that training, validation and the
-    sanity check never touch each other. In checkpoints of a Trainer with a ``SequenceDataModule``
-    the training table is saved by itself, of all ranks, and goes on on any number of them.
+    sanity check do not interfere. In checkpoints of a Trainer with a ``SequenceDataModule`` the
+    training table of all ranks is saved automatically, and can be resumed on any number of ranks.
 
     Args:
-        initial: The state that a sequence begins with, of one row, so without dimension ``dim``: a
-            tensor, or tuples, lists and dicts of them, such as parameters, or a function that gives
-            one; gradients flow into it. None: zeros.
-        dim: Where rows lie in a state: 1 for torch's LSTM and GRU.
+        initial: The initial state of a sequence, of one row, so without dimension ``dim``: a
+            tensor, or tuples, lists and dicts of tensors, such as parameters, or a function that
+            returns one; gradients flow into it. None: zeros.
+        dim: The dimension of rows in a state: 1 for torch's LSTM and GRU.
 
     Raises:
-        ConfigError: If ``dim`` is no dimension.
+        ConfigError: If ``dim`` is not a dimension.
 
     Examples:
         state = self.lanes.take(batch)
@@ -49,12 +49,12 @@ class LaneStates:
 
     def __init__(self, *, initial: Tree | Callable[[], Tree] | None = None, dim: int = 1) -> None:
         if type(dim) is not int or dim < 0:
-            raise ConfigError(f"lanes: `dim` is {dim!r}, must be a dimension from 0")
+            raise ConfigError(must_be("lanes: `dim`", "a dimension from 0", repr(dim)))
         self._initial = initial
         self._dim = dim
         self._tables: dict[str, LaneTable] = {}
-        self._previous: dict[str, LaneTable | None] = {}  # as they were before their latest batch
-        self._lost_batches: dict[str, tuple[int, int]] = {}  # batches whose states are lost
+        self._previous: dict[str, LaneTable | None] = {}  # states before the latest batch
+        self._lost_batches: dict[str, tuple[int, int]] = {}  # batches whose states were lost
 
     @property
     def has_initial(self) -> bool:
@@ -62,19 +62,19 @@ class LaneStates:
         return self._initial is not None
 
     def take(self, batch: SequenceBatch, table: str | None = None) -> Tree | None:
-        """Return the state of each row: where its lane stopped, or anew where a sequence begins.
+        """Return the state of each row: that of its lane, or the initial one if a sequence begins.
 
         Args:
-            batch: Of lanes.
-            table: Whose states; None: those of the batch's loader.
+            batch: A batch of lanes.
+            table: Name of the table; None: that of the batch's loader.
 
         Returns:
-            Detached, of r rows in dimension ``dim``; None where all begin with zeros and nothing is
-            known yet, which torch's modules take as zeros.
+            Detached, of r rows in dimension ``dim``; None if all begin with zeros and no state is
+                known yet, which torch's modules take as zeros.
 
         Raises:
-            PlanError: If the batch does not follow the one that was put back last.
-            ResumeError: If nothing was put back, and this is not batch 0.
+            PlanError: If the batch does not follow the last one that was put back.
+            ResumeError: If nothing was put back, and it is not batch 0.
             ConfigError: If the batch has no lanes.
         """
         name, lanes = batch.loader if table is None else table, _lanes_of(batch)
@@ -90,21 +90,21 @@ class LaneStates:
     ) -> tuple[Tensor, Tree]:
         """Run the rows of a batch, each up to its own end; idle and filler rows are left out.
 
-        Where all rows are full, this is one call of ``rnn``. Else a module of torch gets rows
-        packed, and any other callable is called once for each length.
+        If all rows are full, this is one call of ``rnn``. Otherwise a module of torch receives
+        packed rows, and any other callable is called once for each length.
 
         Args:
             rnn: An LSTM, GRU or RNN of torch, or ``rnn(x, state) -> (out, state)`` over rows first.
-            batch: Of lanes.
+            batch: A batch of lanes.
             x: The field, or a tensor (r, T, *shape).
-            state: What ``take`` gave.
+            state: The result of ``take``.
 
         Returns:
-            Outputs (r, T, *shape), 0 in padding; and the state of each row at its end, or where the
-            next window begins.
+            Outputs (r, T, *shape), 0 in padding; and the state of each row at its end, or at the
+                start of the next window.
 
         Raises:
-            ConfigError: If ``rnn`` reads from both ends, or inputs do not fit the batch.
+            ConfigError: If ``rnn`` is bidirectional, or inputs do not fit the batch.
         """
         cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
@@ -114,15 +114,15 @@ class LaneStates:
         return run(cell, batch, x, start if state is None else state, start)
 
     def put(self, batch: SequenceBatch, state: Tree, table: str | None = None) -> None:
-        """Keep the state of each row for its lane's next chunk; idle and filler rows keep theirs.
+        """Store the state of each row for its lane's next chunk; idle and filler rows keep theirs.
 
         Args:
-            batch: What ``take`` was called with.
-            state: After the batch, of r rows; it is detached.
-            table: As with ``take``.
+            batch: The batch of ``take``.
+            state: State after the batch, of r rows; it is detached.
+            table: As in ``take``.
 
         Raises:
-            PlanError: If the batch does not follow the one that was put back last.
+            PlanError: If the batch does not follow the last one that was put back.
             ConfigError: If the state has other rows than the batch.
         """
         name, lanes = batch.loader if table is None else table, _lanes_of(batch)
@@ -139,19 +139,20 @@ class LaneStates:
     def state_dict(self) -> dict[str, Any]:
         """Return states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
 
-        Together with the loader's state it makes a plain loop go on exactly. With several ranks
-        each has its own lanes: save what ``gathered`` gives.
+        Together with the loader's state it lets a plain loop resume exactly. With several ranks
+        each has its own lanes: save the result of ``gathered``.
         """
         return {"version": STATE_VERSION, "tables": self._tables_as_dicts()}
 
     def gathered(self, group: Any = None) -> dict[str, Any]:
-        """Return what ``state_dict`` gives, with the lanes of all ranks; every rank must call it.
+        """Return the ``state_dict`` with the lanes of all ranks; a collective operation.
 
         Args:
-            group: The process group; None: the default one. Where there is none, this is all.
+            group: The process group; None: the default one. Without a process group it is the
+                ``state_dict``.
 
         Raises:
-            ResumeError: If ranks stand at different batches.
+            ResumeError: If ranks are at different batches.
         """
         own_tables = self._tables_as_dicts()
         if not torch.distributed.is_available() or not torch.distributed.is_initialized():
@@ -166,7 +167,7 @@ class LaneStates:
         return {"version": STATE_VERSION, "tables": tables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved states: each rank with those of its lanes, on any number of ranks.
+        """Load saved states: each rank takes those of its lanes, on any number of ranks.
 
         Raises:
             ResumeError: If they are of another version, or damaged.
@@ -174,14 +175,22 @@ class LaneStates:
         version = state.get("version") if isinstance(state, Mapping) else repr(state)
         if type(version) is not int or version != STATE_VERSION:
             raise ResumeError(
-                f"lanes: the saved states have version {version!r:.60}, must be {STATE_VERSION}; "
-                "go on with the version of seqdata that saved them"
+                must_be(
+                    "lanes: the version of the saved states",
+                    f"{STATE_VERSION}",
+                    f"{version!r:.60}",
+                    "Resume with the version of seqdata that saved them",
+                )
             )
         saved = state.get("tables")
         if not isinstance(saved, Mapping):
             raise ResumeError(
-                f"lanes: `tables` of the saved states is {saved!r:.60}, must be tables by name; it "
-                "is damaged"
+                must_be(
+                    "lanes: `tables` of the saved states",
+                    "tables by name",
+                    f"{saved!r:.60}",
+                    "It is damaged",
+                )
             )
         tables = {
             name: LaneTable.from_dict(saved_table, self._dim, name)
@@ -207,14 +216,14 @@ class LaneStates:
             self._tables[table] = replace(current, state=state)
 
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
-        """Return a table of this rank as it was before a batch; empty: none is in use; None: lost.
+        """Return a table of this rank before a batch; empty if not in use, None if lost.
 
-        The latest batch can be taken back: where its step failed, it is trained again.
+        The latest batch can be undone: if its step failed, it is trained again.
 
         Args:
-            table: Its name.
-            epoch: Of the batch.
-            number: Of the batch, from 1.
+            table: Name of the table.
+            epoch: Epoch of the batch.
+            number: Number of the batch, from 1.
         """
         for lane_table in (self._tables.get(table), self._previous.get(table)):
             if lane_table is not None and (
@@ -225,38 +234,41 @@ class LaneStates:
         return None if table in self._tables else {}
 
     def joined(self, saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what ranks have ``saved`` of a table as one.
+        """Return the ``saved`` tables of all ranks as one table.
 
         Raises:
-            ResumeError: If ranks stand at different batches.
+            ResumeError: If ranks are at different batches.
         """
         return merge_tables([saved_table for saved_table in saved if saved_table], self._dim)
 
     def restore(self, table: str, saved: Mapping[str, Any], epoch: int, number: int) -> None:
-        """Go on with a table that was saved before a batch.
+        """Load a table that was saved before a batch.
 
         Args:
-            table: Its name.
-            saved: What ``saved`` gave, of all ranks (``merge_tables``).
-            epoch: Of the batch.
-            number: Of the batch, from 1.
+            table: Name of the table.
+            saved: The merged ``saved`` tables of all ranks (``merge_tables``).
+            epoch: Epoch of the batch.
+            number: Number of the batch, from 1.
 
         Raises:
-            ResumeError: If it is damaged, or of another batch.
+            ResumeError: If it is damaged, or belongs to another batch.
         """
         restored = LaneTable.from_dict(saved, self._dim, table)
         progress = restored.progress
         if (progress.epoch, progress.number) != (epoch, number - 1):
             raise ResumeError(
-                f"lanes: the saved table {table!r} is of batch {progress.number} of epoch "
-                f"{progress.epoch}, must be of batch {number - 1} of epoch {epoch}; resume from a "
-                "checkpoint as a Trainer saved it"
+                must_be(
+                    f"lanes: the saved table {table!r}",
+                    f"that of batch {number - 1} of epoch {epoch}",
+                    f"of batch {progress.number} of epoch {progress.epoch}",
+                    "Resume from a checkpoint as a Trainer saved it",
+                )
             )
         self._tables[table] = restored
         self._previous.pop(table, None)
 
     def forgive(self, table: str, epoch: int, number: int) -> None:
-        """Let a batch come whose states are lost: its sequences go on as if they began."""
+        """Accept a batch whose states were lost: its sequences restart from the initial state."""
         self._tables.pop(table, None)
         self._lost_batches[table] = epoch, number
 
@@ -266,7 +278,7 @@ class LaneStates:
     def _find_table(
         self, name: str, batch: SequenceBatch, lanes: tuple[int, ...]
     ) -> LaneTable | None:
-        """Return what a batch goes on with; None: nothing."""
+        """Return the table from which a batch continues; None if there is none."""
         current = self._tables.get(name)
         if batch.number == 0 or (current is None and self._is_forgiven(name, batch)):
             return None
@@ -277,7 +289,7 @@ class LaneStates:
         return self._lost_batches.get(name) == (batch.epoch, batch.number)
 
     def _initial_rows(self, batch: SequenceBatch) -> Tree | None:
-        """Return the learned start, once per row; gradients flow into it."""
+        """Return the learned initial state, repeated for each row; gradients flow into it."""
         if self._initial is None:
             return None
         initial = self._initial() if callable(self._initial) else self._initial
@@ -293,7 +305,7 @@ class LaneStates:
     def _row_states(
         self, batch: SequenceBatch, state: Tree, batch_numbers: tuple[int, ...], start: Tree | None
     ) -> Tree:
-        """Return the states of rows; a row begins where its sequence does, or without a state."""
+        """Return the states of rows: the initial one if a sequence begins or there is no state."""
         resets = batch.on_cpu("reset")
         mask = resets if batch.reset is None else batch.reset
         if min(batch_numbers) == NO_BATCH:
@@ -301,7 +313,7 @@ class LaneStates:
             if bool(lost.any()):
                 resets = resets | lost
                 mask = to_device(resets, batch.weight.device)
-        if start is not None:  # also where no row begins: its gradient is 0 on every rank alike
+        if start is not None:  # used even if no row begins, so that its gradient is 0 on every rank
             return where_rows(mask, start, state, self._dim)
         if not bool(resets.any()):
             return state
@@ -310,7 +322,7 @@ class LaneStates:
     def _merge_states(
         self, batch: SequenceBatch, current: LaneTable | None, state: Tree, active: Tensor
     ) -> tuple[Tree, tuple[int, ...]]:
-        """Return the states of active rows, of others what they had; and the batch of each."""
+        """Return the new states of active rows and the old ones of others, with their batches."""
         start = self._initial_rows(batch)
         kept_states = map_leaves(torch.zeros_like, state) if start is None else start
         batch_numbers: tuple[int, ...] = (NO_BATCH,) * len(batch)
@@ -320,7 +332,7 @@ class LaneStates:
             row_states = self._row_states(batch, table_states, batch_numbers, start)
             lost = (
                 starts_within(batch) & ~active
-            )  # masked, and its lane goes on in another sequence
+            )  # masked, and its lane continues in another sequence
             restarts = bool(lost.any()) and not batch.carry
             kept_states = (
                 where_rows(to_device(lost, device), kept_states, row_states, self._dim)

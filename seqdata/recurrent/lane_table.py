@@ -1,7 +1,7 @@
 """The states of the lanes of one loader, between two batches.
 
-Rows are found by lane number, so that a table that was saved on four ranks goes on on two: each
-takes the lanes it has.
+Rows are found by lane number, so that a table that was saved on four ranks can be resumed on two:
+each takes its lanes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seqdata.recurrent.continuity import LaneProgress
 from seqdata.recurrent.trees import Tree, iter_leaves, map_leaves, select_rows
 
 NO_BATCH = -1
-"""In place of a batch's number, of a lane that holds no state yet."""
+"""In place of a batch's number, for a lane without a state."""
 
 _LANE_KEYS = ("lanes", "ids", "offsets", "put")
 _KEYS = ("epoch", "number", *_LANE_KEYS, "state")
@@ -28,14 +28,13 @@ _DIGEST_KEY = "digest"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneTable:
-    """What is known of lanes after a batch.
+    """The states of lanes after a batch.
 
     Attributes:
-        progress: Where each lane goes on; its lanes are the rows of ``state``.
-        batch_numbers: Number of the batch whose state each row holds, by row; ``NO_BATCH``: of
-            none.
-        state: Detached, rows along ``dim``.
-        dim: Where rows lie.
+        progress: The progress of each lane; its lanes are the rows of ``state``.
+        batch_numbers: Number of the batch of each row's state; ``NO_BATCH`` without a state.
+        state: Detached state, rows along ``dim``.
+        dim: The dimension of rows.
     """
 
     progress: LaneProgress
@@ -46,7 +45,7 @@ class LaneTable:
     def select_rows(
         self, lanes: tuple[int, ...], device: torch.device
     ) -> tuple[Tree, tuple[int, ...]]:
-        """Return the states of lanes on a device, and the number of each one's batch."""
+        """Return the states of lanes on a device, and the number of the batch of each."""
         state, batch_numbers = self.state, self.batch_numbers
         if lanes != self.progress.lanes:
             row_by_lane = {lane: row for row, lane in enumerate(self.progress.lanes)}
@@ -63,7 +62,7 @@ class LaneTable:
     def as_dict(self) -> dict[str, Any]:
         """Return the lanes as ints and tensors on the CPU, with a digest of them.
 
-        Lanes without a state are saved, too: where they go on is known.
+        Lanes without a state are saved as well, for their progress.
         """
         progress = self.progress
         return _with_digest(
@@ -80,15 +79,15 @@ class LaneTable:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any], dim: int, name: str) -> Self:
-        """Read a table back.
+        """Return a saved table.
 
         Raises:
             ResumeError: If it is damaged.
         """
         if not isinstance(saved, Mapping) or not {*_KEYS, _DIGEST_KEY} <= saved.keys():
             raise ResumeError(
-                f"lanes: the saved table {name!r} is {saved!r:.60}, must have "
-                f"{', '.join(_KEYS)}; it is damaged"
+                f"lanes: the saved table {name!r} must have {', '.join(_KEYS)}, but is "
+                f"{saved!r:.60}. It is damaged."
             )
         if _compute_digest(saved) != saved[_DIGEST_KEY]:
             raise ResumeError(
@@ -103,9 +102,9 @@ class LaneTable:
         ):
             shapes = ", ".join(str(tuple(leaf.shape)) for leaf in iter_leaves(saved["state"]))
             raise ResumeError(
-                f"lanes: the saved table {name!r} has states of shape {shapes}, must have its "
-                f"{len(lanes)} lanes in dimension {dim}; resume with the `dim` that it was saved "
-                "with"
+                f"lanes: the saved table {name!r} must have its {len(lanes)} lanes in dimension "
+                f"{dim}, but has states of shape {shapes}. Resume with the `dim` that it was "
+                "saved with."
             )
         progress = LaneProgress(
             saved["epoch"], saved["number"], lanes, saved["ids"], saved["offsets"]
@@ -117,9 +116,9 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
     """Return one saved table of the lanes of all ranks.
 
     Args:
-        saved: A table of each rank. A rank without lanes has rows of another rank's lane, as
-            filler: of a lane that several have, the row counts that was put back last.
-        dim: Where rows lie.
+        saved: A table of each rank. A rank without lanes has rows of another rank's lane as filler:
+            if several ranks have a lane, the row that was put back last counts.
+        dim: The dimension of rows.
 
     Raises:
         ResumeError: If ranks stand at different batches.
@@ -127,8 +126,8 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
     positions = {(saved_table["epoch"], saved_table["number"]) for saved_table in saved}
     if len(positions) > 1:
         raise ResumeError(
-            f"lanes: ranks have put back batches {sorted(positions)} (epoch, number) last, must be "
-            "the same; save after the same step everywhere"
+            "lanes: the last batch that was put back must be equal on all ranks, but is "
+            f"{sorted(positions)} (epoch, number). Save after the same step on every rank."
         )
     combined = {
         name: torch.cat([saved_table[name] for saved_table in saved]) for name in _LANE_KEYS
@@ -151,25 +150,25 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
 
 
 def detach_state(state: Tree, rows: int, dim: int) -> Tree:
-    """Return a state as it is kept: detached, holding no more memory than its own.
+    """Return a state for the table: detached, without memory of other tensors.
 
-    Under autocast it is float32, so that no step narrows it; a module that is itself of bfloat16
-    keeps that.
+    Under autocast it is float32, so that no step loses precision; the state of a bfloat16 module
+    stays bfloat16.
 
     Raises:
-        ConfigError: If it has other rows.
+        ConfigError: If its number of rows differs.
     """
     for leaf in iter_leaves(state):
         if leaf.ndim <= dim or leaf.shape[dim] != rows:
             raise ConfigError(
-                f"lanes: a state of shape {tuple(leaf.shape)} is put back, must have the {rows} "
-                f"rows of the batch in dimension {dim}; say with `dim` where its rows lie"
+                f"lanes: a state must have the {rows} rows of the batch in dimension {dim}, but "
+                f"has shape {tuple(leaf.shape)}. Pass the dimension of its rows as `dim`."
             )
     return map_leaves(_detach_leaf, state)
 
 
 def widen_for_autocast(leaf: Tensor) -> Tensor:
-    """Return a tensor in float32 where autocast works on its device."""
+    """Return a tensor in float32 if autocast is active on its device."""
     is_half = leaf.dtype in (torch.float16, torch.bfloat16)
     return leaf.float() if is_half and torch.is_autocast_enabled(leaf.device.type) else leaf
 
@@ -185,7 +184,7 @@ def _with_digest(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compute_digest(saved: Mapping[str, Any]) -> str:
-    """Return a digest of all parts of a saved table, whatever they are."""
+    """Return a digest of all parts of a saved table, of any type."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:

@@ -1,7 +1,7 @@
 """Recurrent states as trees: a tensor, or tuples, lists and dicts of them.
 
-An LSTM's state is a pair, a GRU's one tensor, a model's of several layers anything nested; all are
-handled leaf by leaf.
+The state of an LSTM is a pair, that of a GRU a tensor, that of a model with several layers any
+nesting; all are handled leaf by leaf.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 
 Tree = Any
 """A tensor, or a tuple, list or dict of trees."""
 
 
 def map_leaves(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """Return a tree of the same form, each tensor changed together with those in its place.
+    """Return a tree of the same form, whose tensors are functions of the corresponding tensors.
 
     Args:
-        change: Takes a tensor of each tree.
-        tree: Whose form it has.
+        change: Function of a tensor of each tree.
+        tree: The first tree, whose form the result has.
         others: Trees of the same form.
 
     Raises:
-        ConfigError: If something in the tree is no tensor, tuple, list or dict, or another tree has
-            another form.
+        ConfigError: If the tree contains anything but tensors, tuples, lists and dicts, or forms
+            differ.
     """
     _check_form(tree, others)
     if isinstance(tree, Tensor):
@@ -48,7 +48,7 @@ def iter_leaves(tree: Tree) -> Iterator[Tensor]:
     """Yield the tensors of a tree.
 
     Raises:
-        ConfigError: If something in it is no tensor, tuple, list or dict.
+        ConfigError: If it contains anything but tensors, tuples, lists and dicts.
     """
     _check_form(tree, ())
     if isinstance(tree, Tensor):
@@ -59,24 +59,24 @@ def iter_leaves(tree: Tree) -> Iterator[Tensor]:
 
 
 def select_rows(tree: Tree, rows: Tensor, dim: int) -> Tree:
-    """Return the rows of a tree that are named.
+    """Return the selected rows of a tree.
 
     Args:
-        tree: With rows along ``dim``.
+        tree: A tree with rows along ``dim``.
         rows: int64 (n,), on the CPU.
-        dim: Where rows lie.
+        dim: The dimension of rows.
     """
     return map_leaves(lambda leaf: leaf.index_select(dim, to_device(rows, leaf.device)), tree)
 
 
 def where_rows(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
-    """Return the rows of one tree where ``mask`` holds, else those of the other.
+    """Return the rows of ``tree`` where ``mask`` is true, and those of ``other`` elsewhere.
 
     Args:
         mask: bool (n,), on the device of the trees.
-        tree: With n rows along ``dim``.
-        other: The same form.
-        dim: Where rows lie.
+        tree: A tree with n rows along ``dim``.
+        other: A tree of the same form.
+        dim: The dimension of rows.
     """
 
     def choose(first: Tensor, second: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def where_rows(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
 
 
 def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
-    """Return zeros of a tree's form, with so many rows."""
+    """Return zeros of a tree's form, with a number of rows."""
 
     def zeros(leaf: Tensor) -> Tensor:
         shape = list(leaf.shape)
@@ -99,22 +99,26 @@ def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return a small CPU tensor on a device; nothing waits for the device."""
+    """Return a small CPU tensor on a device, without waiting for the device."""
     return values if device.type == "cpu" else values.to(device, non_blocking=True)
 
 
 def _check_form(tree: Tree, others: tuple[Tree, ...]) -> None:
     if not isinstance(tree, Tensor) and type(tree) not in (tuple, list, dict):
         raise ConfigError(
-            f"lanes: a state holds {type(tree).__name__}, must be tensors, in tuples, lists or "
-            "dicts if there are several; hand its tensors on as a tuple"
+            must_be(
+                "lanes: a state",
+                "a tensor, or a tuple, list or dict of tensors",
+                f"a {type(tree).__name__}",
+                "Pass its tensors as a tuple",
+            )
         )
     for other in others:
         if _describe_form(other) != _describe_form(tree):
             raise ConfigError(
-                f"lanes: states of one table are {_describe_form(other)} and "
-                f"{_describe_form(tree)}, must have one "
-                "form; put back what `run` or the module gives, and let `initial` have its form"
+                "lanes: the states of a table must have one form, but are "
+                f"{_describe_form(other)} and {_describe_form(tree)}. Put back the state of "
+                "`run` or of the module, and pass `initial` in this form."
             )
 
 

@@ -1,1 +1,1 @@
-"""What a fit was asked for, without Lightning: options, data, run file, replay of any batch."""
+"""The settings of a fit, without Lightning: options, data, run file, replay of any batch."""

@@ -1,7 +1,6 @@
-"""YAML that may be anybody's: how much it stands for is counted before it is loaded.
+"""Loads untrusted YAML, after counting the values that it expands to.
 
-An alias repeats what its anchor stands for, so that a few lines can stand for billions of values,
-which nobody notices until they are looked through.
+An alias repeats the values of its anchor, so that a few lines can expand to billions of values.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import yaml
 from seqdata.errors import LimitError
 
 MAX_VALUES = 50_000
-"""Values that a file may stand for: scalars, lists and mappings, each alias with all of its own."""
+"""Most values of a file: scalars, lists and mappings, each alias expanded."""
 MAX_DEPTH = 64
-"""Lists and mappings inside of one another."""
+"""Deepest nesting of lists and mappings."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -23,35 +22,35 @@ def load_plain(content: bytes, where: str) -> Any:
     """Return the plain values of a YAML file.
 
     Args:
-        content: Its bytes.
+        content: The bytes of the file.
         where: Its path, for errors.
 
     Raises:
-        LimitError: If it stands for more than ``MAX_VALUES`` values, or nests too deeply.
-        yaml.YAMLError: If it is no YAML.
+        LimitError: If it expands to more than ``MAX_VALUES`` values, or nests too deeply.
+        yaml.YAMLError: If it is not YAML.
     """
     check_events(yaml.parse(content, _LOADER), where)
     return yaml.load(content, _LOADER)
 
 
 def check_events(events: Any, where: str) -> None:
-    """Refuse a file that stands for too much; no more events are read than values are allowed.
+    """Raise if a file expands to too many values; reads at most as many events.
 
     Args:
-        events: As ``yaml.parse`` gives them.
+        events: The events of ``yaml.parse``.
         where: The file's path, for errors.
 
     Raises:
-        LimitError: If it does.
+        LimitError: If it expands to too many values.
     """
-    sizes: dict[str, int] = {}  # of what each anchor stands for
-    open_collections: list[tuple[str | None, int]] = []  # anchor, and values before it began
+    sizes: dict[str, int] = {}  # values of each anchor
+    open_collections: list[tuple[str | None, int]] = []  # anchor, and number of values before it
     values = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise _make_limit_error(
-                    where, "holds a list or mapping that holds itself", "hold none"
+                    where, "contains a list or mapping that contains itself", "hold none"
                 )
             values += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
@@ -60,7 +59,7 @@ def check_events(events: Any, where: str) -> None:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):
             open_collections.append((event.anchor, values))
-            sizes.pop(event.anchor, None)  # an anchor may be given again
+            sizes.pop(event.anchor, None)  # an anchor may be defined again
             values += 1
             if len(open_collections) > MAX_DEPTH:
                 raise _make_limit_error(where, f"nests deeper than {MAX_DEPTH}", "be flatter")
@@ -70,7 +69,7 @@ def check_events(events: Any, where: str) -> None:
                 sizes[anchor] = values - values_before
         if values > MAX_VALUES:
             raise _make_limit_error(
-                where, f"stands for more than {MAX_VALUES} values", "stand for no more than that"
+                where, f"expands to more than {MAX_VALUES} values", "stand for no more than that"
             )
 
 

@@ -1,4 +1,4 @@
-"""Where data lies, as plain data, and back: paths, and views whose numbers are kept beside."""
+"""Locations of data as plain data, and back: paths, and views whose numbers are in side files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.api import open_store
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Store
 from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_style, resolve_store
 from seqdata.runs.to_plain import UNREPLAYABLE, PlainReader, PlainWriter
@@ -28,7 +28,7 @@ from seqdata.storage.views import SequenceStore, View, as_sequence_store, take, 
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24
-"""Sequences of a view whose numbers are kept; of more it is not replayable."""
+"""Most sequences of a view whose numbers are saved; a larger view cannot be replayed."""
 
 PATH, VIEW, RANGE, NUMBERS = "path", "view", "range", "numbers"
 TRANSFORM, AXIS, CONCAT, NAMES = "transform", "axis", "concat", "names"
@@ -37,12 +37,12 @@ SPANS = "spans"
 
 @dataclass(slots=True, eq=False)
 class DataRefWriter:
-    """Writes down where data lies.
+    """Converts locations of data to plain data.
 
     Attributes:
-        writer: Writes transforms that views carry.
-        prefix: What files beside the run file begin with.
-        side_files: Their name -> what they hold.
+        writer: Converts the transforms of views.
+        prefix: Prefix of the names of files next to the run file.
+        side_files: Name of such a file -> its content.
     """
 
     writer: PlainWriter
@@ -50,11 +50,11 @@ class DataRefWriter:
     side_files: dict[str, Arrays] = field(default_factory=dict)
 
     def to_plain(self, data: Any, argument: str) -> Any:
-        """Return one location: its path, or what a view selects of one; or why there is none.
+        """Return a location: its path, or the selection of a view; or why it cannot be saved.
 
         Args:
-            data: What was passed: a path, a store, sequences, a Dataset.
-            argument: What it was passed as.
+            data: A path, a store, sequences or a Dataset.
+            argument: Name of the argument.
         """
         if data is None:
             return None
@@ -73,7 +73,7 @@ class DataRefWriter:
         location = getattr(data, "location", None)
         if isinstance(location, str) and set(STORE_MEMBERS) <= set(dir(data)):
             return {PATH: make_absolute(location)}
-        return self.writer.mark_unreplayable(argument, f"{_describe_data(data)} lies at no path")
+        return self.writer.mark_unreplayable(argument, f"{_describe_data(data)} has no path")
 
     def _joined_to_plain(self, stores: Sequence[Any], argument: str) -> Any:
         plain = [self.to_plain(store, argument) for store in stores]
@@ -95,7 +95,7 @@ class DataRefWriter:
         arrays: dict[str, NDArray[Any]] = {}
         first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
         if view.has_all_sequences:
-            pass  # neither a range nor numbers
+            pass  # a range or numbers are not saved
         elif last - first + 1 == len(numbers) and (np.diff(numbers) == 1).all():
             plain_view[RANGE] = [first, last + 1]
         else:
@@ -131,14 +131,14 @@ class DataRefWriter:
 
 
 def pack_arrays(arrays: Arrays) -> bytes:
-    """Return the file that holds arrays of numbers, each as narrow as it can be."""
+    """Return the content of a file of integer arrays, each in the smallest dtype."""
     content, narrow = io.BytesIO(), {name: _narrow(array) for name, array in arrays.items()}
     np.savez(content, **cast(Any, narrow))
     return content.getvalue()
 
 
 def make_absolute(location: str) -> str:
-    """Return a location that means the same from any folder; a URL without what may be secret."""
+    """Return a location that does not depend on the working folder; a URL without secrets."""
     if "://" in location:
         return redact_secrets(location)
     return os.path.abspath(os.path.expanduser(location))
@@ -147,24 +147,28 @@ def make_absolute(location: str) -> str:
 def open_data_ref(
     plain: Any, argument: str, folder: Path, reader: PlainReader, backend: str | None = None
 ) -> Store:
-    """Open a location that was written down.
+    """Open a location from a run file.
 
     Args:
-        plain: What ``DataRefWriter`` made.
-        argument: What it was passed as.
-        folder: Where the run file lies, and what is beside it.
-        reader: Makes transforms that views carry.
-        backend: Name of the backend that opens it; None: by the location's form.
+        plain: The result of ``DataRefWriter``.
+        argument: Name of the argument.
+        folder: Folder of the run file and its side files.
+        reader: Restores the transforms of views.
+        backend: Name of the backend that opens it; None: found from the location.
 
     Raises:
-        ConfigError: If it could not be written down, or what lies beside the run file is gone.
-        DataError: If what lies there is not whole.
+        ConfigError: If it could not be saved, or a side file is missing.
+        DataError: If the data is incomplete.
     """
     forms = {PATH, VIEW, CONCAT, SPANS, UNREPLAYABLE}
     if not isinstance(plain, Mapping) or not forms & plain.keys():
         raise ConfigError(
-            f"{reader.file}: `{argument}` is {plain!r:.200}, must be a location; it was not part "
-            "of the run, or the file was changed"
+            must_be(
+                f"{reader.file}: `{argument}`",
+                "a location",
+                f"{plain!r:.200}",
+                "It was not part of the run, or the file was changed",
+            )
         )
     if UNREPLAYABLE in plain:
         reader.from_plain(plain, argument)
@@ -197,17 +201,17 @@ def open_data_ref(
 
 
 def _read_arrays(path: Path, argument: str, reader: PlainReader) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a file beside a run file; an archive without a seal has checksums."""
+    """Return the arrays in a side file; an archive without a seal has checksums."""
     try:
         raw = path.read_bytes()
         if has_digest(raw) and strip_digest(raw, path.name) is None:
-            raise ValueError("its seal is that of another content")
+            raise ValueError("its seal does not match its content")
         with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"{reader.file}: `{argument}` is a view whose numbers must lie in {path.name!r} beside"
-            f" the file, and cannot be read ({error}); copy it there, too"
+            f"{reader.file}: `{argument}` is a view whose numbers are in {path.name!r} next to "
+            f"the file, which cannot be read ({error}). Copy it there."
         ) from error
 
 

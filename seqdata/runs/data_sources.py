@@ -1,4 +1,4 @@
-"""The stores and players of a DataModule: opened once, and made again only for another world."""
+"""The stores and engines of a DataModule, opened once, and made again only for another world."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What players are made for.
+    """The context in which engines are made.
 
     Attributes:
-        world: Who we are.
-        seed: Of order and transforms.
-        is_frozen: Whether a small part is being overfitted: epoch 0 for ever, not shuffled.
-        folder: Where errors in the data are listed; None: nowhere.
+        world: This rank and the number of ranks.
+        seed: Seed of order and transforms.
+        is_frozen: Whether a small part is overfitted: always epoch 0, not shuffled.
+        folder: Folder of the list of errors in the data; None for no list.
         is_on_cuda: Whether batches go to a CUDA device.
     """
 
@@ -42,12 +42,12 @@ class RunContext:
 
 
 class DataSources:
-    """Stores and players by kind.
+    """Caches the opened stores and engines of a DataModule by kind.
 
     Args:
-        options: What the DataModule was asked for.
-        replay_hint: Says what shows a batch, by kind, name of its location, epoch and number;
-            None: nothing does.
+        options: The options of the DataModule.
+        replay_hint: Returns the command that replays a batch, from kind, name of its location,
+            epoch and number; None if there is none.
     """
 
     def __init__(self, options: DataOptions, replay_hint: ReplayHintFn | None = None) -> None:
@@ -56,14 +56,14 @@ class DataSources:
         self._stores: dict[DataKind, list[Store]] = {}
         self._engines: dict[DataKind, list[EpochEngine]] = {}
         self._context: RunContext | None = None
-        self._error_log: ErrorLog | None = None  # of all players of this process
+        self._error_log: ErrorLog | None = None  # of all engines of this process
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs: players have threads, and are made again there."""
+        """Return the state for another process: without engines, which have threads."""
         return {**self.__dict__, "_engines": {}, "_context": None, "_error_log": None}
 
     def prepare_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:
-        """Return the players of a kind, and keep them for as long as the circumstances last."""
+        """Return the engines of a kind, cached until the context changes."""
         if context != self._context:
             self.shutdown()
             self._engines.clear()
@@ -92,11 +92,11 @@ class DataSources:
             self._engines.update({kind: self.make_engines(kind, context) for kind in kinds})
 
     def get_engines(self, kind: DataKind) -> list[EpochEngine]:
-        """Return the players that are kept; none before ``setup``."""
+        """Return the cached engines; none before ``setup``."""
         return self._engines.get(kind, [])
 
     def make_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:
-        """Make the players of a kind, one per location."""
+        """Return new engines of a kind, one per location."""
         engine_options = replace(
             self._make_engine_options(kind, context),
             error_log=self._get_error_log(context),
@@ -115,12 +115,12 @@ class DataSources:
     def make_replay_engine(
         self, kind: DataKind, name: str | None, context: RunContext
     ) -> EpochEngine:
-        """Make a player that makes single batches again, in this process and unnoticed.
+        """Return an engine that rebuilds single batches, in this process and without hooks.
 
         Args:
-            kind: What its data is for.
-            name: Of its location, where there are several.
-            context: What it is made for.
+            kind: Kind of its data.
+            name: Name of its location, if there are several.
+            context: The context.
 
         Raises:
             ConfigError: If there is no such location.
@@ -128,8 +128,8 @@ class DataSources:
         names = self._options.get_names(kind) if kind in get_args(DataKind) else []
         if name not in names:
             raise ConfigError(
-                f"replay: `kind` is {kind!r} and `name` is {name!r}, must be of data that was "
-                f"given; {kind} has {', '.join(map(repr, names)) or 'none'}"
+                f"replay: there is no data for `kind` {kind!r} and `name` {name!r}. {kind} has "
+                f"{', '.join(map(repr, names)) or 'none'}."
             )
         engine_options = self._make_engine_options(kind, context)
         engine_options = replace(engine_options, num_workers=0, prefetch=0, pin_memory=False)
@@ -190,7 +190,7 @@ class DataSources:
         return self._error_log
 
     def shutdown(self) -> None:
-        """End all threads."""
+        """Stop all threads."""
         for engines in self._engines.values():
             for engine in engines:
                 engine.shutdown()

@@ -1,7 +1,7 @@
-"""Which batch of a run is meant, and the batch itself, made again without a Trainer.
+"""Finds a batch of a run, and rebuilds it without a Trainer.
 
-A batch is named by its epoch and its number in the plan. A step of a rank is translated by the
-world of the run and by where it began.
+A batch is identified by its epoch and its number in the plan. A step of a rank is converted with
+the number of ranks and the start of the run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.options import UpdateSchedule
 from seqdata.sharing import RankPlan, share
@@ -18,17 +18,17 @@ from seqdata.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitGeometry:
-    """How a run began, and counts: what translates its steps, and gives batches their scales.
+    """The start of a run and how it counts, which determine its steps and the scales of batches.
 
     Attributes:
-        seed: Of order and transforms.
+        seed: Seed of order and transforms.
         frozen: Whether a small part was overfitted.
-        world_size: Ranks.
-        epoch: At which it began.
-        position: Batches of that epoch's plan that were trained before.
-        accumulate: Steps of an optimizer update.
-        divided: Whether the Trainer divides losses by that.
-        steps: Steps of an epoch that are trained; None: all.
+        world_size: Number of ranks.
+        epoch: Epoch at which it began.
+        position: Number of batches of that epoch that were trained before.
+        accumulate: Number of steps of an optimizer update.
+        divided: Whether the Trainer divides losses by ``accumulate``.
+        steps: Number of steps of an epoch that are trained; None: all.
     """
 
     seed: int = 0
@@ -42,29 +42,28 @@ class FitGeometry:
 
     @property
     def for_evaluation(self) -> FitGeometry:
-        """The course of an evaluation beside it: always from the start, no updates."""
+        """The geometry of an evaluation in the run: always from the start, without updates."""
         return FitGeometry(seed=self.seed, frozen=self.frozen, world_size=self.world_size)
 
     def get_first_position(self, epoch: int) -> int:
-        """Return the batches of an epoch that were trained before the run came to it."""
+        """Return the number of batches of an epoch that were trained before the run."""
         return self.position if epoch == self.epoch else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """Which batch is to be made again.
+    """The batch to rebuild.
 
     Args:
-        epoch: Of the plan.
-        batch: Its number in the plan; or, instead:
-        step: Of a rank.
-        rank: Which one; without ``step`` only where a batch is dealt by lanes. None: 0.
-        world: How many ranks there are; None: as in the run.
-        from_position: Batches of the epoch's plan that were trained when steps began to count;
-            None: as in the run.
+        epoch: Epoch of the plan.
+        batch: Number of the batch in the plan; or, in its place:
+        step: Step of a rank.
+        rank: The rank; without ``step`` only for batches of lanes. None: 0.
+        world: Number of ranks; None: as in the run.
+        from_position: Number of batches of the epoch before its first step; None: as in the run.
 
     Raises:
-        ConfigError: If these name no batch.
+        ConfigError: If they do not identify a batch.
     """
 
     epoch: int
@@ -79,24 +78,27 @@ class ReplayRequest:
             value, minimum = getattr(self, name), 1 if name == "world" else 0
             if value is not None and (type(value) is not int or value < minimum):
                 raise ConfigError(
-                    f"replay: `{name}` is {value!r}, must be a whole number from {minimum}; take "
-                    "it "
-                    "from the error's place"
+                    must_be(
+                        f"replay: `{name}`",
+                        f"a whole number from {minimum}",
+                        repr(value),
+                        "Take it from the error's place",
+                    )
                 )
         if (self.batch is None) == (self.step is None):
             raise ConfigError(
-                f"replay: `batch` is {self.batch!r} and `step` is {self.step!r}, must be one of "
-                "them; pass the batch's number in the plan, or a step with its rank"
+                f"replay: `batch` is {self.batch!r} and `step` is {self.step!r}, but exactly one "
+                "must be given. Pass the batch's number in the plan, or a step with its rank."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedStep:
-    """Where a batch is made: a step of a rank's share.
+    """The position of a batch: a step of a rank's share.
 
     Attributes:
-        epoch: Of the plan.
-        share: Of the rank.
+        epoch: Epoch of the plan.
+        share: Share of the rank.
         step: Number of the step.
         update_schedule: How steps make optimizer updates.
     """
@@ -108,7 +110,7 @@ class LocatedStep:
 
 
 def locate_batch(engine: EpochEngine, request: ReplayRequest, geometry: FitGeometry) -> LocatedStep:
-    """Find the step of the run that made a batch.
+    """Return the step of the run that made a batch.
 
     Raises:
         PlanError: If the epoch, or the rank's share, has no such batch.
@@ -128,18 +130,27 @@ def locate_batch(engine: EpochEngine, request: ReplayRequest, geometry: FitGeome
         rank_plan = share(plan, World(rank, size), first=first_position, tail=engine.options.tail)
         if not rank_plan.first_step <= (request.step or 0) < len(rank_plan):
             raise PlanError(
-                f"replay: `step` is {request.step} in epoch {request.epoch}, must be in "
-                f"[{rank_plan.first_step}, {len(rank_plan)}) of {size} ranks from position "
-                f"{first_position} on; pass "
-                "the world and position of the run"
+                must_be(
+                    "replay: `step`",
+                    (
+                        f"in [{rank_plan.first_step}, {len(rank_plan)}) of {size} ranks from "
+                        f"position {first_position} on"
+                    ),
+                    f"{request.step} in epoch {request.epoch}",
+                    "Pass the world and position of the run",
+                )
             )
         return LocatedStep(request.epoch, rank_plan, request.step or 0, update_schedule)
     if number >= len(plan):
         raise PlanError(
-            f"replay: `batch` is {number} in epoch {request.epoch}, must be below {len(plan)}, the "
-            "batches of its plan; take it from the error's place"
+            must_be(
+                "replay: `batch`",
+                f"below {len(plan)}, the batches of its plan",
+                f"{number} in epoch {request.epoch}",
+                "Take it from the error's place",
+            )
         )
-    if number < first_position:  # trained by the run before this one
+    if number < first_position:  # trained by an earlier run
         first_position = 0
     if plan.lanes:
         world = World() if request.rank is None else World(rank, size)
@@ -153,16 +164,16 @@ def locate_batch(engine: EpochEngine, request: ReplayRequest, geometry: FitGeome
 
 
 def remake_batch(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
-    """Make the batch as the run made it, here and now.
+    """Rebuild the batch as the run made it.
 
     Raises:
-        DataError: If what is stored is damaged.
+        DataError: If stored data is damaged.
     """
     return engine.remake_batch(located.share, located.epoch, located.step, located.update_schedule)
 
 
 def remake_metadata(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
-    """Return the same batch without data: what was planned; nothing is read."""
+    """Return the batch as planned, without data; nothing is read."""
     return engine.remake_batch(
         located.share, located.epoch, located.step, located.update_schedule, fill=False
     )

@@ -1,4 +1,4 @@
-"""What a SequenceDataModule was asked for, as one frozen object."""
+"""The options of a SequenceDataModule, as one frozen object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions, OnError
 from seqdata.loading.value_options import DTypes, ValueOptions
@@ -24,7 +24,7 @@ Location = str | Path | Store | MapStyle | Iterable[Any]
 """A path, an opened store or view, sequences in memory, or a torch Dataset."""
 
 Locations = Location | Mapping[str, Location]
-"""One location, or name -> location: the parts of a mixture of ``train``; else one loader each."""
+"""A location, or name -> location: the parts of a mixture of ``train``; else a loader for each."""
 
 Shift = int | Mapping[str, int]
 OnChanged = Literal["error", "next_epoch"]
@@ -33,10 +33,10 @@ DataKind = Literal["train", "val", "test", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataOptions:
-    """All arguments of a ``SequenceDataModule``; see there for their meaning.
+    """The arguments of a ``SequenceDataModule``, which describes them.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     train: Locations | None
@@ -72,8 +72,8 @@ class DataOptions:
         """Return the options of a call's arguments.
 
         Args:
-            arguments: Name -> argument; names that are no option are left out.
-            **overrides: Arguments that take the place of those given.
+            arguments: Name -> argument; names that are not options are ignored.
+            **overrides: Arguments that replace those of ``arguments``.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{**{name: arguments[name] for name in names & arguments.keys()}, **overrides})
@@ -93,14 +93,20 @@ class DataOptions:
                 )
         if self.batches_per_update is not None and self.tail != "fill":
             raise ConfigError(
-                f"datamodule: `tail` is {self.tail!r}, must be 'fill' with `batches_per_update`; "
-                "leave one of them out"
+                must_be(
+                    "datamodule: `tail`",
+                    "'fill' with `batches_per_update`",
+                    repr(self.tail),
+                    "Leave one of them out",
+                )
             )
 
     def _check_choices(self) -> None:
         if self.on_changed not in get_args(OnChanged):
             raise ConfigError(
-                f"datamodule: `on_changed` is {self.on_changed!r}, must be 'error' or 'next_epoch'"
+                must_be(
+                    "datamodule: `on_changed`", "'error' or 'next_epoch'", repr(self.on_changed)
+                )
             )
 
     def _check_numbers(self) -> None:
@@ -109,22 +115,26 @@ class DataOptions:
             not isinstance(batches_per_update, int) or batches_per_update < 1
         ):
             raise ConfigError(
-                f"datamodule: `batches_per_update` is {batches_per_update!r}, must be an integer "
-                "of at least 1"
+                must_be(
+                    "datamodule: `batches_per_update`",
+                    "an integer of at least 1",
+                    repr(batches_per_update),
+                )
             )
 
     def _check_lengths(self) -> None:
         if isinstance(self.lengths, Mapping) and not self.lengths.keys() <= set(get_args(DataKind)):
             raise ConfigError(
-                f"datamodule: `lengths` has {', '.join(map(str, self.lengths))}, must be by "
-                f"{', '.join(get_args(DataKind))}; a Dataset's lengths go by what it is passed as"
+                f"datamodule: the keys of `lengths` must be {', '.join(get_args(DataKind))}, but "
+                f"are {', '.join(map(str, self.lengths))}. Name the argument that each Dataset "
+                "is passed as."
             )
 
     def make_engine_options(self, world: World, seed: int) -> EngineOptions:
-        """Return the options of a player, still without a collator.
+        """Return the options of an engine, without a collator.
 
         Raises:
-            ConfigError: If a value cannot be meant.
+            ConfigError: If a value is invalid.
         """
         return EngineOptions(
             world=world,
@@ -154,17 +164,17 @@ class DataOptions:
         return [cast(Location, kind_locations)]
 
     def get_names(self, kind: DataKind) -> list[str | None]:
-        """Return the names of a kind's locations, in the same order; None where there are none."""
+        """Return the names of a kind's locations, in their order; None if they have no names."""
         kind_locations: Locations | None = getattr(self, kind)
         if isinstance(kind_locations, Mapping) and kind != "train":
             return list(kind_locations)
         return [None] * len(self.get_locations(kind))
 
     def get_lengths(self, kind: DataKind) -> list[Any]:
-        """Return the lengths that go with each location of a kind; None: it knows its own.
+        """Return the lengths of each location of a kind; None for a store, which has its own.
 
         Raises:
-            ConfigError: If locations have names and their lengths have others.
+            ConfigError: If the names of lengths and locations differ.
         """
         locations, given_lengths = self.get_locations(kind), self.lengths
         if callable(given_lengths):
@@ -187,17 +197,18 @@ class DataOptions:
         return [given_lengths.get(name) for name in names]
 
     def is_named(self, kind: DataKind) -> bool:
-        """Return whether locations of a kind were given by name, for a list of loaders."""
+        """Return whether locations of a kind have names, for a list of loaders."""
         return kind != "train" and isinstance(getattr(self, kind), Mapping)
 
 
 def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Policy:
-    """Return the policy by which data is evaluated where it is trained by ``policy``.
+    """Return the policy that evaluates data of a training policy.
 
     Args:
-        policy: Of a mixture: that of the part of the same name, or the one of all parts.
-        kind: Of the data.
-        name: Of its location, where there are several.
+        policy: The training policy; of a mixture that of the part of the same name, or the
+            only one.
+        kind: Kind of the data.
+        name: Name of its location, if there are several.
 
     Raises:
         ConfigError: If the parts of a mixture have several policies and none has the name.
@@ -222,7 +233,7 @@ def disable_shuffle(policy: Policy) -> Policy:
     Of a policy around another it is the innermost, and in the data's order where it has a choice.
     """
     policy = find_base_policy(policy)
-    dataclass_policy: Any = policy  # a Policy need not be a dataclass, as far as the type goes
+    dataclass_policy: Any = policy  # by its type a Policy need not be a dataclass
     if not dataclasses.is_dataclass(dataclass_policy):
         return policy
     if "shuffle" not in {

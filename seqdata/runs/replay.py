@@ -1,4 +1,4 @@
-"""From a run file to one of the run's batches, in another process."""
+"""Replays batches of a run from its run file, in another process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from seqdata.world import World
 
 @dataclass(frozen=True, slots=True)
 class ReplayableBatch:
-    """A batch that is ready to be made again.
+    """A batch that can be rebuilt.
 
     Attributes:
-        engine: Makes it.
+        engine: The engine that makes it.
         located: The step that made it.
     """
 
@@ -35,20 +35,20 @@ def open_replay(
     *,
     backend: str | None = None,
 ) -> ReplayableBatch:
-    """Find a batch of the run that a file describes; its data is opened, not read.
+    """Return a batch of the run of a run file; its data is opened, not read.
 
     Args:
-        path: Of the run file.
-        request: Which batch.
+        path: Path of the run file.
+        request: The batch.
         kind: ``train``, ``val``, ``test`` or ``predict``.
-        name: Of the data set, where there are several of that kind.
-        backend: Name of the backend that opens its data; None: by the location's form.
+        name: Name of the data set, if there are several of that kind.
+        backend: Name of the backend that opens its data; None: found from the location.
 
     Raises:
-        ConfigError: If the file cannot be replayed from, or there is no such rank.
-        PlanError: If there is no such batch, or plans are made otherwise now.
-        FingerprintMismatch: If the data is not what it was.
-        DataError: If it is not whole.
+        ConfigError: If the file does not have what a replay needs, or there is no such rank.
+        PlanError: If there is no such batch, or plans differ now.
+        FingerprintMismatch: If the data has changed.
+        DataError: If the data is incomplete.
     """
     run_file = RunFile.read(path)
     engine, geometry = open_engine(run_file, path, kind, name, backend)
@@ -58,13 +58,13 @@ def open_replay(
 def open_engine(
     run_file: RunFile, path: Path, kind: DataKind, name: str | None, backend: str | None = None
 ) -> tuple[EpochEngine, FitGeometry]:
-    """Open a run's data of one kind again, and give how its batches count.
+    """Return the engine of a run's data of one kind, and how its batches count.
 
     Raises:
-        ConfigError: If the file cannot be replayed from.
-        PlanError: If plans are made otherwise now.
-        FingerprintMismatch: If the data is not what it was.
-        DataError: If it is not whole.
+        ConfigError: If the file does not have what a replay needs.
+        PlanError: If plans differ now.
+        FingerprintMismatch: If the data has changed.
+        DataError: If the data is incomplete.
     """
     options, geometry = run_file.make_options(path, kind, name, backend), run_file.geometry
     context = RunContext(world=World(), seed=geometry.seed, is_frozen=geometry.frozen)

@@ -1,7 +1,8 @@
-"""The run file: what a fit was started with, so that its batches can be made again elsewhere.
+"""The run file: the settings of a fit, so that its batches can be replayed elsewhere.
 
 ``seqdata-run.yaml`` holds plain scalars, lists and dicts, and is read as such: nothing is imported
-until a transform, collator or policy of another's is needed. A run file is trusted as code is.
+until a transform, collator or policy from outside of seqdata is needed. A run file is trusted like
+code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Self, get_args
 import yaml
 
 from seqdata.builtin import POLICIES
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.resolve import resolve_policy
 from seqdata.runs.bounded_yaml import load_plain
 from seqdata.runs.data_refs import (
@@ -38,7 +39,7 @@ from seqdata.storage.local_files import write_atomically
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
 VERSION = 1
-_MAX_BYTES = 1 << 20  # bytes of a run file
+_MAX_BYTES = 1 << 20  # most bytes of a run file
 _POLICY, _OPTIONS = "policy", "options"
 _KINDS: tuple[DataKind, ...] = get_args(DataKind)
 _HEADER = (
@@ -47,26 +48,26 @@ _HEADER = (
     "# It names code that is then imported: trust it as you trust code.\n"
 )
 _REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
-"""What replaying does otherwise: one batch needs no process and no thread."""
+"""Arguments that differ in a replay: one batch needs no process and no thread."""
 
 _LATER_DEFAULTS = {"eval_transform": None, "dtype": None, "check_values": False}
-"""Arguments that came after run files had been written, with their defaults."""
+"""Arguments that older run files do not have, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """What a fit was started with, as plain data.
+    """The settings of a fit, as plain data.
 
     Attributes:
-        geometry: How it began, and counts.
+        geometry: How it began, and how it counts.
         data: Arguments of the DataModule.
         fingerprints: Kind -> digest of the data of each loader.
-        plan: Fingerprint of the plan of the epoch that it began with.
+        plan: Fingerprint of the plan of its first epoch.
         versions: Package -> version.
         trainer: Settings of the Trainer that decide which batches are trained.
-        missing: What cannot be replayed from the file: ``argument: why``.
+        missing: Arguments that cannot be replayed from the file: ``argument: why``.
         roots: Folders that modules were imported from.
-        side_files: Name -> what the files hold that lie beside it.
+        side_files: Name -> content of the files next to it.
     """
 
     geometry: FitGeometry
@@ -84,7 +85,7 @@ class RunFile:
         cls, options: DataOptions, geometry: FitGeometry, *, fingerprints: Mapping[str, list[str]],
         plan: str, versions: Mapping[str, str], trainer: Mapping[str, Any],
     ) -> Self:  # fmt: skip
-        """Describe the options of a DataModule."""
+        """Return the run file of a DataModule's options."""
         writer = PlainWriter()
         ref_writer = DataRefWriter(writer, Path(NAME).stem)
         data: dict[str, Any] = {}
@@ -108,10 +109,10 @@ class RunFile:
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
-        """Write the file and what lies beside it, each whole or not at all.
+        """Write the file and its side files, each completely or not at all.
 
         Raises:
-            OSError: If that cannot be done.
+            OSError: If a file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         for name, arrays in self.side_files.items():
@@ -131,18 +132,18 @@ class RunFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file back; nothing is imported or opened.
+        """Return a saved file; nothing is imported or opened.
 
         Raises:
-            ConfigError: If it is not there, or no run file of this version.
-            LimitError: If it stands for more than a run file does.
+            ConfigError: If it does not exist, or is not a run file of this version.
+            LimitError: If it expands to more values than a run file has.
         """
         plain = _load_mapping(path)
         if plain.get("seqdata_run") != VERSION:
             raise ConfigError(
-                f"{path}: is no run file of version {VERSION} (`seqdata_run` is "
-                f"{plain.get('seqdata_run')!r}), must be what a fit wrote; pass its {NAME}, or use "
-                "the release that wrote it"
+                f"{path}: not a run file of version {VERSION} (`seqdata_run` is "
+                f"{plain.get('seqdata_run')!r}). Pass the {NAME} of a fit, or use the release "
+                "that wrote it"
             )
         try:
             run_values = dict(plain["run"])
@@ -157,12 +158,11 @@ class RunFile:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{path}: is damaged ({type(error).__name__}: {error}), must be as a fit wrote it; "
-                "restore it"
+                f"{path}: is damaged ({type(error).__name__}: {error}). Restore it"
             ) from error
 
     def list_missing(self, kind: DataKind, name: str | None = None) -> list[str]:
-        """Return what keeps the batches of a kind from being replayed from the file."""
+        """Return why batches of a kind cannot be replayed from the file; empty if they can."""
         unused_arguments: set[str] = {
             "lengths",
             *(other_kind for other_kind in _KINDS if other_kind != kind),
@@ -178,13 +178,13 @@ class RunFile:
         return missing
 
     def get_fingerprint(self, kind: DataKind, name: str | None) -> str | None:
-        """Return the digest that the data of a kind had; None: the fit did not use it."""
+        """Return the fingerprint of a kind's data; None if the fit did not use it."""
         kind_fingerprints = list(self.fingerprints.get(kind, ()))
         position = list(self.get_names(kind)).index(name)
         return str(kind_fingerprints[position]) if position < len(kind_fingerprints) else None
 
     def get_names(self, kind: DataKind) -> list[str | None]:
-        """Return the names of a kind's locations, in their order; None: there is one without."""
+        """Return the names of a kind's locations, in their order; None if it has no name."""
         plain = self.data.get(kind)
         if plain is None:
             return []
@@ -193,17 +193,17 @@ class RunFile:
     def make_options(
         self, path: Path, kind: DataKind, name: str | None, backend: str | None = None
     ) -> DataOptions:
-        """Make the options again, with one location: that of a kind, or of one of its names.
+        """Return the options with a single location: that of a kind, or of a name.
 
         Args:
-            path: Where the file lies.
+            path: Path of the file.
             kind: ``train``, ``val``, ``test`` or ``predict``.
-            name: Of its location, where there are several.
-            backend: Name of the backend that opens it; None: by the location's form.
+            name: Name of its location, if there are several.
+            backend: Name of the backend that opens it; None: found from the location.
 
         Raises:
-            ConfigError: If something that is needed has no import path, or cannot be imported.
-            DataError: If the data is not whole.
+            ConfigError: If a needed object has no import path, or cannot be imported.
+            DataError: If the data is incomplete.
         """
         reader = PlainReader(self.roots, path.name)
         values: dict[str, Any] = dict.fromkeys(_KINDS)
@@ -234,9 +234,9 @@ class RunFile:
                 values[option.name] = None if is_unused else make(reader, plain, option.name)
             else:
                 raise ConfigError(
-                    f"{path}: has no `data.{option.name}`, must have all arguments; it is of "
-                    "seqdata "
-                    f"{self.versions.get('seqdata', 'unknown')}: replay it with that release"
+                    f"{path}: must have all arguments, but has no `data.{option.name}`. It was "
+                    f"written by seqdata {self.versions.get('seqdata', 'unknown')}: replay it "
+                    "with that release."
                 )
         return DataOptions(**values)
 
@@ -257,7 +257,7 @@ def _locations_to_plain(value: Any, kind: str, ref_writer: DataRefWriter) -> Any
 
 
 def _lengths_to_plain(value: Any, writer: PlainWriter) -> Any:
-    """Say how many lengths of a Dataset there are: they are never used again, and may be many."""
+    """Return the number of lengths of a Dataset, which are not needed again and may be many."""
     if value is None or callable(value):
         return writer.to_plain(value, "lengths")
     if isinstance(value, Mapping):
@@ -269,21 +269,25 @@ def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any
     """Return the location of a kind, by name where it has names."""
     named = plain.get("named") if isinstance(plain, Mapping) else None
     if plain is None:
-        raise ConfigError(f"{path}: the run had no `{kind}` data, must have some; choose another")
+        raise ConfigError(f"{path}: the run had no `{kind}` data. Choose another kind.")
     if named is None or (kind == "train" and name is None):
         if name is None:
             return plain
-        raise ConfigError(f"{path}: `{kind}` has no names, but one is given ({name!r}); drop it")
+        raise ConfigError(f"{path}: `{kind}` has no names, but `name` is {name!r}. Leave it out.")
     if name not in named:
         raise ConfigError(
-            f"{path}: `name` is {name!r}, must be one of {', '.join(named)}: the locations of "
-            f"`{kind}`; pass it"
+            must_be(
+                f"{path}: `name`",
+                f"one of {', '.join(named)}: the locations of `{kind}`",
+                repr(name),
+                "Pass it",
+            )
         )
     return named[name]
 
 
 def _policy_to_plain(policy: Any, argument: str, writer: PlainWriter) -> Any:
-    """Return a policy of ours by its registered name, and any other as the dataclass that it is."""
+    """Return a built-in policy by its registered name, and any other as a dataclass."""
     plain = writer.to_plain(policy, argument)
     if not isinstance(plain, dict) or OBJECT not in plain:
         return plain
@@ -309,39 +313,40 @@ def _load_mapping(path: Path) -> Mapping[str, Any]:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}), must be the {NAME} of a fit; it lies in "
+            f"{path}: cannot be read ({error.strerror}). Pass the {NAME} of a fit, which is in "
             "the Trainer's log folder"
         ) from error
     if len(content) > _MAX_BYTES:
         raise ConfigError(
-            f"{path}: has more than {_MAX_BYTES} bytes, must be a run file; pass {NAME}"
+            f"{path}: has more than {_MAX_BYTES} bytes and is not a run file. Pass {NAME}"
         )
     if not has_digest(content):
-        _logger.warning("%s: has no seal: it is believed, as an older or edited file", path)
+        _logger.warning("%s: has no seal: it is accepted, as an older or edited file", path)
     elif strip_digest(content, NAME) is None:
         raise ConfigError(
-            f"{path}: must be as a fit wrote it, but its seal (the last line) is that of another "
-            "content: it was damaged or edited. Restore it; if you edited it, remove the last line"
+            f"{path}: must be as a fit wrote it, but its seal (the last line) does not match its "
+            "content: it was damaged or edited. Restore it; if you edited it, remove the last "
+            "line"
         )
     try:
         plain = load_plain(content, str(path))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path}: is no YAML ({error}), must be a run file; pass {NAME}"
+            f"{path}: not a run file, since it is not YAML ({error}). Pass {NAME}"
         ) from error
     if not isinstance(plain, Mapping):
-        raise ConfigError(f"{path}: holds no mapping, must be a run file; pass {NAME}")
+        raise ConfigError(f"{path}: not a run file, since it has no mapping. Pass {NAME}")
     return plain
 
 
 def _to_dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r:.60} is no mapping")
+        raise TypeError(f"{value!r:.60} is not a mapping")
     return dict(value)
 
 
 def list_import_paths(plain: Any) -> list[str]:
-    """Return the import paths that an argument of a run file names, in order."""
+    """Return the import paths in an argument of a run file, in order."""
     if isinstance(plain, Mapping):
         own_paths = [str(plain[tag]) for tag in (IMPORT, OBJECT) if tag in plain]
         return own_paths + [path for value in plain.values() for path in list_import_paths(value)]
@@ -353,7 +358,7 @@ def list_import_paths(plain: Any) -> list[str]:
 
 
 def list_store_paths(plain: Any) -> list[str]:
-    """Return the paths of the stores that an argument of a run file names, in order."""
+    """Return the paths of stores in an argument of a run file, in order."""
     if not isinstance(plain, Mapping) or UNREPLAYABLE in plain:
         return []
     if PATH in plain:

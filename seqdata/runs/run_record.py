@@ -21,7 +21,7 @@ _PACKAGES = ("lightning", "torch", "numpy", "pyarrow")
 
 
 class RunRecord:
-    """What is known of a fit; before one has begun, the course of one process."""
+    """The record of a fit; before it begins, with the geometry of one process."""
 
     def __init__(self) -> None:
         self.geometry: FitGeometry | None = None
@@ -30,12 +30,12 @@ class RunRecord:
         self._path: Path | None = None
 
     def begin_fit(self, run_file: RunFile, folder: Path | None, *, is_writer: bool) -> None:
-        """Take note of a fit that begins, and write its file; without a folder there is none.
+        """Record the start of a fit, and write its file; without a folder there is none.
 
         Args:
-            run_file: What it was started with.
-            folder: Where it logs.
-            is_writer: Whether this rank writes; the others only know where.
+            run_file: Its run file.
+            folder: Its log folder.
+            is_writer: Whether this rank writes the file; the others only know its path.
         """
         self.geometry, self.folder = run_file.geometry, folder
         self._run_file, self._path = run_file, None
@@ -47,8 +47,9 @@ class RunRecord:
                 run_file.write(path)
         except OSError as error:
             warnings.warn(
-                f"datamodule: {path} cannot be written ({error.strerror or error}), must be "
-                "writable to replay batches by command; data.replay(epoch=, batch=) does it here",
+                f"datamodule: {path} cannot be written ({error.strerror or error}), so `seqdata "
+                "replay` cannot show batches of this run. Use data.replay(epoch=, batch=) in "
+                "this process",
                 SeqDataWarning,
                 stacklevel=2,
             )
@@ -56,13 +57,13 @@ class RunRecord:
         self._path = path
 
     def make_command(self, kind: DataKind, name: str | None, epoch: int, batch: int) -> str:
-        """Return what shows one batch: a command, or a call where the command could not.
+        """Return the command that replays a batch, or a call if the command cannot.
 
         Args:
-            kind: What it was made for.
-            name: Of its data set, where there are several.
-            epoch: Of the plan.
-            batch: Its number in the plan.
+            kind: Kind of its data.
+            name: Name of its data set, if there are several.
+            epoch: Epoch of the plan.
+            batch: Number of the batch in the plan.
         """
         kind_option = {} if kind == "train" else {"kind": kind}
         name_option = {} if name is None else {"name": name}
@@ -78,7 +79,7 @@ class RunRecord:
 
 
 def installed_versions() -> Mapping[str, str]:
-    """Return the versions of what decides how batches come out, as far as it is installed."""
+    """Return the versions of installed packages that batches depend on."""
     versions = {"seqdata": core_version(), "python": platform.python_version()}
     versions.update({name: version for name in _PACKAGES if (version := _version_of(name))})
     return versions
@@ -88,7 +89,7 @@ def installed_versions() -> Mapping[str, str]:
 def _version_of(package: str) -> str | None:
     """Return the version of an installed package; None if it is not installed.
 
-    Reading it takes milliseconds, and it stays while the process runs.
+    Reading it takes milliseconds, so it is cached.
     """
     try:
         return metadata.version(package)
@@ -97,7 +98,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _shorten_path(path: Path) -> str:
-    """Return a path as one would type it here."""
+    """Return a path relative to the working folder if that is shorter."""
     absolute = os.path.abspath(path)
     relative = os.path.relpath(absolute)
     return absolute if relative.startswith(os.pardir) else relative

@@ -1,7 +1,7 @@
 """Arguments as plain data, and back: functions by import path, dataclasses by their fields.
 
-What has neither (a lambda, an object in memory) is written down as not replayable, with the reason.
-Reading imports nothing but the module of a function or class that is asked for.
+What has neither (a lambda, an object in memory) is marked as not replayable, with the reason.
+Reading imports only the module of a requested function or class.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _MOVED = {
     "seqdata.streams": "seqdata",
     "seqdata.transforms": "seqdata",
 }
-"""Modules of earlier releases -> where what run files name in them is found now."""
+"""Modules of earlier releases in run files -> their current modules."""
 
-_SCRIPT = "__seqdata_script__"  # what a script is called while it is read again
+_SCRIPT = "__seqdata_script__"  # name of a script's module while it is executed again
 
 
 @dataclass(slots=True, eq=False)
 class PlainWriter:
-    """Writes arguments down.
+    """Converts arguments to plain data.
 
     Attributes:
-        missing: What could not be: ``argument: why``, in order.
-        roots: Folders that modules were imported from, beside those of the environment.
+        missing: Arguments that could not be converted: ``argument: why``, in order.
+        roots: Folders that modules were imported from, in addition to those of the environment.
     """
 
     missing: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
 
     def to_plain(self, value: Any, argument: str) -> Any:
-        """Return a value as scalars, lists and dicts; what cannot be is said in their place.
+        """Return a value as scalars, lists and dicts, or why it cannot be converted.
 
         Args:
-            value: Anything.
-            argument: What it was passed as.
+            value: Any value.
+            argument: Name of the argument.
         """
         if value is None or type(value) in (bool, int, float, str):
             return value
@@ -82,7 +82,7 @@ class PlainWriter:
         )
 
     def to_import_path(self, value: Any, argument: str) -> dict[str, Any]:
-        """Return the import path of a function or class, where it has one."""
+        """Return the import path of a function or class, if it has one."""
         module, name = str(value.__module__), str(value.__qualname__)
         if "<" in name:
             description = (
@@ -99,7 +99,7 @@ class PlainWriter:
         return {IMPORT: f"{'seqdata' if _is_public(value, module, name) else module}:{name}"}
 
     def mark_unreplayable(self, argument: str, reason: str) -> dict[str, Any]:
-        """Note what cannot be written down."""
+        """Record an argument that cannot be converted."""
         self.missing.append(f"{argument}: {reason}")
         return {UNREPLAYABLE: reason}
 
@@ -123,7 +123,7 @@ class PlainWriter:
         return {OBJECT: class_path[IMPORT], **script_entry, FIELDS: plain_fields}
 
     def _script_to_plain(self, name: str, argument: str) -> dict[str, Any]:
-        """Name what is defined in the script that runs; it is read again, so it needs a guard."""
+        """Return the path of an object of the script that runs, which must have a guard."""
         main = sys.modules["__main__"]
         file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
         if file is None or not os.path.isfile(file):
@@ -158,21 +158,22 @@ class PlainWriter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainReader:
-    """Makes arguments again from what ``PlainWriter`` wrote.
+    """Restores arguments from the result of ``PlainWriter``.
 
     Attributes:
-        roots: Folders that are looked in for modules, after those of the environment.
-        file: The file that they are from, for messages.
+        roots: Folders that are searched for modules, after those of the environment.
+        file: The run file, for messages.
     """
 
     roots: Iterable[str]
     file: str
 
     def from_plain(self, plain: Any, argument: str) -> Any:
-        """Return the value that was written down.
+        """Return the restored value.
 
         Raises:
-            ConfigError: If it could not be, or its module cannot be imported or is another one.
+            ConfigError: If it could not be converted, or its module cannot be imported or has
+                changed.
         """
         if isinstance(plain, list):
             return [self.from_plain(item, argument) for item in plain]
@@ -180,7 +181,7 @@ class PlainReader:
             return plain
         if UNREPLAYABLE in plain:
             raise ConfigError(
-                f"{self.file}: `{argument}` cannot be made again: {plain[UNREPLAYABLE]}; in the "
+                f"{self.file}: `{argument}` cannot be restored: {plain[UNREPLAYABLE]}. In the "
                 "program that trains, call data.replay(epoch=, batch=)"
             )
         if _TAGS.isdisjoint(plain):
@@ -191,8 +192,8 @@ class PlainReader:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(
-                f"{self.file}: `{argument}` is {plain!r:.200}, which cannot be made again "
-                f"({error}), must be as the run wrote it; use the code that the run had"
+                f"{self.file}: `{argument}` is {plain!r:.200}, which cannot be restored "
+                f"({error}). Use the code of the run"
             ) from error
 
     def _from_tagged(self, plain: Mapping[str, Any], argument: str) -> Any:
@@ -223,8 +224,8 @@ class PlainReader:
         except Exception as error:
             raise ConfigError(
                 f"{self.file}: `{argument}` is {path!r}, which cannot be imported "
-                f"({type(error).__name__}: {error}), must be importable; run this where the "
-                "training ran, or put the folder of that module on PYTHONPATH"
+                f"({type(error).__name__}: {error}). Run this where the training ran, or put the "
+                "folder of that module on PYTHONPATH"
             ) from error
         return functools.reduce(getattr, name.split("."), owner)
 
@@ -236,7 +237,7 @@ class PlainReader:
 
 
 def _is_public(value: Any, module: str, name: str) -> bool:
-    """Return whether users import a value of ours from ``seqdata`` itself."""
+    """Return whether a value is public, imported from ``seqdata`` itself."""
     if not module.startswith("seqdata."):
         return False
     package = sys.modules["seqdata"]
@@ -251,7 +252,7 @@ def _find_attribute(module: ModuleType | None, name: str) -> Any:
 
 
 def _is_guarded(script: Path) -> bool:
-    """Return whether a script says what only runs when it is the program."""
+    """Return whether a script has a guard (``if __name__ == "__main__":``)."""
     try:
         body = ast.parse(script.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -271,7 +272,7 @@ def _load_script(path: str) -> ModuleType:
         return loaded
     spec = importlib.util.spec_from_file_location(_SCRIPT, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     folder = os.path.dirname(path)
     if folder not in sys.path:
         sys.path.append(folder)

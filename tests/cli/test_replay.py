@@ -213,8 +213,12 @@ def test_long_batches_are_cut_short_for_people_only(store):
     [
         (["none.yaml", "--epoch", 0, "--batch", 0], 2, "none.yaml: cannot be read (No such file"),
         ([NAME, "--batch", 0], 2, "Missing option '--epoch'"),
-        ([NAME, "--epoch", 0], 2, "--batch is None and --step is None, must be one of them"),
-        ([NAME, "--epoch", 0, "--batch", 2], 1, "--batch is 2 in epoch 0, must be below 2"),
+        ([NAME, "--epoch", 0], 2, "--batch is None and --step is None, but exactly one must"),
+        (
+            [NAME, "--epoch", 0, "--batch", 2],
+            1,
+            "--batch must be below 2, the batches of its plan, but is 2",
+        ),
         ([NAME, "--epoch", 0, "--batch", 0, "--kind", "val"], 2, "the run had no `val` data"),
         ([NAME, "--epoch", 0, "--batch", 0, "--kind", "dev"], 2, "'dev' is not one of"),
     ],

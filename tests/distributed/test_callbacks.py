@@ -41,7 +41,7 @@ def test_a_rank_that_waits_for_data_is_named_once_by_rank_0(ranks):
     one, two = ranks.play("watch", 2, {**spec, "data": data}, ranks={1: late})
     (warned,) = one["warned"]
     assert re.match(r"RankMemoryMonitor: rank 1 waited \d+\.\d\d s of \d+\.\d\d s for data", warned)
-    assert "the cause is its data: more `num_workers`" in warned
+    assert "The cause is its data: use more `num_workers`" in warned
     assert two["warned"] == []
 
 
@@ -84,10 +84,12 @@ def test_the_first_parameter_and_the_rank_that_differ_are_named_on_every_rank(ra
     spec = {"callback": "consistency", "options": {"every_n_steps": 2}, "data": {"count": 40}}
     told = ranks.play("watch", 3, spec, ranks={1: {"model": {"at": 2}}})
     assert {one["error"] for one in told} == {
-        "RankConsistency: parameter 'layer.bias' after 4 updates is another on rank 1 than on 0, 2,"
-        " must be equal on all; let every rank change it in the same steps, by gradients that DDP "
-        "averages: by the optimizer alone, and within the module that the Trainer was given, or "
-        "name it in `ignore` {'rank': 1}"
+        (
+            "RankConsistency: parameter 'layer.bias' after 4 updates differs on rank 1 from 0, "
+            "2: change it in the same steps on every rank, by gradients that DDP averages: with "
+            "the optimizer only, and within the module that the Trainer received, or name it in "
+            "`ignore` {'rank': 1}"
+        )
     }
 
 
@@ -131,9 +133,10 @@ def test_ranks_with_the_same_batch_are_named_in_the_first_step(ranks):
     told = ranks.play("watch_stream", 2, {"shared": True})
     assert told == [
         [
-            "RankConsistency: in the first step ranks 0, 1 have the same batch, must have others: "
-            "what is trained several times is time lost; pass a SequenceDataModule, or share the "
-            "data out by rank"
+            (
+                "RankConsistency: in the first step ranks 0, 1 have the same batch, so they repeat "
+                "each other's work. Pass a SequenceDataModule, or share the data out by rank"
+            )
         ],
         [],
     ]

@@ -82,8 +82,8 @@ def test_settings_that_differ_are_warned_of_on_every_rank(ranks):
     (message,) = told[0]["warned"]
     assert message == (
         "ranks: `float32 matmul precision` is 'highest' on rank 0 but 'high' on rank 1; "
-        "`CUBLAS_WORKSPACE_CONFIG` is None on rank 0 but ':4096:8' on rank 1, had better be "
-        "equal: results may differ with the rank; set up every rank alike"
+        "`CUBLAS_WORKSPACE_CONFIG` is None on rank 0 but ':4096:8' on rank 1; results may "
+        "differ be equal: results may differ with the rank; set up every rank alike"
     )
 
 

@@ -194,7 +194,8 @@ def test_a_limit_in_steps_is_refused_on_another_world(ranks, tmp_path):
     told = ranks.play("fit", 2, spec)
     assert {one["refused"] for one in told} == {"ResumeError"}
     assert (
-        "`limit_train_batches` is 4 steps, which hold other batches on 2 ranks" in told[0]["text"]
+        "`limit_train_batches` must be a fraction, but is 4 steps, which have other batches on 2"
+        in told[0]["text"]
     )
 
 

@@ -95,8 +95,9 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_batch(ranks, tmp_path, world
     rank = 0 if hurt == "all" else world - 1
     assert told[0]["facts"] == {"rank": rank, "cause": "SIGTERM"}
     assert told[0]["text"] == (
-        f"preempted: rank {rank} was told to stop by SIGTERM, and every rank stops before the same "
-        "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves"
+        f"preempted: rank {rank} was requested to stop by SIGTERM, and every rank stops before "
+        "the same batch. Resume from the checkpoint that "
+        "ModelCheckpoint(save_on_exception=True) saves"
     )
     assert told[0]["global_step"] == 3  # one batch was drawn ahead
     assert max(one["seconds"] for one in told) < patient(10)
@@ -151,8 +152,8 @@ def test_ranks_that_have_unequally_many_batches_end_with_one_error(ranks):
     assert same(told, "drawn", "error")
     assert told[0]["drawn"] == [0, 1, 2, 3]
     assert told[0]["error"] == (
-        "IncompleteEpochError: ranks: rank 2 has no batch left where 2 of 3 ranks have one, must "
-        "be equally many; give every rank the same limits",
+        "IncompleteEpochError: ranks: rank 2 has no batch left, but 2 of 3 ranks have one. Give "
+        "every rank the same limits",
         {"rank": 2},
     )
 

@@ -163,16 +163,18 @@ def test_a_rank_that_fails_alone_saves_no_lanes_and_waits_for_nobody(ranks, tmp_
     hurt_one = pickle.loads((folder / "made-0.pickle").read_bytes())
     assert hurt_one["error"]  # Lightning's own barrier, behind the saving, is left by rank 1
     assert hurt_one["warnings"][-1:] == [
-        "datamodule: the checkpoint at batch 3 of epoch 0 holds no lane states: ranks: an "
-        "exception of this rank alone ends it, the others do not come; a run that goes on from it "
-        "begins its sequences again in mid-lane, so go on from another one"
+        (
+            "datamodule: the checkpoint at batch 3 of epoch 0 has no lane states: ranks: an "
+            "exception ends only this rank; the others do not respond. A run that resumesn from it "
+            "begins its sequences again in mid-lane, so go on from another one"
+        )
     ]
     assert max(answer["times"].values()) - min(answer["times"].values()) < patient(15)
     (path,) = saved_in(tmp_path)
     state = state_of(path)
-    assert "the others do not come" in state["lanes"]
+    assert "the others do not respond" in state["lanes"]
     (told,) = ranks.play("lanes", 1, {"ckpt": str(path), "trainer": {"max_epochs": 1}})
-    assert any("resume: the checkpoint holds no lane states" in text for text in told["warnings"])
+    assert any("resume: the checkpoint has no lane states" in text for text in told["warnings"])
     assert told["losses"]
 
 
@@ -236,7 +238,7 @@ def test_a_rank_that_alone_asks_for_a_state_is_told_that_the_others_did_not_come
     spec = {"trainer": {"max_steps": 5}, "bounds": SHORT}
     told = ranks.play("lanes", 2, spec, ranks={0: {"asks": True}})
     (warning,) = told[0]["warnings"]
-    assert "holds no lane states: ranks: not all ranks came: " in warning
+    assert "has no lane states: ranks: not all ranks responded: " in warning
     assert told[1]["warnings"] == []
 
 

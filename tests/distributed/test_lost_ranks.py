@@ -100,7 +100,7 @@ def test_a_rank_that_fails_by_itself_ends_the_others(ranks):
     assert answer["exits"] == {"0": 1, "1": 1}, logs
     assert (
         "PeerFailedError: ranks: rank 1 has left because of KeyError: 'told to fail'. All ranks "
-        "must run; look at its own traceback, and begin again from the latest checkpoint\n"
+        "must run; see its traceback, and resume from the latest checkpoint\n"
     ) in logs
 
 
@@ -113,7 +113,7 @@ def test_a_rank_that_ends_alone_is_named_to_those_that_go_on(ranks):
         text, facts = told[rank]["error"]
         assert facts == {"rank": 1, "cause": "it has ended its part"}
         assert text == (
-            f"PeerFailedError: ranks: rank 1 has ended its part while rank {rank} asks for another "
-            "batch, must end at the same batch; decide on all ranks together when to stop"
+            f"PeerFailedError: ranks: rank 1 has ended its part, but rank {rank} requests another "
+            "batch. Decide on all ranks together when to stop."
         )
         assert told[rank]["seconds"] < patient(5)

@@ -72,7 +72,7 @@ def test_a_limit_is_refused_by_every_rank_before_it_begins(ranks, tmp_path):
     spec = {"location": str(tmp_path / "out"), "model": {"fail_at": 0}}
     told = ranks.play("write_predictions", 2, {**spec, "data": {"count": 25}, "limit": 3})
     assert told[0] == told[1]
-    assert "6 of 13 batches would be predicted, must be all" in told[0]
+    assert "only 6 of 13 batches would be predicted" in told[0]
 
 
 def test_the_exact_mean_is_that_of_one_process_and_the_mean_of_means_is_not(ranks):

@@ -92,7 +92,7 @@ def test_a_tuple_without_weight_is_refused_on_an_uneven_tail_by_every_rank(ranks
 def test_batches_per_update_must_be_a_multiple_of_the_ranks(ranks):
     data = {"batches_per_update": 3}
     told = ranks.play("fit", 2, {"data": data, "trainer": {"max_epochs": 1}})
-    wanted = "`batches_per_update` is 3, must be a multiple of the 2 ranks; pass 4"
+    wanted = "`batches_per_update` must be a multiple of the 2 ranks, but is 3. Pass 4"
     assert [wanted in one["text"] for one in told] == [True, True]
 
 
@@ -109,8 +109,10 @@ def test_ranks_at_other_places_are_told_so_on_every_rank(ranks, tmp_path):
     spec = {"trainer": {"max_epochs": 1}, "ckpt": str(tmp_path / "step=1.ckpt")}
     told = ranks.play("fit", 2, spec, ranks={1: other})
     assert [one["text"] for one in told] == [
-        "ranks: `position` is 2 on rank 0 but 4 on rank 1, must be equal; give every rank the same "
-        "packages, data, options and checkpoint"
+        (
+            "ranks: `position` is 2 on rank 0 but 4 on rank 1, which must be equal. Give every "
+            "rank the same packages, data, options and checkpoint"
+        )
     ] * 2
 
 
@@ -128,7 +130,7 @@ def test_equal_ranks_agree(ranks):
 
 def test_a_fact_that_differs_is_named_on_every_rank(ranks):
     told = ranks.play("compare", 3, {"position": 4}, ranks={2: {"position": 5}})
-    wanted = "PlanError: ranks: `position` is 4 on ranks 0, 1 but 5 on rank 2, must be equal"
+    wanted = "PlanError: ranks: `position` is 4 on ranks 0, 1 but 5 on rank 2, which must be equal"
     assert [one.startswith(wanted) for one in told] == [True] * 3
 
 

@@ -178,7 +178,9 @@ def test_validation_by_the_clock_is_told_to_the_user_and_to_the_run_file(tmp_pat
     import yaml
 
     options = {"max_epochs": 1, "val_check_interval": "00:00:30:00", "log_every_n_steps": 1}
-    with pytest.warns(SeqDataWarning, match=r"is a time of 1800 seconds: validation falls on oth"):
+    with pytest.warns(
+        SeqDataWarning, match=r"is a time of 1800 seconds: validation runs after oth"
+    ):
         run = fit(data_of(), logger=CSVLogger(tmp_path), **options)
     assert run.log.train
     assert adapter.get_validation_seconds(run.trainer) == 1800

@@ -135,12 +135,12 @@ def test_validation_starts_with_the_first_batch_each_time():
 
 @pytest.mark.parametrize("kind", ["train", "test", "predict"])
 def test_a_loader_without_data_says_what_to_pass(kind):
-    with pytest.raises(ConfigError, match=f"`{kind}` is None, must be a location; pass it"):
+    with pytest.raises(ConfigError, match=f"`{kind}` must be a location, but is None"):
         getattr(SequenceDataModule(), f"{kind}_dataloader")()
 
 
 def test_a_fit_without_training_data_says_so_at_once():
-    with pytest.raises(ConfigError, match="`train` is None, must be a location"):
+    with pytest.raises(ConfigError, match="`train` must be a location, but is None"):
         fit(SequenceDataModule(val=sequences(3)), max_epochs=1)
 
 
@@ -154,14 +154,20 @@ def test_validation_without_data_is_refused_by_the_trainer():
     [
         ({"train": {"a": [], "b": []}}, "`train` must be one location, but has 2 named locations"),
         ({"on_error": "skip"}, "`on_error` must be .raise., .mask. or .replace., but is .skip."),
-        ({"on_changed": "go"}, "`on_changed` is 'go', must be 'error' or 'next_epoch'"),
+        ({"on_changed": "go"}, "`on_changed` must be 'error' or 'next_epoch'.*, but is 'go'"),
         (
             {"num_workers": -1},
             "`num_workers` must be a whole number, .*but is -1",
         ),
-        ({"batches_per_update": 0}, "`batches_per_update` is 0, must be an integer of at least 1"),
-        ({"batches_per_update": 2.0}, "`batches_per_update` is 2.0, must be an integer"),
-        ({"batches_per_update": 2, "tail": "drop"}, "`tail` is 'drop', must be 'fill' with `batch"),
+        (
+            {"batches_per_update": 0},
+            "`batches_per_update` must be an integer of at least 1.*, but is 0",
+        ),
+        ({"batches_per_update": 2.0}, "`batches_per_update` must be an integer.*, but is 2.0"),
+        (
+            {"batches_per_update": 2, "tail": "drop"},
+            "`tail` must be 'fill' with `batch.*, but is 'drop'",
+        ),
         ({"tail": "pad"}, "`tail` must be 'fill', 'drop' or 'repeat', but is 'pad'"),
         ({"seed": -1}, "`seed` must be in .*, but is -1"),
         ({"prefetch": -1}, "`prefetch` must be a whole number, 0 for no thread, but is -1"),
@@ -218,15 +224,13 @@ def test_batches_per_update_may_be_resumed_after_an_error(tmp_path):
 
 def test_an_unknown_stage_is_refused():
     with pytest.raises(
-        ConfigError, match="`stage` is 'training', must be 'fit', 'validate', 'test'"
+        ConfigError, match=r"`stage` must be 'fit', 'validate', 'test'.*, but is 'training'"
     ):
         data_of().setup("training")
 
 
 def test_batches_per_update_refuses_an_accumulation_of_the_trainer():
-    with pytest.raises(
-        ConfigError, match="of the Trainer is 2, must be 1 with `batches_per_update`"
-    ):
+    with pytest.raises(ConfigError, match="of the Trainer must be 1 with `batches_per_update`"):
         fit(data_of(batches_per_update=4), max_epochs=1, accumulate_grad_batches=2)
 
 
@@ -239,14 +243,12 @@ def test_batches_per_update_refuses_a_scheduler_of_accumulation():
 def test_batches_per_update_refuses_optimization_by_hand():
     model = Recorder()
     model.automatic_optimization = False
-    with pytest.raises(ConfigError, match="the module optimizes by hand, must do so automatically"):
+    with pytest.raises(ConfigError, match="needs automatic optimization, but the module"):
         fit(data_of(batches_per_update=4), model=model, max_epochs=1)
 
 
 def test_validation_inside_an_update_warns():
-    with pytest.warns(
-        SeqDataWarning, match="validation every 3 steps, must be a multiple of the 2"
-    ):
+    with pytest.warns(SeqDataWarning, match="validation every 3 steps is not a multiple of the 2"):
         fit(data_of(batches_per_update=2), max_epochs=1, val_check_interval=3)
 
 
@@ -266,7 +268,7 @@ def test_saving_inside_an_update_warns_once(tmp_path):
 
 def test_resuming_inside_an_update_warns(tmp_path):
     fit(data_of(), folder=tmp_path, every=1, max_epochs=1)
-    with pytest.warns(SeqDataWarning, match="step 3 lies inside an update of 2 steps"):
+    with pytest.warns(SeqDataWarning, match="step 3 is inside an update of 2 steps"):
         fit(data_of(batches_per_update=2), ckpt=tmp_path / "step=3.ckpt", max_epochs=1)
 
 

@@ -58,15 +58,15 @@ def stride(policy, world: int) -> int:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({}, "`batch` is None and `step` is None, must be one of them"),
-        ({"batch": 1, "step": 1}, "`batch` is 1 and `step` is 1, must be one of them"),
-        ({"batch": -1}, "replay: `batch` is -1, must be a whole number from 0"),
-        ({"batch": 0, "world": 0}, "replay: `world` is 0, must be a whole number from 1"),
-        ({"batch": 0, "kind": "val"}, "`kind` is 'val' and `name` is None, must be of data that"),
-        ({"batch": 0, "kind": "dev"}, "`kind` is 'dev' and `name` is None, must be of data that"),
+        ({}, "`batch` is None and `step` is None, but exactly one must"),
+        ({"batch": 1, "step": 1}, "`batch` is 1 and `step` is 1, but exactly one must"),
+        ({"batch": -1}, "replay: `batch` must be a whole number from 0.*, but is -1"),
+        ({"batch": 0, "world": 0}, "replay: `world` must be a whole number from 1.*, but is 0"),
+        ({"batch": 0, "kind": "val"}, "there is no data for `kind` 'val' and `name` None"),
+        ({"batch": 0, "kind": "dev"}, "there is no data for `kind` 'dev' and `name` None"),
         (
             {"batch": 0, "name": "a"},
-            "`name` is 'a', must be of data that was given; train has None",
+            "there is no data for `kind` 'train' and `name` 'a'. train has None",
         ),
         ({"step": 0, "rank": 3, "world": 2}, r"`rank` must be in \[0, 2\), but is 3"),
     ],
@@ -79,9 +79,13 @@ def test_what_names_no_batch_is_refused(asked, message):
 
 def test_batches_past_the_epoch_are_refused():
     data = SequenceDataModule(train=sequences(9), batching=Bucketed(3))
-    with pytest.raises(PlanError, match="`batch` is 3 in epoch 4, must be below 3, the batches of"):
+    with pytest.raises(
+        PlanError, match=r"`batch` must be below 3, the batches of.*, but is 3 in epoch 4"
+    ):
         data.replay(epoch=4, batch=3)
-    with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[0, 2\) of 2 ranks"):
+    with pytest.raises(
+        PlanError, match=r"`step` must be in \[0, 2\) of 2 ranks.*, but is 2 in epoch 0"
+    ):
         data.replay(epoch=0, step=2, rank=0, world=2)
 
 

@@ -104,8 +104,8 @@ def test_lengths_of_a_dataset_are_counted_and_not_written_down(given):
     )
     assert file.data["lengths"] == {"train": "40 lengths", "val": {"one": "40 lengths"}}
     assert file.missing == [
-        "train: a Dataset (Listed) lies at no path",
-        "val.one: a Dataset (Listed) lies at no path",
+        "train: a Dataset (Listed) has no path",
+        "val.one: a Dataset (Listed) has no path",
     ]
 
 

@@ -106,7 +106,7 @@ def test_a_trainer_that_asks_once_is_refused(tmp_path):
     data = SequenceDataModule(train=store(), batching=TBPTT(2, growing))
     trainer = Trainer(max_epochs=2, accelerator="cpu", default_root_dir=tmp_path, **QUIET)
     with pytest.raises(
-        ConfigError, match=r"must be asked for in every epoch; pass Trainer\(reload"
+        ConfigError, match=r"but the Trainer reads it only once. Pass Trainer\(reload"
     ):
         trainer.fit(Recording(), data)
 

@@ -208,7 +208,13 @@ def test_what_a_checkpoint_holds_of_lanes_is_by_lane_and_the_rest_is_small(tmp_p
 def test_lanes_of_ranks_that_stand_at_different_places_are_not_mixed(monkeypatch):
     together, places = RankCoordinator(), [(0, 5), (0, 6)]
     monkeypatch.setattr(together, "_all_gather", lambda mine, ranks: [(one, 0) for one in places])
-    with pytest.raises(PeerFailedError, match=r"ranks: they stand at \[\(0, 5\), \(0, 6\)\] \(ep"):
+    with pytest.raises(
+        PeerFailedError,
+        match=(
+            r"ranks: all must be at the same \(epoch, position\), but are at \[\(0, 5\), \(0, "
+            r"6\)\]"
+        ),
+    ):
         together.all_gather(0, 2, (0, 5))
 
 
@@ -250,14 +256,14 @@ def test_a_step_that_puts_nothing_back_is_told_of_where_states_are_saved(tmp_pat
                 return super().training_step(batch, batch_idx)
             return None
 
-    text = "holds no lane states: what was put back last is of another batch; call `put`"
+    text = "has no lane states: the last `put` was for another batch; call `put`"
     warnings.filterwarnings("ignore", message="`training_step` returned `None`")
     with pytest.warns(SeqDataWarning, match=text):
         fit(lanes_of(), model=Forgetful(), folder=tmp_path, every=6, max_steps=7)
     path = saved_in(tmp_path)[0]
     assert "`put` once" in state_of(path)[lane_checkpoint.KEY]
     with pytest.warns(
-        SeqDataWarning, match="resume: the checkpoint holds no lane states: what was put back last"
+        SeqDataWarning, match="resume: the checkpoint has no lane states: the last `put` was"
     ):
         again = fit(lanes_of(), model=Carrying(), ckpt=path, max_epochs=1).model
     assert again.did.losses[0][:2] == (0, state_of(path)["position"])
@@ -269,7 +275,7 @@ def test_a_checkpoint_of_before_lane_states_is_refused_in_mid_epoch(tmp_path):
     whole = torch.load(path, weights_only=True)
     del whole["SequenceDataModule"][lane_checkpoint.KEY]
     torch.save(whole, path)
-    with pytest.raises(ResumeError, match="lanes: table 'train' knows no state, and batch 3 of"):
+    with pytest.raises(ResumeError, match="lanes: table 'train' has no state, but batch 3 of"):
         fit(lanes_of(), model=Carrying(), ckpt=path, max_epochs=1)
 
 

@@ -45,7 +45,11 @@ def test_it_is_no_part_of_a_modules_state():
 
 
 def test_a_sum_is_one_number():
-    with pytest.raises(ConfigError, match=r"`total` has shape \(3,\), must be one number; sum it"):
+    with pytest.raises(
+        ConfigError, match=r"`total` must be a single number, but has shape \(3,\). Sum it"
+    ):
         ExactMean().update(torch.ones(3), 3)
-    with pytest.raises(ConfigError, match=r"`count` has shape \(1,\), must be one number; sum it"):
+    with pytest.raises(
+        ConfigError, match=r"`count` must be a single number, but has shape \(1,\). Sum it"
+    ):
         ExactMean().update(torch.tensor(1.0), torch.ones(1))

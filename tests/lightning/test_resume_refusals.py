@@ -80,9 +80,7 @@ def test_a_missing_state_is_noticed_before_the_first_batch(checkpoint, tmp_path)
     def rename(saved):
         saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
 
-    with pytest.raises(
-        ResumeError, match=r"stands at step 2, the data at step 0.*brought no state"
-    ):
+    with pytest.raises(ResumeError, match=r"is at step 2, but the data is at step 0.*has no state"):
         fit(data_of(), ckpt=edited(checkpoint, tmp_path, rename), max_epochs=2)
 
 
@@ -91,7 +89,7 @@ def test_a_renamed_subclass_is_noticed(checkpoint):
         pass
 
     data = Renamed(train=sequences(23), batching=Bucketed(4), seed=3)
-    with pytest.raises(ResumeError, match="resume with the class that saved it, not renamed"):
+    with pytest.raises(ResumeError, match="Resume with the class that saved it, not renamed"):
         fit(data, ckpt=checkpoint, max_epochs=2)
 
 
@@ -106,7 +104,7 @@ def test_a_missing_state_at_an_epochs_end_warns(tmp_path):
         )
 
     path = edited(tmp_path / "step=6.ckpt", tmp_path, rename)
-    with pytest.warns(SeqDataWarning, match="brought no state of this DataModule, the data begins"):
+    with pytest.warns(SeqDataWarning, match="has no state of this DataModule, so the data begins"):
         rest = fit(data_of(), ckpt=path, max_epochs=2)
     assert rest.log.train[0][:2] == (0, 0)
 
@@ -115,7 +113,9 @@ def test_a_state_of_another_run_than_the_loops_is_noticed(checkpoint, tmp_path):
     def move(saved):
         saved["SequenceDataModule"]["position"] = 3
 
-    with pytest.raises(ResumeError, match=r"at step 2, the data at step 3.*are of two runs"):
+    with pytest.raises(
+        ResumeError, match=r"at step 2, but the data is at step 3.*are from two runs"
+    ):
         fit(data_of(), ckpt=edited(checkpoint, tmp_path, move), max_epochs=2)
 
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_without_loops_is_refused(checkpoint, tmp_path):
     def cut(saved):
         del saved["loops"]
 
-    with pytest.raises(ResumeError, match="has no 'loops', must hold the fit loop's counters"):
+    with pytest.raises(ResumeError, match="has no 'loops', a counter of the fit loop"):
         fit(data_of(), ckpt=edited(checkpoint, tmp_path, cut), max_epochs=2)
 
 
@@ -140,7 +140,7 @@ def test_limits_in_steps_are_refused_when_the_world_changed(checkpoint, tmp_path
         saved["SequenceDataModule"]["world_size"] = 2
 
     path = edited(checkpoint, tmp_path, of_two_ranks)
-    reason = f"`{option}` is {value} steps, which hold other batches on 1 ranks than on the 2"
+    reason = f"`{option}` must be a fraction, but is {value} steps, which have other batches on 1"
     with pytest.raises(ResumeError, match=reason):
         fit(data_of(), ckpt=path, max_epochs=2, **{option: value})
 
@@ -216,7 +216,9 @@ def beside(steps):
 @pytest.mark.filterwarnings("ignore:.*`dataloader_iter` step flavor")
 def test_a_step_that_draws_its_own_batches_is_refused_before_the_first():
     model = DrawsItself()
-    with pytest.raises(ConfigError, match=r"takes `dataloader_iter`, must take `batch`: .*; write"):
+    with pytest.raises(
+        ConfigError, match=r"must take `batch`, but takes `dataloader_iter`: .*\. Write"
+    ):
         fit(data_of(), model=model, max_epochs=1)
     assert not model.log_of.train
 
@@ -284,8 +286,8 @@ def test_every_damage_of_a_state_is_refused_before_the_first_batch(tmp_path, dat
 @pytest.mark.parametrize(
     ("position", "reason"),
     [
-        (0, "stands at step 2, the data at step 0.*are of two runs"),
-        (6, "stands at step 2, the data at step 6.*are of two runs"),
+        (0, "is at step 2, but the data is at step 0.*are from two runs"),
+        (6, "is at step 2, but the data is at step 6.*are from two runs"),
         (7, "`position` of the state must be at most 6, the batches of epoch 1, but is 7"),
     ],
 )

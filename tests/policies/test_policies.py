@@ -230,7 +230,10 @@ def test_the_most_expensive_batch_leads_from_the_short_block_too():
             lambda: TokenBudget(8, min_batches=0),
             "`min_batches` must be an integer of at least 1, but is 0",
         ),
-        (lambda: TokenBudget(8, max_length=9), "`max_length` is 9, must not exceed `max_tokens`=8"),
+        (
+            lambda: TokenBudget(8, max_length=9),
+            "`max_length` must be at most `max_tokens`=8, but is 9",
+        ),
         (
             lambda: Fixed(2, too_long="cut"),
             "`too_long` must be 'error', 'split', 'truncate' or 'drop', but is 'cut'",

@@ -58,8 +58,8 @@ def test_e14_a_missed_chunk_is_an_error(policy):
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_e14_a_chunk_that_comes_again_is_an_error(policy):
     states, given = played(policy, 3)
-    refuses(states, given[2], "batch 2 of epoch 0 comes again, or late, after batch 2")
-    refuses(states, given[1], "batch 1 of epoch 0 comes again, or late, after batch 2")
+    refuses(states, given[2], "batch 2 of epoch 0 is repeated, or late, after batch 2")
+    refuses(states, given[1], "batch 1 of epoch 0 is repeated, or late, after batch 2")
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -83,11 +83,11 @@ def test_e14_the_error_names_lane_sequence_and_timesteps():
         states.take(given[2])
     one = given[2]
     assert str(caught.value) == (
-        "lanes: table 'train': batch 2 of epoch 0 comes after batch 0: 1 between were missed; its "
-        f"lane 0 begins in sequence {int(one.ids[0])} at timestep 12, and has seen sequence "
-        f"{int(one.ids[0])} up to timestep 6. It must go on where its lane stopped; call `take` "
-        "and `put` once for each batch of a loader, in its order, and give each loader its own "
-        "table"
+        "lanes: table 'train': batch 2 of epoch 0 comes after batch 0: 1 between were missed; "
+        f"its lane 0 begins in sequence {int(one.ids[0])} at timestep 12, and has seen sequence "
+        f"{int(one.ids[0])} up to timestep 6. It must continue where its lane stopped. Call "
+        "`take` and `put` once for each batch of a loader, in order, and use a table for each "
+        "loader"
     )
     assert caught.value.facts == {"epoch": 0, "batch": 2, "lane": 0, "sequence": int(one.ids[0])}
 
@@ -105,8 +105,10 @@ def test_e14_states_that_are_not_loaded_are_missed():
     refuses(
         LaneStates(),
         given[3],
-        "lanes: table 'train' knows no state, and batch 3 of epoch 0 goes on with one, must begin "
-        "with batch 0; load the states that were saved with the loader's",
+        (
+            "lanes: table 'train' has no state, but batch 3 of epoch 0 continues from one. Load "
+            "the states that were saved with the loader's"
+        ),
         ResumeError,
     )
 
@@ -114,7 +116,7 @@ def test_e14_states_that_are_not_loaded_are_missed():
 def test_e14_a_table_of_another_loader_does_not_go_on():
     states, given = played(POLICIES["rows"], 3)
     given[3].loader = "val"
-    refuses(states, given[3], "lanes: table 'val' knows no state", ResumeError)
+    refuses(states, given[3], "lanes: table 'val' has no state", ResumeError)
 
 
 def test_batches_without_a_row_are_counted_too():
@@ -125,7 +127,7 @@ def test_batches_without_a_row_are_counted_too():
         batch.weight, batch.reset = batch.weight[1:], batch.reset[1:]
         states.put(batch, STATE[:, :1])
     assert states.state_dict()["tables"]["train"]["number"] == 4
-    refuses(states, given[2], "comes again, or late, after batch 4")
+    refuses(states, given[2], "is repeated, or late, after batch 4")
 
 
 def row_of(segments, overlap=0):

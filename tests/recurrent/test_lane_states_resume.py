@@ -113,7 +113,7 @@ def test_states_that_are_lost_are_forgiven_once_said():
     run = Run(POLICIES["rows"]).play(3)
     lost = Run(POLICIES["rows"])
     lost.loader.load_state_dict(run.loader.state_dict())
-    with pytest.raises(ResumeError, match="knows no state"):
+    with pytest.raises(ResumeError, match="has no state"):
         lost.play()
     lost.loader.load_state_dict(run.loader.state_dict())
     lost.states.forgive("", 0, 3)
@@ -125,19 +125,19 @@ def test_states_that_are_lost_are_forgiven_once_said():
 
 def test_states_of_ranks_at_different_batches_are_refused():
     one, two = (Run(POLICIES["rows"]).play(stop).states for stop in (2, 3))
-    with pytest.raises(ResumeError, match=re.escape("put back batches [(0, 1), (0, 2)] (epoch")):
+    with pytest.raises(ResumeError, match=re.escape("but is [(0, 1), (0, 2)] (epoch")):
         one.joined([each.state_dict()["tables"][""] for each in (one, two)])
 
 
 @pytest.mark.parametrize("state", [{"version": 1, "tables": {}}, None, {}])
 def test_states_of_another_version_are_refused(state):
-    with pytest.raises(ResumeError, match=r"lanes: the saved states have version .*, must be 2"):
+    with pytest.raises(ResumeError, match=r"lanes: the version of the saved states must be 2"):
         LaneStates().load_state_dict(state)
 
 
 @pytest.mark.parametrize("table", [None, {}, {"epoch": 1}])
 def test_a_damaged_table_is_refused(table):
-    with pytest.raises(ResumeError, match=r"lanes: the saved table 'train' is .* must have epoch"):
+    with pytest.raises(ResumeError, match=r"lanes: the saved table 'train' must have epoch"):
         LaneStates().load_state_dict({"version": STATE_VERSION, "tables": {"train": table}})
 
 
@@ -156,6 +156,6 @@ def test_every_damage_of_saved_states_is_refused():
 def test_states_with_rows_in_another_dimension_are_refused():
     state = Run(POLICIES["rows"]).play(3).states.state_dict()
     with pytest.raises(
-        ResumeError, match=r"states of shape .*, must have its 3 lanes in dimension"
+        ResumeError, match=r"must have its 3 lanes in dimension 0, but has states of shape"
     ):
         LaneStates(dim=0).load_state_dict(state)

@@ -18,14 +18,14 @@ def counted(events, seen):
 
 LEVELS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
 BOMBS = {
-    "aliases": (f"seqdata_run: 1\na0: &a0 [lol]\n{LEVELS}", "stands for more than 50000 values"),
+    "aliases": (f"seqdata_run: 1\na0: &a0 [lol]\n{LEVELS}", "expands to more than 50000 values"),
     "merges": (
         "a0: &a0 {k: 1}\n"
         + "".join(f"a{i}: &a{i} {{<<: [{f'*a{i - 1}, ' * 9}]}}\n" for i in range(1, 9)),
-        "stands for more than 50000 values",
+        "expands to more than 50000 values",
     ),
-    "a long list": (f"x: [{'1,' * 300_000}]", "stands for more than 50000 values"),
-    "itself": ("x: &x [*x]", "holds a list or mapping that holds itself"),
+    "a long list": (f"x: [{'1,' * 300_000}]", "expands to more than 50000 values"),
+    "itself": ("x: &x [*x]", "contains a list or mapping that contains itself"),
     "depth": (f"x: {'[' * 100_000}", "nests deeper than 64"),
 }
 
@@ -50,7 +50,7 @@ def test_a_file_that_stands_for_too_much_is_refused_before_it_is_loaded(
 
 def test_what_is_used_twice_in_a_run_file_is_an_alias_and_is_read(tmp_path):
     (tmp_path / "run.yaml").write_text("a: &a {k: [1, 2]}\nb: *a\nc: &b x\nd: *b\n")
-    with pytest.raises(ConfigError, match="is no run file of version 1"):
+    with pytest.raises(ConfigError, match="not a run file of version 1"):
         RunFile.read(tmp_path / "run.yaml")
     shared = [1, 2]
     text = yaml.safe_dump({"one": shared, "other": shared})

@@ -15,10 +15,10 @@ from seqdata.storage.views import View
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (MemoryStore.of([[1.0]]), "train: data in memory (1 in a MemoryStore) lies at no path"),
-        (MemoryStore.of([[1.0]]).take([0]), "train: data in memory (1 in a MemoryStore) lies at"),
-        (iter([[1.0]]), "train: data in memory (in a list_iterator) lies at no path"),
-        (type("Set", (), {"__len__": len, "__getitem__": len})(), "train: a Dataset (Set) lies at"),
+        (MemoryStore.of([[1.0]]), "train: data in memory (1 in a MemoryStore) has no path"),
+        (MemoryStore.of([[1.0]]).take([0]), "train: data in memory (1 in a MemoryStore) has no"),
+        (iter([[1.0]]), "train: data in memory (in a list_iterator) has no path"),
+        (type("Set", (), {"__len__": len, "__getitem__": len})(), "train: a Dataset (Set) has no"),
     ],
 )
 def test_data_that_lies_nowhere_is_named(data, why):

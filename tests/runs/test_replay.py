@@ -37,7 +37,9 @@ def test_a_resumed_run_says_where_it_began(store, tmp_path):
     assert (course["epoch"], course["position"], course["world_size"]) == (0, 3, 1)
     assert told(again(7)) == run.model.kept
     assert again(1).number == 1  # of the run before
-    with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[3, 10\) of 1 ranks"):
+    with pytest.raises(
+        PlanError, match=r"`step` must be in \[3, 10\) of 1 ranks .*but is 2 in epoch 0"
+    ):
         open_replay(Path(NAME), ReplayRequest(epoch=0, step=2), "train")
 
 
@@ -60,12 +62,12 @@ def test_a_view_keeps_its_numbers_beside_the_file(store):
     unsealed = np.load(numbers)["numbers"]
     for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
         numbers.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"numbers must lie in .* and cannot be read \("):
+        with pytest.raises(ConfigError, match=r"numbers are in .* which cannot be read \("):
             again(2)
     np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
     assert told(again(2)) == run.model.kept
     numbers.unlink()
-    with pytest.raises(ConfigError, match=r"numbers must lie in 'seqdata-run-train\.npz' beside"):
+    with pytest.raises(ConfigError, match=r"numbers are in 'seqdata-run-train\.npz' next to"):
         again(2)
 
 

@@ -183,11 +183,11 @@ def test_what_lies_in_memory_is_named_and_replayed_where_it_is():
     assert told(data.replay(epoch=0, batch=2)) == run.model.kept
     assert data.replay_command(epoch=0, batch=2) == call
     assert wrote()["not_replayable"] == [
-        "train: data in memory (20 in a list) lies at no path",
+        "train: data in memory (20 in a list) has no path",
         "transform: a lambda has no import path; define it in a module",
     ]
     message = (
-        r"seqdata-run\.yaml: `train` cannot be made again: data in memory .* lies at no path; in "
+        r"seqdata-run\.yaml: `train` cannot be restored: data in memory .* has no path. In "
         r"the program that trains, call data\.replay\(epoch=, batch=\)"
     )
     with pytest.raises(ConfigError, match=message):
@@ -238,18 +238,18 @@ def described(data: dict) -> RunFile:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"run\.yaml: cannot be read \(No such file or directory\), must be the seqdata-run"),
-        ("a: [", r"run\.yaml: is no YAML \("),
-        ("- 1", r"run\.yaml: holds no mapping, must be a run file"),
-        ("seqdata_run: 9", r"is no run file of version 1 \(`seqdata_run` is 9\)"),
-        ("!!python/object/apply:os.getcwd []", r"is no YAML \(could not determine a constructor"),
-        ("seqdata_run: 1", r"run\.yaml: is damaged \(KeyError: 'run'\), must be as a fit wrote"),
+        (None, r"run\.yaml: cannot be read \(No such file or directory\). Pass the seqdata-run"),
+        ("a: [", r"run\.yaml: not a run file, since it is not YAML \("),
+        ("- 1", r"run\.yaml: not a run file, since it has no mapping"),
+        ("seqdata_run: 9", r"not a run file of version 1 \(`seqdata_run` is 9\)"),
+        ("!!python/object/apply:os.getcwd []", r"not YAML \(could not determine a constructor"),
+        ("seqdata_run: 1", r"run\.yaml: is damaged \(KeyError: 'run'\). Restore it"),
         (
             "seqdata_run: 1\nrun: {plan: a, seed: x}",
             r"\(TypeError: `run` is .*, must hold whole num",
         ),
         ("seqdata_run: 1\nrun: {plan: a, color: 1}", r"is damaged \(TypeError: .*'color'"),
-        ("#" * (1 << 20) + "#", r"has more than 1048576 bytes, must be a run file"),
+        ("#" * (1 << 20) + "#", r"has more than 1048576 bytes and is not a run file"),
     ],
 )
 def test_what_is_no_run_file_is_refused(content, message):
@@ -271,16 +271,26 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
         RunFile.read(elsewhere)
     elsewhere.write_bytes(b"".join(changed.splitlines(keepends=True)[:-1]))
     assert RunFile.read(elsewhere).data == {"train": {"path": "/date"}}
-    assert "copy.yaml: has no seal: it is believed, as an older or edited file" in caplog.text
+    assert "copy.yaml: has no seal: it is accepted, as an older or edited file" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("data", "kind", "name", "message"),
     [
-        ({}, "val", None, "the run had no `val` data, must have some; choose another"),
-        ({"train": {"path": "a"}}, "train", "b", r"`train` has no names, but one is given \('b'\)"),
-        ({"val": {"named": {"a": None}}}, "val", None, "`name` is None, must be one of a: the loc"),
-        ({"train": 5}, "train", None, "`train` is 5, must be a location; it was not part of the"),
+        ({}, "val", None, "the run had no `val` data. Choose another"),
+        ({"train": {"path": "a"}}, "train", "b", r"`train` has no names, but `name` is 'b'"),
+        (
+            {"val": {"named": {"a": None}}},
+            "val",
+            None,
+            "`name` must be one of a: the loc.*, but is None",
+        ),
+        (
+            {"train": 5},
+            "train",
+            None,
+            "`train` must be a location.*, but is 5. It was not part of the",
+        ),
     ],
 )
 def test_data_that_a_run_did_not_have_is_refused(data, kind, name, message):
@@ -290,7 +300,9 @@ def test_data_that_a_run_did_not_have_is_refused(data, kind, name, message):
 
 def test_a_file_of_another_release_names_what_it_lacks(store):
     file = described({"train": {"path": store}, "batching": "bucketed"})
-    with pytest.raises(ConfigError, match=r"has no `data\.eval_batching`, must have all arguments"):
+    with pytest.raises(
+        ConfigError, match=r"must have all arguments, but has no `data\.eval_batching`"
+    ):
         file.make_options(Path(NAME), "train", None)
 
 

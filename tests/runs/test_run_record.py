@@ -14,7 +14,9 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     file = described({})
     record = RunRecord()
-    with pytest.warns(SeqDataWarning, match=r"seqdata-run\.yaml cannot be written \(.*\), must be"):
+    with pytest.warns(
+        SeqDataWarning, match=r"seqdata-run\.yaml cannot be written \(.*\), so `seqd"
+    ):
         record.begin_fit(file, tmp_path / "file" / "logs", is_writer=True)
     assert record.make_command("train", None, 1, 2) == "data.replay(epoch=1, batch=2)"
 

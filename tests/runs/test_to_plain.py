@@ -99,7 +99,7 @@ def test_what_has_no_name_is_said(value, why):
     assert len(missing) == 1
     assert missing[0].startswith("transform: ")
     assert why in missing[0]
-    with pytest.raises(ConfigError, match=r"run\.yaml: `transform` cannot be made again: "):
+    with pytest.raises(ConfigError, match=r"run\.yaml: `transform` cannot be restored: "):
         back(made)
 
 
@@ -123,11 +123,11 @@ def test_a_name_that_means_something_else_is_not_used(monkeypatch):
             {"import": "no_such_module:f"},
             "which cannot be imported (ModuleNotFoundError: No module",
         ),
-        ({"import": f"{__name__}:gone"}, "which cannot be made again (module "),
-        ({"object": f"{__name__}:Scaled", "fields": {"no": 1}}, "which cannot be made again ("),
-        ({"object": f"{__name__}:Scaled"}, "which cannot be made again ('fields')"),
+        ({"import": f"{__name__}:gone"}, "which cannot be restored (module "),
+        ({"object": f"{__name__}:Scaled", "fields": {"no": 1}}, "which cannot be restored ("),
+        ({"object": f"{__name__}:Scaled"}, "which cannot be restored ('fields')"),
         ({"import": "__main__:f", "script": "none.py"}, "(FileNotFoundError: "),
-        ({"import": "__main__:f", "script": "none"}, "(ImportError: none is no Python file)"),
+        ({"import": "__main__:f", "script": "none"}, "(ImportError: none is not a Python file)"),
     ],
 )
 def test_what_cannot_be_made_again_is_an_error(made, message):

@@ -232,7 +232,7 @@ def test_lengths_that_do_not_fit_are_refused(lengths, message):
 
 @pytest.mark.parametrize("data", [[np.zeros(2)], resolve_store([[1, 2]]), "somewhere", {"x": [1]}])
 def test_lengths_of_what_knows_its_own_are_refused(data):
-    with pytest.raises(ConfigError, match=r"`lengths` are given for a .*, must go with a Dataset"):
+    with pytest.raises(ConfigError, match=r"`lengths` are for a Dataset only, but the data is a"):
         resolve_store(data, lengths=[2])
 
 

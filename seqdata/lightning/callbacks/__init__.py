@@ -1,1 +1,1 @@
-"""Callbacks that a user drops into a Trainer: they watch, and change nothing."""
+"""Callbacks for a Trainer, most of which only observe."""

@@ -1,7 +1,7 @@
-"""Looks whether all ranks hold the same model, bit by bit.
+"""Checks that all ranks have the same model, bit for bit.
 
-Where they do not, training goes on and is wrong: gradients that one rank did not average, a state
-that each keeps for itself.
+Otherwise training continues and is wrong: because gradients of a rank were not averaged, or each
+rank has a state of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning
+from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.digests import digest_tensors
 from seqdata.lightning.callbacks._support.duplicates import (
@@ -34,20 +34,20 @@ Digests = dict[str, int]
 
 
 class RankConsistency(Callback):
-    """Compares parameters and buffers over ranks, and raises on all of them where one differs.
+    """Compares parameters and buffers over ranks, and raises on all ranks if one differs.
 
-    Before the first step and after every so many, each rank makes a number of each tensor, where it
-    lies, and the ranks tell each other these numbers. Running statistics of batch and instance
-    norms are left out: each rank has its own, until DDP's next forward pass.
+    Before the first step and after every ``every_n_steps`` steps, each rank computes a digest of
+    each tensor on its device, and the ranks exchange the digests. Running statistics of batch and
+    instance norms are left out: each rank has its own, until DDP's next forward pass.
 
-    In the first step batches are compared, too: ranks that have the same are warned of, on rank 0.
+    In the first step batches are compared as well: rank 0 warns of ranks with equal batches.
 
     Args:
-        every_n_steps: After how many steps.
-        ignore: Names of parameters and buffers that may differ, or the beginnings of such names.
+        every_n_steps: Number of steps between comparisons.
+        ignore: Names of parameters and buffers that may differ, or prefixes of such names.
 
     Raises:
-        ConfigError: If an argument cannot be meant, or the strategy shards parameters.
+        ConfigError: If an argument is invalid, or the strategy shards parameters.
         RanksDifferError: While training: if ranks differ, with the first name and these ranks.
 
     Examples:
@@ -57,13 +57,20 @@ class RankConsistency(Callback):
     def __init__(self, every_n_steps: int = 100, ignore: Sequence[str] = ()) -> None:
         if not isinstance(every_n_steps, int) or every_n_steps < 1:
             raise ConfigError(
-                f"RankConsistency: `every_n_steps` is {every_n_steps!r}, must be an integer of at "
-                "least 1"
+                must_be(
+                    "RankConsistency: `every_n_steps`",
+                    "an integer of at least 1",
+                    repr(every_n_steps),
+                )
             )
         if isinstance(ignore, str):
             raise ConfigError(
-                f"RankConsistency: `ignore` is {ignore!r}, must be a tuple of names; pass "
-                f"({ignore!r},)"
+                must_be(
+                    "RankConsistency: `ignore`",
+                    "a tuple of names",
+                    repr(ignore),
+                    f"Pass ({ignore!r},)",
+                )
             )
         self._every_n_steps = every_n_steps
         self._ignored = tuple(ignore)
@@ -72,17 +79,17 @@ class RankConsistency(Callback):
         self._has_compared_batches = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse parameters that no two ranks share."""
+        """Raise if the strategy shards parameters."""
         del pl_module
         if stage == "fit" and isinstance(trainer.strategy, _SHARDED_STRATEGIES):
             raise ConfigError(
-                f"RankConsistency: the strategy is a {type(trainer.strategy).__name__}, which "
-                "gives each rank other parameters, must be one that gives all the same, as DDP "
-                "does; leave the callback out"
+                "RankConsistency: the strategy must give all ranks the same parameters, as DDP "
+                f"does, but is a {type(trainer.strategy).__name__}, which shards them. Leave the "
+                "callback out."
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare what the ranks begin with."""
+        """Compare the ranks before the first step."""
         self._gather_group.open()
         self._steps = 0
         self._has_compared_batches = False
@@ -91,7 +98,7 @@ class RankConsistency(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Look once whether ranks have the same batch."""
+        """Check once whether ranks have equal batches."""
         del pl_module, batch_idx
         if self._has_compared_batches or trainer.world_size == 1:
             return
@@ -104,21 +111,21 @@ class RankConsistency(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Compare, every so many steps."""
+        """Compare the ranks every ``every_n_steps`` steps."""
         del outputs, batch, batch_idx
         self._steps += 1
         if self._steps % self._every_n_steps == 0:
             self._compare(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the other ranks."""
+        """Leave the process group."""
         del trainer, pl_module
         self._gather_group.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave the other ranks."""
+        """Leave the process group."""
         del trainer, pl_module, exception
         self._gather_group.close()
 
@@ -147,7 +154,7 @@ class RankConsistency(Callback):
 
 
 def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters, then buffers, by name; without those that are not there yet."""
+    """Yield parameters, then buffers, by name; without uninitialised ones."""
     rank_own_names = {
         f"{name}.{running}" if name else running
         for name, submodule in module.named_modules()
@@ -162,7 +169,7 @@ def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
 
 
 def _collect_names(ranks: Sequence[Digests]) -> dict[str, None]:
-    """Return every name that a rank has, in order."""
+    """Return the names of all ranks, in order."""
     return {name: None for rank in ranks for name in rank}
 
 
@@ -170,27 +177,31 @@ def _make_difference_error(
     name: str, ranks: Sequence[Digests], updates: int, buffers: dict[str, Tensor]
 ) -> RanksDifferError:
     values = [rank.get(name) for rank in ranks]
-    common_value = Counter(values).most_common(1)[0][0]  # of those that are equally many, rank 0's
+    common_value = Counter(values).most_common(1)[0][
+        0
+    ]  # among equally frequent values, that of rank 0
     odd_ranks = [rank for rank, value in enumerate(values) if value != common_value]
     others = ", ".join(str(rank) for rank, value in enumerate(values) if value == common_value)
     kind, hint = (
         "parameter",
         (
-            "let every rank change it in the same steps, by gradients that DDP averages: by the "
-            "optimizer alone, and within the module that the Trainer was given"
+            "change it in the same steps on every rank, by gradients that DDP averages: with "
+            "the optimizer only, and within the module that the Trainer received"
         ),
     )
     if name in buffers:
         kind, hint = (
             "buffer",
-            ("DDP puts rank 0's in its place; keep what is a rank's own in a plain attribute"),
+            (
+                "DDP overwrites it with that of rank 0; keep a rank's own values in a plain "
+                "attribute"
+            ),
         )
     if None in values:
-        hint = "it is not there on all; build the same model on every rank"
+        hint = "it does not exist on all ranks; build the same model on every rank"
     return RanksDifferError.at(
-        f"RankConsistency: {kind} {name!r} after {updates} updates is another on rank"
-        f"{'s' if len(odd_ranks) > 1 else ''} {', '.join(map(str, odd_ranks))} than on {others}, "
-        "must be equal "
-        f"on all; {hint}, or name it in `ignore`",
+        f"RankConsistency: {kind} {name!r} after {updates} updates differs on rank"
+        f"{'s' if len(odd_ranks) > 1 else ''} {', '.join(map(str, odd_ranks))} from {others}: "
+        f"{hint}, or name it in `ignore`",
         rank=odd_ranks[0],
     )

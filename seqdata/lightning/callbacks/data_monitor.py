@@ -1,4 +1,4 @@
-"""Watches the data side: tokens per second, padding, and how long the Trainer waits for data."""
+"""Monitors the data side: tokens per second, padding, and how long the Trainer waits for data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from seqdata.lightning.ranks.collect import GatherGroup
 
 
 class DataMonitor(Callback):
-    """Logs what the data side of training does, without asking other ranks or waiting for a device.
+    """Logs figures of the data side, without communication or waiting for a device in a step.
 
     In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
-    one before: ``data/tokens_per_second``; ``data/wait_share``, part of the time that went into
-    waiting for data; ``data/wait_seconds``, of a step; ``data/padding_share``, part of the batches
-    that is padding or filler; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
+    previous one: ``data/tokens_per_second``; ``data/wait_share``, part of the time spent waiting
+    for data; ``data/wait_seconds``, of a step; ``data/padding_share``, part of the batches that is
+    padding or filler; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
 
     At the end of each epoch, over the epoch and of every rank, gathered once:
     ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.
 
-    Validations do not count. Batches that are tuples or dicts are known from the plan. A loader
-    that is not a ``SequenceDataModule``'s is said once; then only the time of a SequenceBatch is
+    Validations do not count. Batches that are tuples or dicts are known from the plan. For a loader
+    that is not of a ``SequenceDataModule`` it warns once; then only the time of a SequenceBatch is
     known.
 
     Attributes:
@@ -41,13 +41,13 @@ class DataMonitor(Callback):
         self._recent_stats = self._epoch_stats = StepStats()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to watch."""
+        """Start the clock."""
         del pl_module
         self._gather_group.open()
         self._begin(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         del pl_module
         self._begin(trainer)
 
@@ -57,14 +57,14 @@ class DataMonitor(Callback):
         self._timer.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the clock go on."""
+        """Resume the clock."""
         del trainer, pl_module
         self._timer.resume()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step, and log where the Trainer does."""
+        """Count a step, and log if the Trainer logs."""
         del outputs, batch_idx
         step_stats = self._timer.step(trainer, self._timer.get_facts(trainer, batch))
         self._recent_stats, self._epoch_stats = (
@@ -78,7 +78,7 @@ class DataMonitor(Callback):
             )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what the epoch was on every rank."""
+        """Log the figures of the epoch for every rank."""
         self.ranks = self._gather_group.all_gather(self._epoch_stats)
         self._recent_stats = self._epoch_stats = StepStats()
         if trainer.is_global_zero:
@@ -93,14 +93,14 @@ class DataMonitor(Callback):
             )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the other ranks."""
+        """Leave the process group."""
         del trainer, pl_module
         self._gather_group.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave the other ranks."""
+        """Leave the process group."""
         del trainer, pl_module, exception
         self._gather_group.close()
 

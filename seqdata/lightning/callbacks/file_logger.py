@@ -1,6 +1,6 @@
-"""Writes what each rank does into one file, a line for each step, also of ranks that fail.
+"""Logs the steps and exceptions of each rank to a file, a line for each.
 
-A line is one write at the end of the file, so that those of many processes never mix.
+A line is appended in one write, so that lines of several processes do not mix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, get_facts, get_train_loader
 
@@ -28,23 +28,23 @@ _MAX_TEXT = 8_000  # characters of a message, a note or a traceback
 class RankFileLogger(Callback):
     """Writes a line of JSON for each step of each rank, and for an exception, to one file.
 
-    The file lies in the Trainer's log folder. Every line has ``time`` (seconds since 1970),
-    ``rank`` and ``event``: ``step``, ``exception``, or what ``record`` is told. Steps have
-    ``epoch``, ``batch`` (its number in the plan), ``step``, ``update``, ``tokens`` and ``padded``
-    timesteps, and as ``values`` the numbers that ``training_step`` gives: reading them waits for
-    the device. Exceptions have where the run stood, ``error``, ``message``, ``facts``, ``notes``
-    and ``traceback``. A file that cannot be written is warned of once; training goes on.
+    The file is in the Trainer's log folder. Every line has ``time`` (seconds since 1970), ``rank``
+    and ``event``: ``step``, ``exception``, or that of ``record``. Steps have ``epoch``, ``batch``
+    (its number in the plan), ``step``, ``update``, ``tokens`` and ``padded`` timesteps, and as
+    ``values`` the numbers that ``training_step`` returns: reading them waits for the device.
+    Exceptions have the position of the run, ``error``, ``message``, ``facts``, ``notes`` and
+    ``traceback``. If the file cannot be written, it warns once; training continues.
 
     Args:
-        name: Of the file. With ``{rank}`` in it each rank has its own: for folders that several
-            machines share, where lines of two machines may overwrite each other.
-        every_n_steps: Of which steps there is a line.
+        name: Name of the file. With ``{rank}`` in it each rank has its own file: for folders that
+            several machines share, in which lines of two machines may overwrite each other.
+        every_n_steps: Number of steps per line.
 
     Attributes:
-        path: Of the file; None before ``setup``.
+        path: Path of the file; None before ``setup``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
 
     Examples:
         >>> logger = RankFileLogger("rank-{rank}.jsonl", every_n_steps=50)
@@ -53,13 +53,20 @@ class RankFileLogger(Callback):
     def __init__(self, name: str = "ranks.jsonl", every_n_steps: int = 1) -> None:
         if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
             raise ConfigError(
-                f"RankFileLogger: `name` is {name!r}, must be the name of a file; it lies in the "
-                "Trainer's log folder"
+                must_be(
+                    "RankFileLogger: `name`",
+                    "the name of a file",
+                    repr(name),
+                    "It is written to the Trainer's log folder",
+                )
             )
         if not isinstance(every_n_steps, int) or every_n_steps < 1:
             raise ConfigError(
-                f"RankFileLogger: `every_n_steps` is {every_n_steps!r}, must be an integer of at "
-                "least 1"
+                must_be(
+                    "RankFileLogger: `every_n_steps`",
+                    "an integer of at least 1",
+                    repr(every_n_steps),
+                )
             )
         self.path: Path | None = None
         self._name, self._every_n_steps = name, every_n_steps
@@ -68,7 +75,7 @@ class RankFileLogger(Callback):
         self._has_failed = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find out where the file lies."""
+        """Set the path of the file."""
         del pl_module, stage
         folder = adapter.get_log_folder(trainer)
         self._rank, self._step_facts, self._has_failed = trainer.global_rank, {}, False
@@ -77,7 +84,7 @@ class RankFileLogger(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Note where the run stands."""
+        """Record the position of the run."""
         del pl_module
         facts = get_facts(batch, get_train_loader(trainer))
         self._step_facts = _describe_step(trainer, facts, batch_idx)
@@ -113,8 +120,8 @@ class RankFileLogger(Callback):
         """Write a line of your own; before ``setup`` there is no file, and nothing is written.
 
         Args:
-            event: What it is.
-            values: Anything that JSON knows; what it does not know is written as text.
+            event: Name of the event.
+            values: Any values; what JSON cannot represent is written as text.
         """
         if self.path is None or self._has_failed:
             return
@@ -129,8 +136,8 @@ class RankFileLogger(Callback):
         if problem:
             self._has_failed = True
             warnings.warn(
-                f"RankFileLogger: rank {self._rank} cannot write {self.path} ({problem}), must be "
-                "able to; training goes on, and nothing more is written there",
+                f"RankFileLogger: rank {self._rank} cannot write {self.path} ({problem}). "
+                "Training continues, and nothing more is written there",
                 SeqDataWarning,
                 stacklevel=2,
             )
@@ -153,7 +160,7 @@ def _describe_step(trainer: Trainer, facts: BatchFacts | None, step: int) -> dic
 
 
 def _select_numbers(outputs: Any) -> dict[str, float]:
-    """Return the single numbers of what a training step gave; a tensor alone is the loss."""
+    """Return the single numbers of a training step's result; a tensor alone is the loss."""
     values = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     return {
         str(name): float(value)
@@ -163,7 +170,7 @@ def _select_numbers(outputs: Any) -> dict[str, float]:
 
 
 def _to_strict_json(value: Any) -> Any:
-    """Return what strict JSON has no word for (NaN, infinity) as text."""
+    """Return a value with NaN and infinity as text, which strict JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

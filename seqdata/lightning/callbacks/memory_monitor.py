@@ -1,4 +1,4 @@
-"""Watches each rank's memory and load, and tells what did not fit where memory runs out."""
+"""Monitors each rank's memory and load, and reports the batch for which memory ran out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.batch_facts import (
     BatchFacts,
@@ -29,25 +29,25 @@ from seqdata.lightning.ranks.collect import GatherGroup
 
 
 class RankMemoryMonitor(Callback):
-    """Logs peak memory and timesteps of each rank, and warns once where a rank stands out.
+    """Logs peak memory and timesteps of each rank, and warns once if a rank has much more.
 
-    Every so many steps the ranks tell each other, in one small gather, and rank 0 logs
-    ``memory/rank_0/peak_bytes``, ``…/tokens`` and ``…/padded_timesteps`` of these steps for each.
-    Peak memory is that of tensors on a CUDA device since the start, else of the process.
+    Every ``every_n_steps`` steps the ranks exchange their figures in a small gather, and rank 0
+    logs ``memory/rank_0/peak_bytes``, ``…/tokens`` and ``…/padded_timesteps`` of these steps for
+    each. Peak memory is that of tensors on a CUDA device since the start, else of the process.
 
-    On an error that memory ran out the exception gets a note: the batch's epoch, number, shape and
-    ids, the command that makes it again, and the budget that would have fitted.
+    If memory runs out, the exception gets a note: the batch's epoch, number, shape and ids, the
+    command that replays it, and the budget that would have fitted.
 
     Args:
-        every_n_steps: After how many steps.
-        skew: How many times the other ranks' timesteps, memory, or step time by waiting for data
-            a rank may have over these steps.
+        every_n_steps: Number of steps between exchanges.
+        skew: Most that a rank may have in these steps, relative to the others: timesteps, memory,
+            or step time because of waiting for data.
 
     Attributes:
-        ranks: Figures of each rank when it was last asked.
+        ranks: Figures of each rank at the last exchange.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
 
     Examples:
         >>> monitor = RankMemoryMonitor()
@@ -56,13 +56,19 @@ class RankMemoryMonitor(Callback):
     def __init__(self, every_n_steps: int = 20, skew: float = 1.25) -> None:
         if not isinstance(every_n_steps, int) or every_n_steps < 1:
             raise ConfigError(
-                f"RankMemoryMonitor: `every_n_steps` is {every_n_steps!r}, must be an integer of at"
-                " least 1"
+                must_be(
+                    "RankMemoryMonitor: `every_n_steps`",
+                    "an integer of at least 1",
+                    repr(every_n_steps),
+                )
             )
         if not isinstance(skew, int | float) or not skew > 1:
             raise ConfigError(
-                f"RankMemoryMonitor: `skew` is {skew!r}, must be a number above 1: how many times "
-                "the others is too much"
+                must_be(
+                    "RankMemoryMonitor: `skew`",
+                    "a number above 1, relative to the other ranks",
+                    repr(skew),
+                )
             )
         self.ranks: list[StepStats] = []
         self._every_n_steps, self._max_ratio = every_n_steps, skew
@@ -74,14 +80,14 @@ class RankMemoryMonitor(Callback):
         self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to watch."""
+        """Start the clock."""
         del pl_module
         self._gather_group.open()
         self._recent_stats, self._largest_batch, self._has_warned = StepStats(), 0, False
         self._timer.start(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         del pl_module
         self._timer.start(trainer)
 
@@ -91,7 +97,7 @@ class RankMemoryMonitor(Callback):
         self._timer.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the clock go on."""
+        """Resume the clock."""
         del trainer, pl_module
         self._timer.resume()
         self._facts = None
@@ -99,14 +105,14 @@ class RankMemoryMonitor(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Note which batch it is."""
+        """Record the batch."""
         del pl_module, batch_idx
         self._facts = self._timer.get_facts(trainer, batch)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step; every so often ask the other ranks."""
+        """Count a step; exchange figures every ``every_n_steps`` steps."""
         del pl_module, outputs, batch, batch_idx
         step_stats = self._timer.step(trainer, self._facts)
         self._recent_stats += step_stats
@@ -115,7 +121,7 @@ class RankMemoryMonitor(Callback):
             self._report(trainer, check_skew=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the last steps, and leave the other ranks."""
+        """Log the last steps, and leave the process group."""
         del pl_module
         if self._recent_stats.steps:
             self._report(trainer, check_skew=False)
@@ -124,7 +130,7 @@ class RankMemoryMonitor(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Say what did not fit, where that is what happened."""
+        """Add the batch to an exception if memory ran out."""
         del pl_module
         self._gather_group.close()
         if is_out_of_memory(exception):
@@ -132,7 +138,7 @@ class RankMemoryMonitor(Callback):
         self._facts = None
 
     def _describe_out_of_memory(self, trainer: Trainer) -> str:
-        """Say of which batch memory ran out, also of one that did not get onto the device."""
+        """Return a text with the batch for which memory ran out, if on the device or not."""
         is_evaluation = not trainer.training
         loader = find_evaluated_loader(trainer) if is_evaluation else get_train_loader(trainer)
         facts = (
@@ -143,7 +149,7 @@ class RankMemoryMonitor(Callback):
             else self._facts
         )
         if facts is None:
-            return f"out of memory on rank {trainer.global_rank}, in no batch that is known"
+            return f"out of memory on rank {trainer.global_rank}; the batch is unknown"
         description = describe_batch(facts, trainer.global_rank)
         if is_evaluation:
             stage = adapter.get_stage(trainer)

@@ -1,7 +1,8 @@
-"""Turns a signal to any rank into the same stop on all of them.
+"""Stops all ranks at the same batch after a signal to any of them.
 
-Lightning's own handler talks to other ranks from inside the signal, which hangs where the signal
-came to another rank than 0, or to all. This one takes note; the loaders do the rest.
+Lightning's handler communicates with other ranks inside the signal handler, which hangs if the
+signal is sent to another rank than 0, or to all. This one only sets a flag, which the loaders
+exchange.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from types import FrameType
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.lightning.datamodule import SequenceDataModule
 
 
 class Preemption(Callback):
     """Makes every rank raise ``Preempted`` before the same next batch once one gets a signal.
 
-    With ``ModelCheckpoint(save_on_exception=True)`` the run is then saved, and goes on from there
-    as if it had not been stopped. Signals mean what they meant before once the fit is over.
+    With ``ModelCheckpoint(save_on_exception=True)`` the run is then saved, and continues from there
+    as if it had not been stopped. After the fit the previous handlers are restored.
 
     Args:
-        signals: Names of signals; on SLURM the one of ``--signal``, say ``SIGUSR1``, too.
+        signals: Names of signals; on SLURM also that of ``--signal``, such as ``SIGUSR1``.
 
     Raises:
-        ConfigError: If there is no such signal, or none that can be taken here.
+        ConfigError: If there is no such signal, or it cannot be handled here.
 
     Examples:
         >>> stops = Preemption(("SIGTERM", "SIGUSR1"))
@@ -38,35 +39,39 @@ class Preemption(Callback):
         for name in names:
             if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
                 raise ConfigError(
-                    f"preemption: `signals` has {name!r}, must be names of signals that a process "
-                    "can take, as 'SIGTERM'"
+                    "preemption: `signals` must be names of signals that a process can handle, "
+                    f"such as 'SIGTERM', but has {name!r}."
                 )
         self._signals = [signal.Signals[name] for name in names]
         self._datamodule: SequenceDataModule | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Look whether there is a DataModule that can stop, and a thread that gets signals."""
+        """Check that there is a SequenceDataModule, and that this thread receives signals."""
         del pl_module
         if stage != "fit":
             return
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(datamodule, SequenceDataModule):
             raise ConfigError(
-                f"preemption: `datamodule` is a {type(datamodule).__name__}, must be a "
-                "SequenceDataModule, whose loaders stop all ranks; pass one, or leave it out"
+                must_be(
+                    "preemption: `datamodule`",
+                    "a SequenceDataModule, whose loaders stop all ranks",
+                    f"a {type(datamodule).__name__}",
+                    "Pass one, or leave it out",
+                )
             )
         if threading.current_thread() is not threading.main_thread():
             raise ConfigError(
-                "preemption: `fit` runs in a thread, must be in the main one, which alone gets "
-                "signals; call it there, or leave it out"
+                "preemption: `fit` must run in the main thread, which alone receives signals. "
+                "Call it there, or leave the callback out."
             )
         self._datamodule = datamodule
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the place of Lightning's handlers, which stand by now.
+        """Replace Lightning's handlers, which are set by now.
 
-        At the end, and after an exception once all is saved, the Trainer puts back the handlers of
-        before the fit, whoever's stand then.
+        At the end, and after an exception once everything is saved, the Trainer restores the
+        handlers that were set before the fit.
         """
         del trainer, pl_module
         for number in self._signals:

@@ -1,6 +1,6 @@
-"""Makes the learning rate follow the length of a chunk, update by update.
+"""Scales the learning rate by the length of a chunk, update by update.
 
-Where chunk lengths are drawn (``TBPTT(…, jitter=True)``), a short chunk is trained with a
+If chunk lengths are random (``TBPTT(…, jitter=True)``), a short chunk is trained with a
 proportionally smaller learning rate, as AWD-LSTM does (Merity, Keskar and Socher, 2018).
 """
 
@@ -11,15 +11,15 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.lightning.callbacks._support.batch_facts import get_lr_scale, get_train_loader
 
 
 class RescaleLearningRate(Callback):
     """Multiplies every learning rate by ``batch.lr_scale``, for one optimizer step at a time.
 
-    Under accumulation it is the mean over the update's batches. Before anybody else looks (learning
-    rate schedulers, checkpoints), the rates are again what they were.
+    Under accumulation it is the mean over the update's batches. The rates are restored before
+    learning rate schedulers and checkpoints read them.
 
     Raises:
         ConfigError: While training: if an optimizer is not torch's, or a batch has no
@@ -33,27 +33,33 @@ class RescaleLearningRate(Callback):
         self._steps: list[_RescaledStep] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Be told of every optimizer step."""
+        """Register for every optimizer step."""
         del pl_module
         for optimizer in trainer.optimizers:
             if not isinstance(optimizer, Optimizer):
                 raise ConfigError(
-                    f"RescaleLearningRate: the optimizer is a {type(optimizer).__name__}, must be "
-                    "a torch.optim.Optimizer; leave the callback out"
+                    must_be(
+                        "RescaleLearningRate: the optimizer",
+                        "a torch.optim.Optimizer",
+                        f"a {type(optimizer).__name__}",
+                        "Leave the callback out",
+                    )
                 )
         self._steps = [_RescaledStep(optimizer) for optimizer in trainer.optimizers]
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Take note of the batch's scale."""
+        """Record the batch's scale."""
         scale = get_lr_scale(batch, get_train_loader(trainer))
         if scale is None:
             raise ConfigError(
-                f"RescaleLearningRate: the batch is a {type(batch).__name__} of a loader that is "
-                "not seqdata's, must have `lr_scale`; train with a SequenceDataModule"
+                "RescaleLearningRate: the batch must have `lr_scale`, but is a "
+                f"{type(batch).__name__} of a loader that is not seqdata's. Train with a "
+                "SequenceDataModule."
             )
-        # By hand a module steps when it likes; else an update is a run of batches by `batch_idx`.
+        # With manual optimization a module steps at any time; otherwise `batch_idx` determines
+        # updates.
         is_manual = not pl_module.automatic_optimization
         is_first = not is_manual and batch_idx % trainer.accumulate_grad_batches == 0
         for step in self._steps:
@@ -67,7 +73,7 @@ class RescaleLearningRate(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave the optimizers, before a checkpoint is saved."""
+        """Restore the optimizers, before a checkpoint is saved."""
         del trainer, pl_module, exception
         self._remove_hooks()
 
@@ -78,7 +84,7 @@ class RescaleLearningRate(Callback):
 
 
 class _RescaledStep:
-    """Holds an optimizer's own learning rates while it steps with others."""
+    """Keeps an optimizer's learning rates while it steps with scaled ones."""
 
     __slots__ = ("_hooks", "_optimizer", "_own_rates", "_scales")
 
@@ -101,7 +107,7 @@ class _RescaledStep:
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
-        if not self._scales:  # nothing was trained since the last step
+        if not self._scales:  # no batch since the last step
             return
         scale = sum(self._scales) / len(self._scales)
         self._own_rates = [group["lr"] for group in optimizer.param_groups]

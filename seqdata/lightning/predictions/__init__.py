@@ -1,1 +1,1 @@
-"""Predictions, written back by id: outputs, spill files, the merge of all ranks."""
+"""Predictions as a store: outputs, spill files, and the merge of all ranks."""

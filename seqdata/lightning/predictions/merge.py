@@ -1,4 +1,4 @@
-"""The store that predictions become: every sequence once, in the order of the predicted store."""
+"""Merges predictions into a store: every sequence once, in the order of the predicted store."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _KEYS_AT_ONCE = 1 << 12  # sequences whose ids are looked up together
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionTarget:
-    """Where the predictions of one data set go, and what must be there.
+    """The destination of one data set's predictions, and what must be predicted.
 
     Attributes:
-        store: What is predicted.
+        store: The predicted store.
         root: The folder of the store that is written.
         axis: The axis that was planned on.
-        rows: Rows that are planned.
+        rows: Number of planned rows.
         is_per_span: Whether a row is written for each span.
         is_partial: Whether rows may be missing.
-        is_last_kept: Whether of a truncated sequence the last timesteps are planned.
+        is_last_kept: Whether the last timesteps of a truncated sequence are planned.
         overwrite: Whether a store in ``root`` is replaced.
     """
 
@@ -51,8 +51,8 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
 
     Raises:
         IncompleteEpochError: If rows are missing.
-        PlanError: If a sequence is there twice, has a gap, or was left out by the policy.
-        ConfigError: If the folder is not free.
+        PlanError: If a sequence was predicted twice, has a gap, or was left out by the policy.
+        ConfigError: If the folder is not empty.
     """
     offsets = _find_sequence_offsets(rows, target)
     _check_complete(rows, offsets, target)
@@ -78,7 +78,7 @@ def _select_axes(axes: dict[str, str | None], rows: MergedRows) -> dict[str, str
 
 
 def _find_sequence_offsets(rows: MergedRows, target: PredictionTarget) -> NDArray[np.int64]:
-    """Return where each sequence to be written begins among the rows, and their end."""
+    """Return the offsets of the sequences in the rows."""
     count = len(rows.spans)
     if target.is_per_span:
         return np.arange(count + 1)
@@ -108,8 +108,8 @@ def _check_complete(
     num_rows = len(merged.spans)
     if num_rows < target.rows and not target.is_partial:
         raise IncompleteEpochError(
-            f"PredictionWriter: {num_rows} rows were predicted, must be {target.rows} as planned; "
-            "look at `limit_predict_batches`, or pass `partial`=True"
+            f"PredictionWriter: {num_rows} rows were predicted, but {target.rows} are planned. "
+            "Check `limit_predict_batches`, or pass `partial`=True."
         )
     numbers, starts, stops = merged.spans.T
     is_same_sequence = numbers[1:] == numbers[:-1]
@@ -122,9 +122,8 @@ def _check_complete(
         i = int(np.flatnonzero(is_repeated)[0])
         raise PlanError.at(
             f"PredictionWriter: {_describe_sequence(target.store, numbers[i])} was predicted "
-            "twice from "
-            f"timestep {starts[i + 1]} on, must be once; use a loader whose ranks share the data, "
-            "and for windows pass `per`='span'",
+            f"twice from timestep {starts[i + 1]} on. Use a loader that divides the data among "
+            "ranks, and for windows pass `per`='span'",
             sequence=int(numbers[i]),
         )
     if target.is_per_span:
@@ -135,8 +134,7 @@ def _check_complete(
         i = int(np.flatnonzero(starts != expected_starts)[0])
         raise PlanError.at(
             f"PredictionWriter: {_describe_sequence(target.store, numbers[i])} has no prediction "
-            "of timesteps "
-            f"{expected_starts[i]}..{starts[i]}, must be whole; pass `per`='span' for a row of "
+            f"of timesteps {expected_starts[i]}..{starts[i]}. Pass `per`='span' for a row of "
             "each span",
             sequence=int(numbers[i]),
         )
@@ -147,12 +145,11 @@ def _check_complete(
 
 
 def make_left_out_error(store: Store, numbers: NDArray[np.int64]) -> PlanError:
-    """Make the error for sequences that the policy leaves out."""
+    """Return the error about sequences that the policy leaves out."""
     return PlanError.at(
         f"PredictionWriter: the policy leaves out {len(numbers)} of {len(store)} sequences, the "
-        f"first is {_describe_sequence(store, numbers[0])}, must leave out none; look at `empty` "
-        "and "
-        "`too_long`, or pass `partial`=True",
+        f"first is {_describe_sequence(store, numbers[0])}. Check `empty` and `too_long`, or "
+        "pass `partial`=True",
         sequence=int(numbers[0]),
     )
 
@@ -163,7 +160,7 @@ def _describe_sequence(store: Store, number: Any) -> str:
 
 
 def _has_unique_ids(store: Store, positions: NDArray[np.int64]) -> bool:
-    """Return whether each sequence is there once, so that its id may name it."""
+    """Return whether each sequence occurs once, so that its id may name it."""
     numbers = store.base_numbers(positions)
     base = store.base if isinstance(store, View) else store
     if isinstance(base, ConcatStore) and not base.has_unique_ids(numbers):

@@ -1,4 +1,4 @@
-"""What a ``predict_step`` gave, as arrays of real rows and timesteps."""
+"""Converts the result of a ``predict_step`` to arrays of real rows and timesteps."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor
 
 from seqdata.batch.axes import format_unknown_name
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.storage.packing import NUMBER_DTYPES
 
 Per = Literal["sequence", "timestep", "span"]
 RESERVED = ("id", "position", "spans")
-"""Fields that are written beside the predictions."""
+"""Fields that are written next to the predictions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionField:
-    """What is predicted under one name.
+    """The dtype and shape of one predicted field.
 
     Attributes:
-        dtype: NumPy name of one element.
-        shape: Of one row, or of one timestep.
-        per: What there is one of them for.
+        dtype: NumPy name of the dtype.
+        shape: Shape of a row, or of a timestep.
+        per: Whether there is a prediction per sequence, timestep or span.
     """
 
     dtype: str
@@ -41,14 +41,14 @@ class PredictionField:
 
 @dataclass(frozen=True, slots=True)
 class PredictionSpec:
-    """Which outputs are written, and what they are one of.
+    """Which outputs are written, and whether per sequence, timestep or span.
 
     Args:
-        names: Of the entries of a dict, or the one of a tensor; None: all, ``prediction``.
-        per: For all names, or by name; None: inferred.
+        names: Names of the entries of a dict, or of a tensor; None: all, or ``prediction``.
+        per: ``sequence``, ``timestep`` or ``span``, for all names or by name; None: inferred.
 
     Raises:
-        ConfigError: If a value cannot be meant.
+        ConfigError: If a value is invalid.
     """
 
     names: tuple[str, ...] | None
@@ -59,8 +59,11 @@ class PredictionSpec:
         for per in given_pers:
             if per is not None and per not in get_args(Per):
                 raise ConfigError(
-                    f"PredictionWriter: `per` is {per!r}, must be 'sequence', 'timestep', 'span' "
-                    "or None"
+                    must_be(
+                        "PredictionWriter: `per`",
+                        "'sequence', 'timestep', 'span' or None",
+                        repr(per),
+                    )
                 )
         for name in self.names or ():
             _check_name(name)
@@ -71,21 +74,22 @@ class PredictionSpec:
         return self.per == "span" or (isinstance(self.per, Mapping) and "span" in self.per.values())
 
     def get_per(self, name: str) -> Per | None:
-        """Return what was said of one name."""
+        """Return the value of ``per`` for a name."""
         return self.per.get(name) if isinstance(self.per, Mapping) else self.per
 
     def choose_outputs(self, outputs: Any) -> dict[str, Any]:
         """Return name -> output.
 
         Raises:
-            ConfigError: If they are not there.
+            ConfigError: If one does not exist.
         """
         if not isinstance(outputs, Mapping):
             names = self.names or ("prediction",)
             if len(names) > 1:
                 raise ConfigError(
-                    f"PredictionWriter: predict_step gave a {type(outputs).__name__}, must be a "
-                    f"dict for the fields {', '.join(names)}; return one, or pass one `field`"
+                    "PredictionWriter: predict_step must return a dict for the fields "
+                    f"{', '.join(names)}, but returned a {type(outputs).__name__}. Return one, "
+                    "or pass one `field`."
                 )
             return {names[0]: outputs}
         for name in self.names or ():
@@ -105,9 +109,9 @@ class PredictedRows(NamedTuple):
 
     Attributes:
         spans: int64 (rows, 3): number in the predicted store, start, stop in timesteps.
-        fields: Name -> what it is.
+        fields: Name -> its dtype and shape.
         values: Name -> (rows, *shape), or (timesteps of all rows, *shape).
-        guessed_names: Names that are taken for one per timestep by their shape alone.
+        guessed_names: Names for which ``timestep`` was inferred from the shape only.
     """
 
     spans: NDArray[np.int64]
@@ -124,20 +128,20 @@ def extract_rows(
     *,
     is_last_kept: bool = False,
 ) -> PredictedRows | None:
-    """Return the real rows of a batch; None where there are none.
+    """Return the real rows of a batch; None if there are none.
 
-    Without ``per`` an output is taken for one per timestep where its second dimension is the
-    batch's padded width; later batches of another width show whether that holds.
+    Without ``per`` an output is assumed to be per timestep if its second dimension is the batch's
+    padded width; later batches of another width confirm it.
 
     Args:
-        outputs: What ``predict_step`` gave.
-        batch: What it was given.
-        spec: What is written.
-        earlier: Name -> what it was in an earlier batch.
-        is_last_kept: Whether of a truncated sequence the last timesteps are planned.
+        outputs: The result of ``predict_step``.
+        batch: The batch.
+        spec: The outputs to write.
+        earlier: Name -> its dtype and shape in an earlier batch.
+        is_last_kept: Whether the last timesteps of a truncated sequence are planned.
 
     Raises:
-        ConfigError: If the batch or the output is not what can be written.
+        ConfigError: If the batch or the output cannot be written.
     """
     batch = _check_batch(batch)
     is_real = (batch.weight > 0).cpu()
@@ -169,49 +173,52 @@ def extract_rows(
 def check_same_fields(
     earlier: Mapping[str, PredictionField], current: Mapping[str, PredictionField], location: str
 ) -> None:
-    """Refuse a prediction that is not what it was before.
+    """Raise if predictions differ in form from earlier ones.
 
     Args:
-        earlier: Name -> what it was.
-        current: Name -> what it is.
-        location: ``in batch 3``.
+        earlier: Name -> its earlier dtype and shape.
+        current: Name -> its dtype and shape.
+        location: Such as ``in batch 3``.
 
     Raises:
-        ConfigError: Naming the first that differs.
+        ConfigError: If one differs; it names the first.
     """
     if list(earlier) != list(current):
         raise ConfigError(
-            f"PredictionWriter: the predictions are {', '.join(current)} {location} but "
-            f"{', '.join(earlier)} elsewhere, must be the same; name them with `fields`"
+            f"PredictionWriter: the predictions are {', '.join(current)} {location}, but "
+            f"{', '.join(earlier)} elsewhere. Name them with `fields`"
         )
     for name, field in current.items():
         if field != earlier[name]:
             raise ConfigError(
-                f"PredictionWriter: prediction {name!r} is {field} {location} but {earlier[name]} "
-                "elsewhere, must be the same; if that was guessed wrong, pass `per`"
+                f"PredictionWriter: prediction {name!r} is {field} {location}, but "
+                f"{earlier[name]} elsewhere. If this was inferred incorrectly, pass `per`"
             )
 
 
 def make_ambiguity_error(name: str, width: int) -> ConfigError:
-    """Make the error for an output that may be one per sequence or one per timestep."""
+    """Return the error about an output that may be per sequence or per timestep."""
     return ConfigError(
         f"PredictionWriter: `per` is None, but the second dimension of prediction {name!r} is "
-        f"{width} like the width of every batch, so that its timesteps cannot be told from its "
-        "features; pass `per`='timestep' or 'sequence'"
+        f"{width}, as is the width of every batch, so that it may be of timesteps or of "
+        "features. Pass `per`='timestep' or 'sequence'"
     )
 
 
 def _check_batch(batch: Any) -> SequenceBatch:
     if not isinstance(batch, SequenceBatch) or batch.positions is None:
         raise ConfigError(
-            f"PredictionWriter: the batch is a {type(batch).__name__}, must be a SequenceBatch of "
-            "the loader, which knows its sequences; leave out `as_tuple`, `as_dict` and a torch "
-            "`collate_fn`"
+            must_be(
+                "PredictionWriter: the batch",
+                "a SequenceBatch, which has the ids of its sequences",
+                f"a {type(batch).__name__}",
+                "Leave out `as_tuple`, `as_dict` and a torch `collate_fn`",
+            )
         )
     if batch.segments is not None:
         raise ConfigError(
-            "PredictionWriter: a row of the batch may hold several sequences, must hold one; "
-            "predict with another `eval_batching`, such as Bucketed(32)"
+            "PredictionWriter: a row of the batch must have one sequence, but may have several. "
+            "Predict with another `eval_batching`, such as Bucketed(32)"
         )
     return batch
 
@@ -223,41 +230,53 @@ def _get_positions(batch: SequenceBatch) -> Tensor:
 def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not name or name in RESERVED:
         raise ConfigError(
-            f"PredictionWriter: a prediction is named {name!r}, must be text other than "
-            f"{', '.join(RESERVED)}; rename it"
+            must_be(
+                "PredictionWriter: the name of a prediction",
+                f"text other than {', '.join(RESERVED)}",
+                repr(name),
+                "Rename it",
+            )
         )
 
 
 def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
-    """Return an output on the CPU, without filler rows, as a type that NumPy has."""
+    """Return an output on the CPU, without filler rows, in a dtype of NumPy."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
         kind = (
             "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__
         )
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} is a {kind}, must be a padded tensor with a "
-            "row for each of the batch; return one, or a dict of them"
+            must_be(
+                f"PredictionWriter: prediction {name!r}",
+                "a padded tensor with a row for each row of the batch",
+                f"a {kind}",
+                "Return one, or a dict of them",
+            )
         )
     num_real = int(is_real.sum())
     if len(output) not in (len(is_real), num_real):
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} has shape {tuple(output.shape)}, must have "
-            f"{len(is_real)} rows as the batch, or {num_real} as batch.real(); return a row for "
-            "each"
+            f"PredictionWriter: prediction {name!r} must have {len(is_real)} rows as the batch, "
+            f"or {num_real} as batch.real(), but has shape {tuple(output.shape)}. Return a row "
+            "for each."
         )
     if output.is_floating_point() and output.itemsize < 4 and output.dtype != torch.float16:
-        output = output.float()  # bfloat16 and smaller, which NumPy has not
+        output = output.float()  # bfloat16 and smaller, which NumPy does not have
     value = output.detach().cpu()
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in NUMBER_DTYPES:
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} has dtype {dtype}, must be one of "
-            f"{', '.join(NUMBER_DTYPES)}; convert it"
+            must_be(
+                f"PredictionWriter: the dtype of prediction {name!r}",
+                f"one of {', '.join(NUMBER_DTYPES)}",
+                str(dtype),
+                "Convert it",
+            )
         )
     if 0 in value.shape[1:]:
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} has shape {tuple(value.shape)}, must hold a "
-            "number in each row; leave it out"
+            f"PredictionWriter: prediction {name!r} must have a number in each row, but has "
+            f"shape {tuple(value.shape)}. Leave it out."
         )
     rows: Tensor = value if len(value) == num_real else value[is_real]
     return rows
@@ -268,7 +287,7 @@ def _guess_per(
 ) -> Per:
     per_row: Per = "span" if has_spans else "sequence"
     if earlier is not None and earlier.per == per_row and earlier.shape == tuple(value.shape[1:]):
-        return per_row  # the width of this batch is what it is by chance
+        return per_row  # the width of this batch equals it by chance
     return "timestep" if _looks_ragged(value, batch) else per_row
 
 
@@ -279,13 +298,13 @@ def _looks_ragged(value: Tensor, batch: SequenceBatch) -> bool:
 def _select_timesteps(
     name: str, value: Tensor, batch: SequenceBatch, spans: Tensor, is_real: Tensor
 ) -> Tensor:
-    """Return the scored timesteps of real rows, (timesteps, *shape), row behind row."""
+    """Return the scored timesteps of real rows, (timesteps, *shape), row after row."""
     width = batch.padded_length
     if not _looks_ragged(value, batch):
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} has shape {tuple(value.shape)}, must be "
-            f"(rows, {width}, …) to be one per timestep of a batch padded to {width}; return it "
-            "so, or pass `per`='sequence'"
+            f"PredictionWriter: prediction {name!r} must have shape (rows, {width}, …) to be per "
+            f"timestep of a batch padded to {width}, but has {tuple(value.shape)}. Return it so, "
+            "or pass `per`='sequence'."
         )
     step, start = torch.arange(width), batch.start[is_real][:, None]
     is_scored = (step >= spans[:, 1:2] - start) & (step < spans[:, 2:3] - start)  # (rows, T)
@@ -301,25 +320,25 @@ def _check_unsplit(name: str, spans: Tensor, batch: SequenceBatch) -> None:
         number, start, stop = spans[int(continued[0])].tolist()
         raise ConfigError.at(
             f"PredictionWriter: prediction {name!r} has one row per sequence, but batch "
-            f"{batch.number} holds timesteps {start}..{stop} of sequence {number}, must hold whole "
-            "sequences; pass `per`='span' for a row of each span, or do not split them",
+            f"{batch.number} has timesteps {start}..{stop} of sequence {number} only. Pass "
+            "`per`='span' for a row of each span, or do not split sequences",
             sequence=number,
         )
 
 
 def choose_names(field: str | None, fields: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names that two options mean; None: all.
+    """Return the names of the two options; None: all.
 
     Raises:
-        ConfigError: If both are given, or ``fields`` is no tuple of names.
+        ConfigError: If both are given, or ``fields`` is not a tuple of names.
     """
     if field is not None and fields is not None:
         raise ConfigError(
-            "PredictionWriter: `field` and `fields` are both given, must be one; drop one"
+            "PredictionWriter: `field` and `fields` cannot both be given. Leave one of them out."
         )
     if isinstance(fields, str) or (fields is not None and not fields):
         raise ConfigError(
-            f"PredictionWriter: `fields` is {fields!r}, must be a tuple of names, or None for all"
+            must_be("PredictionWriter: `fields`", "a tuple of names, or None for all", repr(fields))
         )
     if fields is not None:
         return tuple(fields)

@@ -1,6 +1,6 @@
-"""Predictions on their way into a store: each rank appends to files, which are read in any order.
+"""Spill files: each rank appends its predictions, which are read in any order.
 
-A rank keeps nothing in memory but its latest batch.
+A rank keeps only its latest batch in memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SPAN_DTYPE = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class SpillManifest:
-    """What one rank has written of one data set.
+    """The files that one rank has written for one data set.
 
     Attributes:
-        rank: Whose files they are, a global rank.
-        fields: Name -> what it is; empty where the rank had filler only.
-        rows: Rows written.
-        files: Name -> size in bytes; the first holds the places, the others fields in order.
-        digests: Name -> sha256 of what was written.
+        rank: The global rank.
+        fields: Name -> its dtype and shape; empty if the rank had only filler.
+        rows: Number of rows.
+        files: Name -> size in bytes; the first has the spans, the others the fields in order.
+        digests: Name -> sha256 of the content.
     """
 
     rank: int
@@ -40,12 +40,12 @@ class SpillManifest:
 
 
 class SpillWriter:
-    """Files that one rank appends the predictions of one data set to.
+    """The files to which one rank appends the predictions of one data set.
 
     Args:
-        folder: Where they lie; there already.
-        number: Of the data set.
-        rank: Of whom they are.
+        folder: Existing folder of the files.
+        number: Number of the data set.
+        rank: The rank.
     """
 
     def __init__(self, folder: Path, number: int, rank: int) -> None:
@@ -61,11 +61,11 @@ class SpillWriter:
         """Append rows.
 
         Args:
-            rows: Of one batch.
-            location: Which one, for messages.
+            rows: Rows of one batch.
+            location: The batch, for messages.
 
         Raises:
-            ConfigError: If they are not like those before.
+            ConfigError: If they differ in form from earlier rows.
         """
         if not self.fields:
             self.fields = rows.fields
@@ -81,7 +81,7 @@ class SpillWriter:
         self._rows += len(rows.spans)
 
     def close(self) -> SpillManifest:
-        """Close the files and say what they hold."""
+        """Close the files, and return their manifest."""
         sizes = {}
         for name, file in self._files.items():
             sizes[name] = file.tell()
@@ -104,11 +104,11 @@ class MergedRows:
     """The rows of all ranks, sorted by sequence and start.
 
     Attributes:
-        fields: Name -> what it is.
+        fields: Name -> its dtype and shape.
         spans: int64 (rows, 3): number in the predicted store, start, stop.
-        rank_of_row: int64 (rows,), whose files hold the row.
-        row_in_rank: int64 (rows,), its row there.
-        first_timestep: int64 (rows,), the timestep there at which it begins.
+        rank_of_row: int64 (rows,), the rank that wrote the row.
+        row_in_rank: int64 (rows,), its number in that rank's files.
+        first_timestep: int64 (rows,), its first timestep in that rank's files.
         values: For each rank, name -> (rows or timesteps, *shape), mapped.
     """
 
@@ -120,7 +120,7 @@ class MergedRows:
     values: list[dict[str, NDArray[Any]]]
 
     def get_value(self, name: str, first: int, stop: int) -> NDArray[Any]:
-        """Return a field of the rows ``first:stop``, which are of one sequence, put together."""
+        """Return a field of the rows ``first:stop``, which are of one sequence, concatenated."""
         values = [self._get_row(name, at) for at in range(first, stop)]
         return values[0] if len(values) == 1 else np.concatenate(values)
 
@@ -136,21 +136,20 @@ class MergedRows:
 
 
 def merge_spills(folder: Path, manifests: list[SpillManifest]) -> MergedRows:
-    """Put the rows of all ranks in order; their values stay in their files.
+    """Sort the rows of all ranks; their values stay in the files.
 
     Args:
-        folder: Where the files lie.
-        manifests: What each rank has written.
+        folder: Folder of the files.
+        manifests: The manifest of each rank.
 
     Raises:
-        ConfigError: If a rank's files cannot be seen here, or ranks predicted different things.
-        CorruptShardError: If a file is not what was written.
+        ConfigError: If a rank's files cannot be seen here, or predictions of ranks differ in form.
+        CorruptShardError: If a file differs from what was written.
     """
     nonempty = [manifest for manifest in manifests if manifest.fields]
     if not nonempty:
         raise ConfigError(
-            "PredictionWriter: nothing was predicted, must be a row at least; look at `weight` and "
-            "`limit_predict_batches`"
+            "PredictionWriter: no row was predicted. Check `weight` and `limit_predict_batches`."
         )
     for manifest in nonempty:
         check_same_fields(nonempty[0].fields, manifest.fields, f"on rank {manifest.rank}")
@@ -185,7 +184,7 @@ def _map_values(folder: Path, manifest: SpillManifest) -> dict[str, NDArray[Any]
 
 
 def _map_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    if not path.stat().st_size:  # nothing can be mapped of an empty file
+    if not path.stat().st_size:  # an empty file cannot be mapped
         return np.empty((0, *shape), dtype)
     return np.asarray(np.memmap(path, dtype, mode="r")).reshape(-1, *shape)
 
@@ -195,11 +194,10 @@ def _check_files(folder: Path, manifest: SpillManifest) -> None:
         path = folder / name
         found_size = path.stat().st_size if path.exists() else None
         if found_size != size:
-            state = "is not there" if found_size is None else f"has {found_size} bytes"
+            state = "does not exist" if found_size is None else f"has {found_size} bytes"
             raise ConfigError.at(
                 f"PredictionWriter: rank {manifest.rank} wrote {size} bytes to {name!r}, which "
-                "rank "
-                f"0 cannot see in {folder} ({state}); give a location that all ranks share",
+                f"rank 0 cannot see in {folder} ({state}). Pass a location that all ranks share",
                 rank=manifest.rank,
             )
         digest = digest_file(path)

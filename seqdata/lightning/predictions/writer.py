@@ -1,7 +1,7 @@
-"""Predictions as a store: a callback that writes what ``predict_step`` gives, from all ranks.
+"""The callback that writes the predictions of all ranks as a store.
 
-Every rank appends its rows to files beside the output; at the end rank 0 puts them in order, while
-the others wait.
+Every rank appends its rows to files next to the output; at the end rank 0 merges them, while the
+others wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ConfigError, SeqDataError
+from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.lightning import adapter
 from seqdata.lightning.predictions.merge import (
     PredictionTarget,
@@ -40,7 +40,7 @@ from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
 from seqdata.world import World
 
 WRITE_TIMEOUT = timedelta(days=1)
-"""How long ranks wait for a slower one, and for rank 0 to write; one that died is noticed before"""
+"""How long ranks wait for a slower one, and for rank 0 to write; a dead rank is noticed earlier"""
 
 
 class PredictionWriter(Callback):
@@ -48,31 +48,31 @@ class PredictionWriter(Callback):
 
     Without filler rows, whatever the number of ranks. The store has the fields ``id``;
     ``position``, the number in the predicted store; the predictions, cut to their timesteps; and
-    ``spans``, the timesteps that were predicted (start, stop), on an axis of that name. Where each
-    sequence is there once, its id names it in the new store. Several data sets, given by name,
-    become stores in folders of these names.
+    ``spans``, the timesteps that were predicted (start, stop), on an axis of that name. If each
+    sequence occurs once, its id names it in the new store. Several data sets, given by name, become
+    stores in folders of these names.
 
-    ``predict_step`` gives a tensor with a row for each of ``batch`` or of ``batch.real()``, on any
-    device, or a dict of such. The batch must be a SequenceBatch: not ``as_tuple``. The ranks must
-    share the folder beside the location. Pass ``return_predictions=False`` to ``trainer.predict``,
-    which else keeps everything in memory.
+    ``predict_step`` returns a tensor with a row for each row of ``batch`` or of ``batch.real()``,
+    on any device, or a dict of such tensors. The batch must be a SequenceBatch: not ``as_tuple``.
+    All ranks must share the parent folder of the location. Pass ``return_predictions=False`` to
+    ``trainer.predict``, which otherwise keeps everything in memory.
 
     Args:
-        location: A folder, made where it is not there.
+        location: A folder, created if it does not exist.
         field: The name of a tensor, or the entry of a dict; None: ``prediction``, or all entries.
         fields: Several entries of a dict.
-        per: What there is one prediction for, for all fields or by name: ``sequence``; ``timestep``
-            (the second dimension is the padded width), sequences that were split are put together;
-            ``span``: one row of the store for each window or piece. None: ``timestep`` where the
-            second dimension is that of every batch, else ``sequence``.
-        overwrite: Whether stores that are there are replaced, at the end.
+        per: What a prediction is for, for all fields or by name: ``sequence``; ``timestep`` (the
+            second dimension is the padded width), sequences that were split are put together;
+            ``span``: one row of the store for each window or piece. None: ``timestep`` if the
+            second dimension is the width of every batch, else ``sequence``.
+        overwrite: Whether existing stores are replaced, at the end.
         partial: Whether some sequences may be missing, as with ``limit_predict_batches``.
 
     Raises:
-        ConfigError: If an argument cannot be meant. While predicting: if outputs are not what can
-            be written, or not all would be predicted.
+        ConfigError: If an argument is invalid. While predicting: if outputs cannot be written, or
+            not all would be predicted.
         IncompleteEpochError: If rows are missing at the end.
-        PlanError: If sequences are missing or there twice.
+        PlanError: If sequences are missing or were predicted twice.
 
     Examples:
         >>> writer = PredictionWriter("out/", field="logits")
@@ -95,16 +95,15 @@ class PredictionWriter(Callback):
         self._session: _PredictionSession | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse to predict nothing."""
+        """Raise if nothing would be predicted."""
         del pl_module
         if stage == "predict" and trainer.limit_predict_batches == 0:
             raise ConfigError(
-                "PredictionWriter: `limit_predict_batches` is 0, must leave something to predict; "
-                "leave it out"
+                "PredictionWriter: `limit_predict_batches` must not be 0. Leave it out."
             )
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the folder that all ranks write to."""
+        """Create the folder for the files of all ranks."""
         del pl_module
         self._session = _PredictionSession(
             World(trainer.global_rank, trainer.world_size), self._spec
@@ -137,12 +136,12 @@ class PredictionWriter(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave nothing behind."""
+        """Remove the files."""
         del trainer, pl_module, exception
         self._clean_up()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave nothing behind."""
+        """Remove the files."""
         del trainer, pl_module, stage
         self._clean_up()
 
@@ -157,8 +156,12 @@ class PredictionWriter(Callback):
         for number, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
             if not isinstance(loader, TrainerLoader):
                 raise ConfigError(
-                    f"PredictionWriter: the loader is a {type(loader).__name__}, must be that of a "
-                    "SequenceDataModule; pass one as `datamodule`"
+                    must_be(
+                        "PredictionWriter: the loader",
+                        "that of a SequenceDataModule",
+                        f"a {type(loader).__name__}",
+                        "Pass one as `datamodule`",
+                    )
                 )
             steps = trainer.num_predict_batches[number]
             targets.append((loader.engine, self._make_target(loader, int(steps))))
@@ -169,8 +172,8 @@ class PredictionWriter(Callback):
         if loader.name is not None:
             if not is_plain_name(loader.name):
                 raise ConfigError(
-                    f"PredictionWriter: a data set is named {loader.name!r}, must be a plain file "
-                    "name, as its predictions go to a folder of that name; rename it"
+                    "PredictionWriter: the name of a data set must be a plain file name, for "
+                    f"the folder of its predictions, but is {loader.name!r}. Rename it."
                 )
             root = root / loader.name
         check_target(root, STORE_FILES, overwrite=self._overwrite)
@@ -191,15 +194,14 @@ class PredictionWriter(Callback):
 
 
 def _check_all_predicted(engine: EpochEngine, target: PredictionTarget, steps: int) -> None:
-    """Refuse what would not predict everything, before it begins."""
+    """Raise before predicting if not everything would be predicted."""
     rank_plan = engine.share(0, 0)
     num_predicted = rank_plan.position(min(steps, len(rank_plan)))
     if num_predicted < engine.num_batches:
         raise ConfigError(
-            f"PredictionWriter: {num_predicted} of {engine.num_batches} batches would be "
-            "predicted, must be "
-            "all; leave out `limit_predict_batches`, `fast_dev_run` and `tail`='drop', or pass "
-            "`partial`=True"
+            f"PredictionWriter: only {num_predicted} of {engine.num_batches} batches would be "
+            "predicted. Leave out `limit_predict_batches`, `fast_dev_run` and `tail`='drop', or "
+            "pass `partial`=True."
         )
     if not target.is_per_span and target.rows < len(target.store):
         dropped = engine.plan(0).report.dropped
@@ -209,7 +211,7 @@ def _check_all_predicted(engine: EpochEngine, target: PredictionTarget, steps: i
 
 @dataclass(slots=True, eq=False)
 class _PredictedDataset:
-    """One data set that is being predicted."""
+    """A data set that is being predicted."""
 
     engine: EpochEngine
     target: PredictionTarget
@@ -217,11 +219,11 @@ class _PredictedDataset:
 
 
 class _PredictionSession:
-    """One ``trainer.predict``, as one rank sees it.
+    """A call of ``trainer.predict`` on one rank.
 
     Args:
         world: All processes, which may be more than the data-parallel ranks.
-        spec: What is written.
+        spec: The outputs to write.
     """
 
     def __init__(self, world: World, spec: PredictionSpec) -> None:
@@ -237,7 +239,7 @@ class _PredictionSession:
         rank: int,
         targets: Callable[[], list[tuple[EpochEngine, PredictionTarget]]],
     ) -> None:
-        """Check all that can be checked before predicting, and make the folder for spills."""
+        """Check what can be checked before predicting, and create the folder for spill files."""
         targets_by_loader = self._run_on_all_ranks(targets)
         folder = self._run_on_all_ranks(
             lambda: self._make_folder(root) if self._world.rank == 0 else None
@@ -245,7 +247,7 @@ class _PredictionSession:
         folder_by_rank = all_gather(self._world, (rank, str(folder)), timeout=WRITE_TIMEOUT)
         self._folder = Path(folder_by_rank[0][1])
         self._run_on_all_ranks(self._check_shared_folder)
-        # of processes that hold the same rows (tensor parallel) the first writes
+        # of processes with the same rows (tensor parallel) the first writes
         first_writers = [data_rank for data_rank, _ in folder_by_rank].index(rank)
         writes = first_writers == (self._world.rank if len(folder_by_rank) > 1 else 0)
         for number, (engine, target) in enumerate(targets_by_loader):
@@ -253,7 +255,7 @@ class _PredictionSession:
             self._datasets.append(_PredictedDataset(engine, target, spill_writer))
 
     def add(self, outputs: Any, batch: Any, step: int, number: int) -> None:
-        """Append the rows of a batch; what is wrong with a first one is said on every rank."""
+        """Append the rows of a batch; an error in the first one is raised on every rank."""
         if step:
             self._add_rows(outputs, batch, number)
         else:
@@ -274,7 +276,7 @@ class _PredictionSession:
         )
 
     def clean_up(self) -> None:
-        """Remove what was written on the way."""
+        """Remove the spill files."""
         for dataset in self._datasets:
             if dataset.spill_writer is not None:
                 dataset.spill_writer.remove()
@@ -290,8 +292,8 @@ class _PredictionSession:
     def _check_shared_folder(self) -> None:
         if not self._folder.is_dir():
             raise ConfigError.at(
-                f"PredictionWriter: rank {self._world.rank} cannot see {self._folder}, which rank "
-                "0 made; give a location that all ranks share",
+                f"PredictionWriter: rank {self._world.rank} cannot see {self._folder}, which "
+                "rank 0 made. Pass a location that all ranks share",
                 rank=self._world.rank,
             )
 
@@ -317,7 +319,7 @@ class _PredictionSession:
             write_predictions(merge_spills(self._folder, manifests), dataset.target)
 
     def _run_on_all_ranks(self, action: Callable[[], Any]) -> Any:
-        """Do this rank's work, and raise on every rank what failed on any."""
+        """Do this rank's work, and raise the error of any rank on every rank."""
         result, error = None, None
         try:
             result = action()
@@ -325,8 +327,8 @@ class _PredictionSession:
             error = failure
         except OSError as failure:
             error = ConfigError(
-                f"PredictionWriter: {failure}, must be a folder that can be written; free space, "
-                "or give another location"
+                f"PredictionWriter: the folder cannot be written: {failure}. Free space, or pass "
+                "another location."
             )
             error.__cause__ = failure
         agree(self._world, {}, error, timeout=WRITE_TIMEOUT)
@@ -334,6 +336,6 @@ class _PredictionSession:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove what a killed run has left of its folder, now that it is empty."""
+    """Remove the empty folder of a killed run."""
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

@@ -1,1 +1,1 @@
-"""All ranks of a fit: lockstep, dead and stalled ranks, collectives."""
+"""The ranks of a fit: lockstep, detection of dead and stalled ranks, collectives."""

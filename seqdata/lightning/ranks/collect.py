@@ -1,9 +1,8 @@
-"""The gather of all ranks, and the agreement before a fit that is made with it.
+"""The gather over all ranks, and the comparison of ranks before a fit.
 
-``gather`` is the only one: over a group that is kept (``GatherGroup``), over one that is made for a
-single gather (``all_gather``), or while ranks are watched (``lockstep``). ``agree`` compares what
-ranks have: two ranks with other data, or at another position, would train on with wrong batches, or
-hang far from the cause.
+All gathers use ``gather``: over a persistent group (``GatherGroup``), over a temporary group
+(``all_gather``), or while ranks are watched (``lockstep``). ``agree`` compares facts of the ranks:
+ranks with different data or positions would train with wrong batches, or hang far from the cause.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
 from seqdata.world import World
 
 GATHER_TIMEOUT = timedelta(seconds=60)
-"""How long a rank waits for the others; they come within milliseconds or not at all."""
+"""How long a rank waits for the others, which normally takes milliseconds."""
 
-_MAX_NAMED = 4  # ranks of which a message names the numbers
+_MAX_NAMED = 4  # most ranks whose numbers are in a message
 Facts = Mapping[str, str | int | None]
 Value = TypeVar("Value")
 
@@ -36,21 +35,21 @@ def agree(
     advisory: Facts | None = None,
     timeout: timedelta = GATHER_TIMEOUT,
 ) -> None:
-    """Return if all ranks gave the same facts and no error; else raise the same on every rank.
+    """Raise the same error on every rank if a rank has an error, or facts differ.
 
-    It is a collective of the default process group. A world of one rank asks nobody: other
-    ranks, if there are any, do something else.
+    It is a collective operation of the default process group. With a world of one rank nothing is
+    communicated.
 
     Args:
-        world: Who we are.
+        world: This rank and the number of ranks.
         facts: What must be equal, by name.
-        error: What went wrong on this rank, if anything did.
-        advisory: What had better be equal; a difference is a warning, on every rank.
-        timeout: How long the others may take to come here.
+        error: The error on this rank, if there was one.
+        advisory: What should be equal; a difference is a warning, on every rank.
+        timeout: How long to wait for the other ranks.
 
     Raises:
         SeqDataError: The first rank's error, with its rank.
-        PlanError: If facts differ, naming each that does and who has what.
+        PlanError: If facts differ; it names each and the ranks' values.
     """
     gathered = all_gather(world, (dict(facts), dict(advisory or {}), error), timeout=timeout)
     for rank, (_, _, failure) in enumerate(gathered):
@@ -59,24 +58,23 @@ def agree(
     difference = describe_differences([rank_facts for rank_facts, _, _ in gathered])
     if difference:
         raise PlanError(
-            f"ranks: {difference}, must be equal; give every rank the same packages, data, options "
-            "and checkpoint"
+            f"ranks: {difference}, which must be equal. Give every rank the same packages, data, "
+            "options and checkpoint"
         )
     difference = describe_differences([rank_facts for _, rank_facts, _ in gathered])
     if difference:
         warnings.warn(
-            f"ranks: {difference}, had better be equal: results may differ with the rank; set up "
-            "every rank alike",
+            f"ranks: {difference}; results may differ between ranks. Configure every rank alike",
             SeqDataWarning,
             stacklevel=2,
         )
 
 
 def describe_differences(facts: Sequence[Facts]) -> str:
-    """Say which facts differ and which ranks have what; empty: none does.
+    """Return which facts differ, with the ranks' values; empty if none differ.
 
     Args:
-        facts: Of each rank, in order; what a rank does not say is None.
+        facts: The facts of each rank, in order; a missing fact is None.
     """
     descriptions = []
     for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
@@ -100,12 +98,12 @@ def _complete(work: Any) -> None:
 
 
 def gather(group: Any, value: Value, complete: Callable[[Any], None] = _complete) -> list[Value]:
-    """Return what every rank of a group passes, in the order of ranks; it is a collective.
+    """Return the values of every rank of a group, in the order of ranks; a collective operation.
 
     Args:
         group: A gloo process group.
-        value: What this rank passes; anything that pickles.
-        complete: Waits for a collective that was started.
+        value: The value of this rank; any picklable object.
+        complete: Waits for a collective operation that was started.
     """
     ranks = torch.distributed.get_world_size(group)
     own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
@@ -123,12 +121,12 @@ def gather(group: Any, value: Value, complete: Callable[[Any], None] = _complete
 
 
 def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOUT) -> list[Value]:
-    """Return what every rank passes, in the order of the default process group's ranks.
+    """Return the values of every rank, in the order of the default process group's ranks.
 
     Args:
         world: Who we are; with one rank nothing is communicated.
-        value: What this rank passes; anything that pickles.
-        timeout: How long the others may take to come here.
+        value: The value of this rank; any picklable object.
+        timeout: How long to wait for the other ranks.
     """
     if world.size == 1 or not torch.distributed.is_initialized():
         return [value]
@@ -140,7 +138,7 @@ def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOU
 
 
 class GatherGroup:
-    """A gloo process group of all ranks for many gathers: making one takes longer than a gather.
+    """A gloo process group of all ranks for many gathers; making one takes longer than a gather.
 
     With one rank, or without a default process group, there is none.
     """
@@ -149,13 +147,13 @@ class GatherGroup:
         self._group: Any = None
 
     def open(self) -> None:
-        """Make the group, once; all ranks do so at the same time."""
+        """Make the group, once; a collective operation."""
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if self._group is None and is_distributed and torch.distributed.get_world_size() > 1:
             self._group = torch.distributed.new_group(backend="gloo", timeout=GATHER_TIMEOUT)
 
     def all_gather(self, value: Value) -> list[Value]:
-        """Return what every rank passes, in the order of ranks; all ranks call it together."""
+        """Return the values of every rank, in the order of ranks; a collective operation."""
         return [value] if self._group is None else gather(self._group, value)
 
     def close(self) -> None:

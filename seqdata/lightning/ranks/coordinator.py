@@ -1,4 +1,4 @@
-"""All ranks go through a fit together: they stop, fail and end at the same batch."""
+"""Keeps the ranks of a fit together: they stop, fail and end at the same batch."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Value = TypeVar("Value")
 class _RankGroups:
     lockstep: RankLockstep
     watchdog: RankWatchdog
-    watchdog_group: Any  # the watcher's process group
+    watchdog_group: Any  # the watchdog's process group
 
 
 class RankCoordinator:
-    """What holds the ranks of one Trainer together.
+    """Coordinates the ranks of one Trainer.
 
     Args:
         timeouts: How long ranks wait for each other.
@@ -47,7 +47,7 @@ class RankCoordinator:
         self._stop_reason: str | None = None
         self._is_failing_alone = False
         self._last_gathered: tuple[tuple[int, int], list[Any]] | None = (
-            None  # what was gathered last
+            None  # values of the last gather
         )
 
     def iterate_in_lockstep(
@@ -55,32 +55,32 @@ class RankCoordinator:
     ) -> Iterator[Item]:
         """Return the items of ``source`` on every rank, or the same error on every rank.
 
-        An error is the last of it: it is raised again by whatever ``next()`` comes after it.
+        After an error every further ``next()`` raises it again.
 
         Args:
-            source: Of this rank; drawn from one item ahead where there are others.
-            ranks: How many there are; each must play as often.
-            counter: What ranks add up beside; with one rank nobody is told. None: nothing.
+            source: Items of this rank; with several ranks it is read one item ahead.
+            ranks: Number of ranks; all must call ``next()`` equally often.
+            counter: Counts that are summed over ranks; None if there are none.
 
         Raises:
-            Preempted: If a rank was told to stop.
-            SeqDataError: What failed on any rank.
+            Preempted: If a rank was requested to stop.
+            SeqDataError: If any rank failed.
         """
         return _StickyErrorIterator(self._iterate(source, ranks, counter))
 
     def stop(self, reason: str) -> None:
-        """Make all ranks stop before the same next batch; it only takes note."""
+        """Make all ranks stop before the same next batch; it only sets a flag."""
         self._stop_reason = reason
 
     def leave_by_exception(self, exception: BaseException) -> PeerFailedError | None:
-        """Tell the others that an exception is ending this rank's part; nobody is waited for.
+        """Notify the other ranks of an exception that ends this rank's part, without waiting.
 
         Args:
-            exception: As it was raised.
+            exception: The exception.
 
         Returns:
-            The error to raise from it: a collective has failed because a rank is gone. None: it is
-            what it says.
+            The error to raise from it, if a collective operation failed because a rank has ended;
+                None otherwise.
         """
         groups = self._groups
         if groups is None:
@@ -92,18 +92,18 @@ class RankCoordinator:
         return cause
 
     def all_gather(self, value: Value, ranks: int, position: tuple[int, int]) -> list[Value]:
-        """Return every rank's value, in the order of ranks; all must call it at the same batch.
+        """Return every rank's value, in the order of ranks; called by all at the same batch.
 
-        Where not all come, it is what they said of the same place before, if they did.
+        If not all ranks call it, their previous values for the same position are returned.
 
         Args:
-            value: What this rank says; anything that pickles.
-            ranks: How many there are.
-            position: What it is said of: epoch, and position in it.
+            value: The value of this rank; any picklable object.
+            ranks: Number of ranks.
+            position: The epoch, and the position in it, of the value.
 
         Raises:
-            PeerFailedError: If a rank is gone, or not all ranks end by an exception of their own
-                where this one does, or they stand at other places.
+            PeerFailedError: If a rank has ended, if not all ranks end by an exception of their own
+                as this one does, or if positions differ.
         """
         try:
             gathered = self._all_gather((position, value), ranks)
@@ -114,7 +114,7 @@ class RankCoordinator:
         positions = {one for one, _ in gathered}
         if len(positions) > 1:
             raise PeerFailedError.at(
-                f"ranks: they stand at {sorted(positions)} (epoch, position), must be at the same"
+                f"ranks: all must be at the same (epoch, position), but are at {sorted(positions)}"
             )
         self._last_gathered = position, [one for _, one in gathered]
         return self._last_gathered[1]
@@ -125,23 +125,23 @@ class RankCoordinator:
             return groups.lockstep.all_gather(value)
         if groups is not None and not groups.watchdog.wait_all_failed():
             raise PeerFailedError.at(
-                "ranks: an exception of this rank alone ends it, the others do not come"
+                "ranks: an exception ends only this rank; the others do not respond"
             )
         try:
             timeout = timedelta(seconds=self._timeouts.unresponsive)
             return all_gather(World(0, ranks), value, timeout=timeout)
         except RuntimeError as cause:
-            raise PeerFailedError.at(f"ranks: not all ranks came: {cause}") from cause
+            raise PeerFailedError.at(f"ranks: not all ranks responded: {cause}") from cause
 
     def leave(self) -> None:
-        """End this rank's part, and its threads; the next iteration begins anew."""
+        """End this rank's part, and its threads; the next iteration starts again."""
         groups, self._groups, self._stop_reason = self._groups, None, None
         self._is_failing_alone, self._last_gathered = False, None
         if groups is None or not torch.distributed.is_initialized():
             return
         if groups.watchdog.close():
             torch.distributed.destroy_process_group(groups.watchdog_group)
-        if groups.lockstep.is_quiet:  # else a rank has yet to answer, and would be waited for
+        if groups.lockstep.is_quiet:  # otherwise it would wait for a rank that has not answered
             torch.distributed.destroy_process_group(groups.lockstep.group)
 
     def _iterate(
@@ -159,7 +159,7 @@ class RankCoordinator:
             yield item
 
     def _get_lockstep(self, ranks: int) -> RankLockstep | None:
-        """Return the channel, made with all other ranks; None: there are none."""
+        """Return the lockstep with all other ranks; None if there are none."""
         if self._groups is not None:
             return self._groups.lockstep
         if ranks == 1 or not torch.distributed.is_initialized():
@@ -177,7 +177,7 @@ class RankCoordinator:
 
 
 class _StickyErrorIterator(Iterator[Item]):
-    """The items of a generator, which after an error would say that it has ended as it should."""
+    """Iterates over a generator and repeats its error, since a failed generator ends silently."""
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
@@ -196,12 +196,12 @@ class _StickyErrorIterator(Iterator[Item]):
 
 
 class ExceptionNotifier(Callback):
-    """Comes before all other callbacks: tells of an exception, and how many rows a batch has.
+    """The first callback: reports exceptions, and sets the number of rows of a batch.
 
-    Of an exception it tells before another callback acts on it, and may wait for other ranks.
+    It reports an exception before another callback handles it, and may wait for other ranks.
 
     Args:
-        notify: Called with the exception; gives the error that it means, or None.
+        notify: Called with the exception; returns the error to raise in its place, or None.
     """
 
     def __init__(self, notify: Callable[[BaseException], PeerFailedError | None]) -> None:
@@ -210,7 +210,7 @@ class ExceptionNotifier(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Tell Lightning the batch size, for means that are logged."""
+        """Set the batch size in Lightning, for logged means."""
         del pl_module, batch_idx
         adapter.set_batch_size(trainer, batch)
 
@@ -222,7 +222,7 @@ class ExceptionNotifier(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Tell Lightning the batch size, for means that are logged."""
+        """Set the batch size in Lightning, for logged means."""
         del pl_module, batch_idx, dataloader_idx
         adapter.set_batch_size(trainer, batch)
 
@@ -231,10 +231,11 @@ class ExceptionNotifier(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Tell of the exception.
+        """Report the exception.
 
         Raises:
-            PeerFailedError: If that is what it means; all others have been told of it by then.
+            PeerFailedError: If the exception was caused by a rank that has ended; raised after all
+                others were notified.
         """
         del pl_module
         cause = self._notify(exception)

@@ -1,4 +1,4 @@
-"""What a rank runs on: the versions and settings that decide what comes out of the same data."""
+"""The environment of a rank: versions and settings that determine its results."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "SEQDATA_PLUGIN
 
 
 def get_versions() -> Facts:
-    """Return the versions that must be the same on every rank, by package."""
+    """Return the versions that must be equal on all ranks, by package."""
     installed = installed_versions()
     python = "{}.{}".format(*sys.version_info)
     return {"python": python, **{name: installed.get(name) for name in _MUST_BE_EQUAL}}
 
 
 def get_environment(device: torch.device | None = None) -> Facts:
-    """Return what may differ without harm, and may be what makes results differ.
+    """Return settings that may differ between ranks, but can change results.
 
     Args:
-        device: That this rank computes on; None: none is known.
+        device: The device of this rank; None if it is unknown.
     """
     backends = torch.backends
     plugins = [f"{plugin.name} {plugin.version}" for plugin in default_host().listing()[1:]]
@@ -51,7 +51,7 @@ def get_environment(device: torch.device | None = None) -> Facts:
 
 
 def _describe_device(device: torch.device | None) -> str | None:
-    """Return the model of a card, and how it is built; of other devices their kind."""
+    """Return the model of a GPU with its size; for other devices their type."""
     if device is None or device.type != "cuda":
         return None if device is None else device.type
     properties = torch.cuda.get_device_properties(device)
@@ -62,7 +62,7 @@ def _describe_device(device: torch.device | None) -> str | None:
 
 
 def _read_driver_version() -> str | None:
-    """Return the version of the cards' driver, as the machine says it."""
+    """Return the version of the GPU driver."""
     try:
         content = _DRIVER.read_text()
     except OSError:

@@ -1,6 +1,6 @@
-"""One channel between all ranks: each batch is handed out everywhere, or nowhere.
+"""The lockstep of all ranks: each batch is returned on all ranks, or on none.
 
-Before each batch every rank says whether it has one, in one small reduction that was begun a step
+Before each batch the ranks exchange whether they have one, in a small reduction that starts a step
 earlier and costs no waiting. So an error on one rank is raised by all of them at the same batch,
 before the Trainer counts it.
 """
@@ -24,7 +24,7 @@ from seqdata.lightning.ranks.collect import gather, with_rank
 from seqdata.lightning.ranks.watchdog import RankWatchdog
 
 BATCH_TIMEOUT = 1800.0
-"""Seconds for a rank that lives but brings no batch; torch's own for a collective."""
+"""Seconds to wait for a rank that is alive but has no batch; torch's default for collectives."""
 
 _WAIT_SLICE = timedelta(seconds=1)
 _OK, _END, _STOP, _ERROR = range(4)
@@ -33,11 +33,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RankCounter(Generic[Item]):
-    """What ranks add up beside their batches.
+    """Counts that are summed over ranks together with their batches.
 
     Attributes:
-        count: Gives this rank's count up to and with an item.
-        on_total: Called with an item before it is handed out, and the sum over all ranks.
+        count: Returns this rank's count up to and including an item.
+        on_total: Called with an item before it is returned, and the sum over all ranks.
     """
 
     count: Callable[[Item], int]
@@ -46,7 +46,7 @@ class RankCounter(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _PendingItem(Generic[Item]):
-    """What the next request will give, and the reductions that say so to the others."""
+    """The next item, and the reductions that announce it to the other ranks."""
 
     code: int
     items: list[Item]
@@ -58,7 +58,7 @@ class _PendingItem(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _RankReport:
-    """What a rank says where not every rank has a batch."""
+    """The report of a rank if not every rank has a batch."""
 
     code: int
     error: bytes = b""
@@ -72,13 +72,13 @@ class RankTraceback(Exception):
 
 
 class RankLockstep:
-    """Makes the ends and errors of one rank those of all.
+    """Propagates the end and errors of a rank to all ranks.
 
     Args:
         group: A gloo process group of all ranks.
         rank: The rank.
-        watchdog: Knows of ranks that are gone.
-        get_stop_reason: Gives why this rank was told to stop; None: it was not.
+        watchdog: Detects ranks that have ended.
+        get_stop_reason: Returns why this rank was requested to stop; None if it was not.
     """
 
     def __init__(
@@ -97,25 +97,25 @@ class RankLockstep:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way that another rank has yet to answer."""
+        """Whether no operation is pending that another rank has to answer."""
         return self._latest_work is None or bool(self._latest_work.is_completed())
 
     def iterate(
         self, source: Iterator[Item], counter: RankCounter[Item] | None = None
     ) -> Iterator[Item]:
-        """Yield the items of ``source``, each once every rank has its own; one is drawn ahead.
+        """Yield the items of ``source``, each once every rank has its own; it reads one ahead.
 
-        Every rank must ask equally often.
+        Every rank must call ``next()`` equally often.
 
         Args:
-            source: Of this rank.
-            counter: What ranks add up beside; all must, or none. None: nothing.
+            source: Items of this rank.
+            counter: Counts that are summed over ranks, on all or on none; None if there are none.
 
         Raises:
-            SeqDataError: The error of the rank that has one, with its rank, on every rank.
+            SeqDataError: The error of the rank that failed, with its rank, on every rank.
             Preempted: If a rank was told to stop.
-            IncompleteEpochError: If some ranks have ended and others have not.
-            PeerFailedError: If a rank is gone.
+            IncompleteEpochError: If some ranks have ended, but not all.
+            PeerFailedError: If a rank has ended.
         """
         pending = self._draw_ahead(source, counter)
         while True:
@@ -134,13 +134,13 @@ class RankLockstep:
             pending = following
 
     def all_gather(self, value: Item) -> list[Item]:
-        """Return what every rank says; every rank must call it between the same two batches.
+        """Return the values of every rank; called by all between the same two batches.
 
         Args:
-            value: Anything that pickles.
+            value: Any picklable object.
 
         Raises:
-            PeerFailedError: If a rank is gone.
+            PeerFailedError: If a rank has ended.
         """
         return gather(self.group, value, functools.partial(self._wait, is_leaving=True))
 
@@ -154,7 +154,7 @@ class RankLockstep:
             code = _OK if self._get_stop_reason() is None else _STOP
         except StopIteration:
             code = _END
-        except Exception as failure:  # is raised by all ranks, this one too
+        except Exception as failure:  # raised on all ranks, including this one
             code, error = _ERROR, failure
         codes = torch.tensor([code, -code], dtype=torch.int32, device="cpu")
         counts = torch.tensor(counter.count(items[0]) if counter and items else 0, device="cpu")
@@ -170,7 +170,7 @@ class RankLockstep:
         return self._latest_work
 
     def _wait(self, work: Any, *, is_leaving: bool = False) -> None:
-        """Return once all ranks have said what they have; ``is_leaving`` ranks still do."""
+        """Wait until all ranks have reported; ranks that leave (``is_leaving``) still do."""
         deadline = time.monotonic() + BATCH_TIMEOUT
         while True:
             failure = self._watchdog.failure or (None if is_leaving else self._watchdog.left_error)
@@ -209,8 +209,8 @@ class RankLockstep:
                 return make_preempted_error(report.stop, rank), None
         ended = [rank for rank, report in enumerate(reports) if report.code == _END]
         return IncompleteEpochError.at(
-            f"ranks: rank {ended[0]} has no batch left where {len(reports) - len(ended)} of "
-            f"{len(reports)} ranks have one, must be equally many; give every rank the same limits",
+            f"ranks: rank {ended[0]} has no batch left, but {len(reports) - len(ended)} of "
+            f"{len(reports)} ranks have one. Give every rank the same limits.",
             rank=ended[0],
         ), None
 
@@ -218,9 +218,9 @@ class RankLockstep:
 def make_preempted_error(reason: str, rank: int) -> Preempted:
     """Return the error by which all ranks stop."""
     return Preempted.at(
-        f"preempted: rank {rank} was told to stop by {reason}, and every rank stops before the "
-        "same "
-        "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves",
+        f"preempted: rank {rank} was requested to stop by {reason}, and every rank stops before "
+        "the same batch. Resume from the checkpoint that "
+        "ModelCheckpoint(save_on_exception=True) saves",
         rank=rank,
         cause=reason,
     )
@@ -234,25 +234,25 @@ def _make_report(code: int, error: Exception | None, stop: str | None) -> _RankR
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
-    except Exception as pickle_error:  # pickling runs anybody's code
-        pickled, text = b"", f"{text} (it cannot be sent as it is: {pickle_error})"
+    except Exception as pickle_error:  # pickling may raise anything
+        pickled, text = b"", f"{text} (it cannot be pickled: {pickle_error})"
     return _RankReport(code, pickled, text, trace, stop)
 
 
 def _rebuild_error(report: _RankReport, rank: int) -> Exception:
-    """Make another rank's error here."""
+    """Return the error of another rank."""
     text, error = report.text, None
     try:
         error = pickle.loads(report.error) if report.error else None
-    except Exception as unpickle_error:  # unpickling runs anybody's code
-        text = f"{text} (it cannot be made here: {unpickle_error})"
+    except Exception as unpickle_error:  # unpickling may raise anything
+        text = f"{text} (it cannot be unpickled here: {unpickle_error})"
     if isinstance(error, Exception):
         return _add_rank(error, rank)
     return PeerFailedError.at(f"ranks: rank {rank} failed: {text}", rank=rank, cause=text)
 
 
 def _add_rank(error: Exception, rank: int) -> Exception:
-    """Return the error with its rank: in the text of ours, as a note of others'."""
+    """Return the error with its rank: in the text of a seqdata error, as a note otherwise."""
     if isinstance(error, SeqDataError):
         return with_rank(error, rank)
     error.add_note(f"on rank {rank}")

@@ -1,7 +1,7 @@
-"""Who the other ranks are, and which of them is no longer there.
+"""The processes of the other ranks, and which of them have ended.
 
-A collective that fails says that a connection is closed, but not whose. Ranks of the same machine
-can be looked at.
+A failed collective operation reports a closed connection, but not whose. Processes on the same
+machine can be inspected.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class RankProcess:
     """A rank's process.
 
     Attributes:
-        rank: In the default process group.
-        host: Its machine, and on it the namespace in which ``pid`` counts.
-        pid: Its process id.
-        start_ticks: When the process began, in ticks since the machine did; pids are used again.
+        rank: Rank in the default process group.
+        host: Its machine, and the namespace of ``pid``.
+        pid: Id of the process.
+        start_ticks: Start of the process, in ticks since the machine started; pids are reused.
     """
 
     rank: int
@@ -36,14 +36,14 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True)
 class LostRank:
-    """A rank that cannot answer any more, and why."""
+    """A rank that cannot respond any more, and why."""
 
     rank: int
     cause: str
 
 
 def describe_own_process(rank: int) -> RankProcess:
-    """Return this process as a peer."""
+    """Return the description of this process for the other ranks."""
     pid = os.getpid()
     return RankProcess(rank, _get_host(), pid, _read_process_stat(pid)[1])
 
@@ -53,7 +53,7 @@ def find_lost_ranks(processes: Sequence[RankProcess], rank: int) -> list[LostRan
 
     Args:
         processes: All ranks.
-        rank: The rank that asks.
+        rank: This rank.
     """
     host = _get_host()
     local_processes = [
@@ -83,10 +83,10 @@ def _get_host() -> str:
 
 
 def _read_process_stat(pid: int) -> tuple[str, int]:
-    """Return a process's state letter and start; nothing and 0 where there is none to see."""
+    """Return a process's state letter and start; "" and 0 if there is no such process."""
     try:
         content = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return "", 0
-    fields = content.rpartition(")")[2].split()  # a name may hold blanks and brackets
+    fields = content.rpartition(")")[2].split()  # a name may contain spaces and parentheses
     return fields[0], int(fields[19])

@@ -1,8 +1,8 @@
-"""A thread that looks after the other ranks: a rank that is gone ends this one, in a bound.
+"""A thread that watches the other ranks: if one has ended, this process ends in bounded time.
 
-A rank that was killed leaves the others in a collective for half an hour. Here ranks exchange one
-number every few seconds: who was killed closes its connections, so that the exchange fails at once;
-who is stopped lets it time out.
+A rank that was killed leaves the others in a collective operation for half an hour. Here ranks
+exchange one number every few seconds: when a rank is killed, its connections close and the exchange
+fails immediately; when a rank is stopped, the exchange times out.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from seqdata.lightning.ranks.peers import LostRank, RankProcess, find_lost_ranks
 _LOG = logging.getLogger(__name__)
 _RUNNING, _LEFT, _FAILED, _GAVE_UP = range(4)
 _EXIT_CODE = 1
-_SOURCE_PREFIX = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
+_SOURCE_PREFIX = re.compile(r"^\[[^\]]*\] *")  # source line of gloo
 _MAX_SHOWN = 160
-_PROCESS_EXIT_SECONDS = 1.0  # seconds for a process to be gone whose connections are closed
-_POLL_SECONDS = 0.02  # seconds between two looks
-_CAUSE_TIMEOUT = 2.0  # seconds to find out why the training thread's collective failed
+_PROCESS_EXIT_SECONDS = 1.0  # seconds for a process to end after its connections closed
+_POLL_SECONDS = 0.02  # seconds between two checks
+_CAUSE_TIMEOUT = 2.0  # seconds to find out why a collective of the training thread failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,12 @@ class RankTimeouts:
     """How long ranks wait for each other, in seconds.
 
     Attributes:
-        heartbeat: Between two exchanges; who was killed is noticed within it.
-        unresponsive: For a rank that gives no sign: it is stopped, or holds Python's lock.
-        exit_grace: For the training thread to end by itself once a rank is known to have failed;
-            and for all other ranks to fail, too, where one of them has.
-        leave_grace: For the training thread to follow a rank that left because of an exception.
+        heartbeat: Time between two exchanges, in which a killed rank is noticed.
+        unresponsive: Time without a sign of a rank, which is stopped or holds Python's lock.
+        exit_grace: Time for the training thread to end by itself once a rank has failed; and for
+            all other ranks to fail as well.
+        leave_grace: Time for the training thread to follow a rank that left because of an
+            exception.
     """
 
     heartbeat: float = 5.0
@@ -53,18 +54,17 @@ class RankTimeouts:
 
 
 class RankWatchdog:
-    """Exchanges signs with the other ranks until one of them leaves.
+    """Exchanges heartbeats with the other ranks until one of them leaves.
 
     Args:
-        group: A process group of all ranks that nothing else uses; its timeout is the patience.
+        group: A process group of all ranks for this purpose only; its timeout limits each exchange.
         processes: All ranks, in order.
-        rank: The rank that watches.
+        rank: This rank.
         timeouts: How long ranks wait for each other.
 
     Attributes:
-        failure: Why this process is about to end; None: nothing is known.
-        left_error: Why no batch can be had any more: a rank has ended in good order; None: nobody
-            has.
+        failure: Why this process is about to end; None if it is not.
+        left_error: Error of the next batch after a rank has ended normally; None if none has.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class RankWatchdog:
         self._thread = threading.Thread(target=self._watch, name="seqdata-watcher", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def find_cause(self, exception: BaseException) -> PeerFailedError | None:
-        """Return the error that an exception of a step is, once; None: it is what it says.
+        """Return the error that caused an exception of a step, once; None if it has no cause.
 
-        A collective that failed because a rank is gone says neither that nor which. Another
-        exception, while a rank is gone, is this rank's own, and gets a note.
+        A collective operation that failed because a rank has ended does not report which. Any other
+        exception in that state is this rank's own, and gets a note.
         """
         if self._status != _RUNNING or isinstance(exception, PeerFailedError):
             return None
@@ -107,10 +107,10 @@ class RankWatchdog:
         return None
 
     def leave(self, exception: BaseException | None = None) -> None:
-        """Tell the others that this rank is about to leave; nobody is waited for.
+        """Notify the others that this rank is about to leave, without waiting.
 
         Args:
-            exception: Why, where the others do not leave with the same one.
+            exception: The cause, if the others do not leave with the same exception.
         """
         if self._status == _RUNNING:
             self._reason = "" if exception is None else _format_error(exception)
@@ -121,8 +121,8 @@ class RankWatchdog:
     def wait_all_failed(self) -> bool:
         """Return whether every rank is ending by an exception of its own.
 
-        Waits a while for those that are not. Every rank that asks is told the same, so that all of
-        them may go through a collective, or none.
+        It waits some time for the others. The result is equal on all ranks, so that all of them can
+        begin a collective operation, or none.
         """
         timeouts = self._timeouts
         self._wake_event.set()
@@ -132,27 +132,26 @@ class RankWatchdog:
         return self._has_all_failed
 
     def close(self) -> bool:
-        """End the watch once the others know; gives whether the thread has ended."""
+        """Stop watching once the others are notified; return whether the thread has ended."""
         self.leave()
         self._closed_event.set()
         self._thread.join(timeout=2 * self._timeouts.heartbeat + 1)
         return not self._thread.is_alive()
 
     def await_lost_error(self, cause: BaseException) -> PeerFailedError:
-        """Return the error for a collective of the training thread that failed."""
+        """Wait for the cause of a failed collective operation, and return the error."""
         self._await_cause()
         return self.failure or self.left_error or self.make_lost_error(cause)
 
     def make_lost_error(self, cause: BaseException) -> PeerFailedError:
-        """Return the error for a collective that failed, with the rank where it can be told."""
+        """Return the error for a failed collective operation, with the rank if it is known."""
         lost_ranks = self._find_lost_ranks()
         lost_text = (
             " and ".join(f"rank {one.rank} ({one.cause})" for one in lost_ranks) or "another rank"
         )
         return PeerFailedError.at(
             f"ranks: rank {self._rank} has lost {lost_text}: {_format_error(cause)}. All ranks "
-            "must run; begin "
-            "again from the latest checkpoint",
+            "must run; resume from the latest checkpoint",
             rank=lost_ranks[0].rank if lost_ranks else None,
             cause=lost_ranks[0].cause if lost_ranks else _format_error(cause),
         )
@@ -161,7 +160,7 @@ class RankWatchdog:
         return find_lost_ranks(self._processes, self._rank)
 
     def _await_cause(self) -> None:
-        """Wait, not for long, until it is known which rank is gone."""
+        """Wait a short time until it is known which rank has ended."""
         self._wake_event.set()
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while (
@@ -186,7 +185,7 @@ class RankWatchdog:
             self._wake_event.clear()
 
     def _exchange_statuses(self, *, gives_up: bool = False) -> list[int]:
-        """Return every rank's sign; each rank hears each, so that all notice a dead one at once."""
+        """Return the status of every rank; all notice a dead rank at the same time."""
         status = _GAVE_UP if gives_up else self._status
         own_statuses = torch.full((len(self._processes),), status, dtype=torch.int64, device="cpu")
         statuses = torch.empty_like(own_statuses)
@@ -197,12 +196,12 @@ class RankWatchdog:
         return gather(self._group, self._reason)
 
     def _handle_lost_rank(self, cause: RuntimeError) -> None:
-        """End the process, if the training thread does not by itself."""
+        """End the process, unless the training thread does."""
         if self._closed_event.is_set():
             return
         deadline = (
             time.monotonic() + _PROCESS_EXIT_SECONDS
-        )  # connections close before a process is seen to end
+        )  # connections close before the process has ended
         while not self._find_lost_ranks() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self.failure = self.make_lost_error(cause)
@@ -212,13 +211,13 @@ class RankWatchdog:
             _exit_process()
 
     def _handle_left_ranks(self, statuses: Sequence[int], reasons: Sequence[str]) -> None:
-        """Leave after a rank that failed by itself; one that ended in good order is only noted."""
+        """Leave after a rank that failed by itself; a rank that ended normally is only recorded."""
         failed = [rank for rank, sign in enumerate(statuses) if sign == _FAILED]
         deadline = time.monotonic() + self._timeouts.leave_grace
         if failed and len(failed) < len(statuses):
             self.failure = PeerFailedError.at(
-                f"ranks: rank {failed[0]} has left because of {reasons[failed[0]]}. All ranks must "
-                "run; look at its own traceback, and begin again from the latest checkpoint",
+                f"ranks: rank {failed[0]} has left because of {reasons[failed[0]]}. All ranks "
+                "must run; see its traceback, and resume from the latest checkpoint",
                 rank=failed[0],
                 cause=reasons[failed[0]],
             )
@@ -239,27 +238,26 @@ class RankWatchdog:
             _exit_process()
         if not self._closed_event.wait(
             timeout=self._timeouts.unresponsive
-        ):  # saving, where others no longer do
+        ):  # still saving, after others have ended
             self._report(self.failure)
             _exit_process()
 
     def _await_all_failed(self, statuses: Sequence[int]) -> bool:
-        """Return whether all ranks fail, the same on every rank; in the time of ``exit_grace``."""
+        """Return whether all ranks fail within ``exit_grace``, equal on every rank."""
         deadline = time.monotonic() + self._timeouts.exit_grace
         while _FAILED in statuses and not {_LEFT, _GAVE_UP} & {*statuses} and _RUNNING in statuses:
             time.sleep(_POLL_SECONDS)
             has_given_up = self._closed_event.is_set() or time.monotonic() > deadline
             try:
                 statuses = self._exchange_statuses(gives_up=has_given_up)
-            except RuntimeError:  # a rank is gone
+            except RuntimeError:  # a rank has ended
                 return False
         return {*statuses} == {_FAILED}
 
     def _make_left_error(self, rank: int) -> PeerFailedError:
         return PeerFailedError.at(
-            f"ranks: rank {rank} has ended its part while rank {self._rank} asks for another "
-            "batch, "
-            "must end at the same batch; decide on all ranks together when to stop",
+            f"ranks: rank {rank} has ended its part, but rank {self._rank} requests another "
+            "batch. Decide on all ranks together when to stop.",
             rank=rank,
             cause="it has ended its part",
         )
@@ -273,7 +271,7 @@ class RankWatchdog:
 
 
 def _is_collective_error(exception: BaseException) -> bool:
-    """Return whether a collective raised it; gloo's errors have no class of their own."""
+    """Return whether a collective operation raised it; gloo's errors have no class of their own."""
     if not isinstance(exception, RuntimeError):
         return False
     return isinstance(exception, torch.distributed.DistError) or "gloo" in str(exception).lower()
@@ -285,7 +283,7 @@ def _format_error(exception: BaseException) -> str:
 
 
 def _exit_process() -> None:
-    """End the process at once: the training thread waits in a collective that nobody answers."""
+    """End the process at once: the training thread waits in a collective without response."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_EXIT_CODE)

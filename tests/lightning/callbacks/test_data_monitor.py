@@ -218,8 +218,8 @@ def test_another_loader_is_said_once():
     monitor = DataMonitor()
     loader = DataLoader([torch.ones(3)] * 4)
     wanted = (
-        "DataMonitor: the loader is a DataLoader that gives a Tensor, must be that of a "
-        "SequenceDataModule to tell waiting for data, tokens and padding; pass one as `datamodule`"
+        "DataMonitor: the loader is a DataLoader that returns a Tensor, for which waiting for "
+        "data, tokens and padding are unknown. Pass a SequenceDataModule as `datamodule`"
     )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
@@ -234,8 +234,8 @@ def test_a_sequence_batch_of_another_loader_is_known_but_not_its_waiting():
     monitor = DataMonitor()
     batches = list(seqdata.Loader(sequences(8), Bucketed(4)))
     wanted = (
-        "DataMonitor: the loader is a Bare that gives a SequenceBatch, must be that of a "
-        "SequenceDataModule to tell waiting for data; pass one as `datamodule`"
+        "DataMonitor: the loader is a Bare that returns a SequenceBatch, for which waiting for "
+        "data are unknown. Pass a SequenceDataModule as `datamodule`"
     )
     with pytest.warns(SeqDataWarning, match=re.escape(wanted)):
         fit_loader(Bare(batches), monitor)

@@ -145,8 +145,8 @@ def test_a_user_writes_lines_of_their_own(tmp_path):
 def test_a_file_that_cannot_be_written_is_warned_of_once_and_training_goes_on(tmp_path):
     (tmp_path / "ranks.jsonl").mkdir()
     wanted = (
-        f"RankFileLogger: rank 0 cannot write {tmp_path / 'ranks.jsonl'} (Is a directory), must be "
-        "able to; training goes on, and nothing more is written there"
+        f"RankFileLogger: rank 0 cannot write {tmp_path / 'ranks.jsonl'} (Is a directory). "
+        "Training continues, and nothing more is written there"
     )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
@@ -174,7 +174,7 @@ def test_a_line_of_which_only_a_part_was_written_is_warned_of(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
     try:
-        with pytest.warns(SeqDataWarning, match=r"\(10 of \d+ bytes were written\), must be able"):
+        with pytest.warns(SeqDataWarning, match=r"\(10 of \d+ bytes were written\). Training"):
             callback.record("mine", {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -183,8 +183,8 @@ def test_a_line_of_which_only_a_part_was_written_is_warned_of(tmp_path):
 @pytest.mark.parametrize("name", ["", "a/b.jsonl", "..", 3])
 def test_the_name_must_be_that_of_a_file(name):
     wanted = (
-        f"RankFileLogger: `name` is {name!r}, must be the name of a file; it lies in the Trainer's "
-        "log folder"
+        f"RankFileLogger: `name` must be the name of a file, but is {name!r}. It is written to "
+        "the Trainer's log folder."
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(wanted)}$"):
         RankFileLogger(name)
@@ -192,6 +192,6 @@ def test_the_name_must_be_that_of_a_file(name):
 
 @pytest.mark.parametrize("every", [0, 1.5])
 def test_steps_must_be_a_count(every):
-    wanted = f"RankFileLogger: `every_n_steps` is {every!r}, must be an integer of at least 1"
+    wanted = f"RankFileLogger: `every_n_steps` must be an integer of at least 1, but is {every!r}"
     with pytest.raises(ConfigError, match=f"^{wanted}$"):
         RankFileLogger(every_n_steps=every)

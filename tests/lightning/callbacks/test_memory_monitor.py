@@ -123,9 +123,10 @@ def test_out_of_memory_in_a_batch_that_is_not_the_largest_is_not_blamed_on_its_s
     most = max(4 * max(planned(data, number)[0]) for number in range(5))
     assert "epoch 1, batch 1:" in note
     assert (
-        f". A batch of {most} timesteps after padding has passed before, so it is not this batch's "
-        "size: look for outputs that are kept from step to step, for others on the device, or for "
-        "fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True). See it: "
+        f". A batch of {most} timesteps after padding has passed before, so it is not this "
+        "batch's size: look for outputs that are kept from step to step, for other processes on "
+        "the device, or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True). "
+        "See it: "
     ) in note
 
 
@@ -183,7 +184,7 @@ def test_out_of_memory_before_any_batch_says_so():
             raise self.error
 
     (note,) = notes_of(Empty(at=0), data_of(val=None))
-    assert note == "RankMemoryMonitor: out of memory on rank 0, in no batch that is known"
+    assert note == "RankMemoryMonitor: out of memory on rank 0; the batch is unknown"
 
 
 @pytest.mark.filterwarnings("ignore:RankMemoryMonitor. the loader is a Bare")
@@ -223,7 +224,7 @@ def test_one_process_is_never_skewed():
 
 @pytest.mark.parametrize("every", [0, 2.5])
 def test_steps_must_be_a_count(every):
-    wanted = f"RankMemoryMonitor: `every_n_steps` is {every}, must be an integer of at least 1"
+    wanted = f"RankMemoryMonitor: `every_n_steps` must be an integer of at least 1, but is {every}"
     with pytest.raises(ConfigError, match=f"^{wanted}$"):
         RankMemoryMonitor(every_n_steps=every)
 
@@ -231,8 +232,8 @@ def test_steps_must_be_a_count(every):
 @pytest.mark.parametrize("skew", [1, "2"])
 def test_skew_must_be_above_1(skew):
     wanted = (
-        f"RankMemoryMonitor: `skew` is {skew!r}, must be a number above 1: how many times the "
-        "others is too much"
+        "RankMemoryMonitor: `skew` must be a number above 1, relative to the other ranks, but "
+        f"is {skew!r}"
     )
     with pytest.raises(ConfigError, match=f"^{wanted}$"):
         RankMemoryMonitor(skew=skew)

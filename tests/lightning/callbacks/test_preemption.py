@@ -45,7 +45,7 @@ def test_a_run_that_a_signal_stopped_goes_on_as_if_nothing_was(struck, every, tm
     before, model = handlers(), Recorder()
     stops = Preemption(("SIGTERM", "SIGUSR1"))
     struck = Struck(struck.name, struck.at, in_val=struck.in_val)
-    with pytest.raises(Preempted, match=f"rank 0 was told to stop by {struck.name}") as caught:
+    with pytest.raises(Preempted, match=f"rank 0 was requested to stop by {struck.name}") as caught:
         fit(
             data_of(), model=model, folder=tmp_path, every=100, callbacks=(struck, stops), **options
         )
@@ -74,7 +74,7 @@ def test_a_program_may_stop_a_run_itself():
             return super().training_step(batch, batch_idx)
 
     model, data = Stopping(), data_of()
-    with pytest.raises(Preempted, match="told to stop by the budget, and every rank"):
+    with pytest.raises(Preempted, match="requested to stop by the budget, and every rank"):
         fit(data, model=model, max_epochs=1)
     assert len(model.log_of.train) == 1
     assert len(fit(data, max_epochs=1).log.train) == 6  # the next fit is not stopped
@@ -82,13 +82,16 @@ def test_a_program_may_stop_a_run_itself():
 
 @pytest.mark.parametrize("signals", ["SIGNONE", ("SIGTERM", "SIGKILL"), (15,)])
 def test_signals_must_be_names_of_some_that_can_be_taken(signals):
-    with pytest.raises(ConfigError, match="must be names of signals that a process can take"):
+    with pytest.raises(ConfigError, match="must be names of signals that a process can handle"):
         Preemption(signals)
 
 
 def test_it_needs_a_datamodule_that_can_stop():
     trainer = pl.Trainer(**QUIET, max_epochs=1, callbacks=[Preemption()])
-    wanted = "preemption: `datamodule` is a NoneType, must be a SequenceDataModule"
+    wanted = (
+        "preemption: `datamodule` must be a SequenceDataModule, whose loaders stop all "
+        "ranks, but is a NoneType"
+    )
     with quietly(), pytest.raises(ConfigError, match=wanted):
         trainer.fit(Recorder(), [[1]])
 
@@ -106,4 +109,4 @@ def test_it_needs_the_main_thread():
     thread.start()
     thread.join(timeout=patient())
     (text,) = caught
-    assert text.startswith("preemption: `fit` runs in a thread, must be in the main one, which")
+    assert text.startswith("preemption: `fit` must run in the main thread, which")

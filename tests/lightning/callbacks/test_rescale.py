@@ -214,8 +214,10 @@ def test_a_batch_without_a_scale_is_refused():
     batches = DataLoader([(torch.ones(1),)])
     refused = pytest.raises(
         ConfigError,
-        match="RescaleLearningRate: the batch is a list of a loader that is not seqdata's, must "
-        "have `lr_scale`; train with a SequenceDataModule",
+        match=(
+            r"RescaleLearningRate: the batch must have `lr_scale`, but is a list of a loader "
+            "that is not seqdata's. Train with a SequenceDataModule"
+        ),
     )
     with quietly(), refused:
         trainer.fit(Plain(), batches)
@@ -229,7 +231,6 @@ def test_an_optimizer_that_is_not_torchs_is_refused():
     trainer.strategy._optimizers = [Foreign()]
     with pytest.raises(
         ConfigError,
-        match="RescaleLearningRate: the optimizer is a Foreign, must be a torch"
-        r"\.optim\.Optimizer; leave the callback out",
+        match=r"the optimizer must be a torch\.optim\.Optimizer, but is a Foreign. Leave the",
     ):
         callback.on_train_start(trainer, Model())

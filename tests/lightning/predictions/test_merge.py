@@ -48,14 +48,14 @@ def test_pieces_of_several_ranks_are_put_in_order(tmp_path):
 
 def test_rows_that_are_missing_are_counted(tmp_path):
     ranks = [[rows_at((0, 0, 4), (1, 0, 4))]]
-    with pytest.raises(IncompleteEpochError, match="2 rows were predicted, must be 3 as planned"):
+    with pytest.raises(IncompleteEpochError, match="2 rows were predicted, but 3 are planned"):
         merge(tmp_path, *ranks, rows=3)
     assert merge(tmp_path, *ranks, rows=3, partial=True)["position"] == [0, 1]
 
 
 def test_windows_that_are_missing_are_counted(tmp_path):
     lost = [[rows_at((0, 0, 2), (1, 0, 2)), rows_at((1, 2, 4))]]  # of 0 the second one
-    with pytest.raises(IncompleteEpochError, match="3 rows were predicted, must be 4 as planned"):
+    with pytest.raises(IncompleteEpochError, match="3 rows were predicted, but 4 are planned"):
         merge(tmp_path, *lost, rows=4, spans=True)
     assert not (tmp_path / "out").exists()
     assert merge(tmp_path, *lost, rows=4, spans=True, partial=True)["position"] == [0, 1, 1]
@@ -85,7 +85,7 @@ def test_a_span_that_is_there_twice_is_named(tmp_path):
 def test_a_gap_is_named(tmp_path, first, gap):
     places = [(0, 0, 4), first, (1, 2, 4), (2, 0, 4)]
     places = [one for one in places if one != (1, 2, 4) or gap == "1..2"]
-    with pytest.raises(PlanError, match=rf"\('s1'\) has no prediction of timesteps {gap}, must be"):
+    with pytest.raises(PlanError, match=rf"\('s1'\) has no prediction of timesteps {gap}\. Pass"):
         merge(tmp_path, [rows_at(*places)], rows=len(places))
 
 
@@ -94,10 +94,12 @@ def test_a_rank_whose_files_cannot_be_seen_is_named(tmp_path):
     values = tmp_path / "0-1-0.values"
     values.write_bytes(b"123")
     with pytest.raises(ConfigError, match=r"rank 1 wrote 32 bytes to '0-1-0.values', which rank 0 "
-                       r"cannot see in .* \(has 3 bytes\); give a location"):  # fmt: skip
+                       r"cannot see in .* \(has 3 bytes\)\. Pass a location"):  # fmt: skip
         merge_spills(tmp_path, told)
     values.unlink()
-    with pytest.raises(ConfigError, match=r"\(is not there\); give a location that all ranks sha"):
+    with pytest.raises(
+        ConfigError, match=r"\(does not exist\)\. Pass a location that all ranks sha"
+    ):
         merge_spills(tmp_path, told)
 
 
@@ -119,13 +121,13 @@ def test_a_bit_that_flips_in_what_a_rank_wrote_is_told(tmp_path, name):
 def test_ranks_that_guessed_differently_are_named(tmp_path):
     other = rows_at((1, 0, 4), field=PredictionField("float64", (4,), "sequence"))
     told = spilled(tmp_path, [rows_at((0, 0, 4))], [other])
-    with pytest.raises(ConfigError, match=r"'p' is float64 \(4,\) per sequence on rank 1 but "
+    with pytest.raises(ConfigError, match=r"'p' is float64 \(4,\) per sequence on rank 1, but "
                        r"float64 \(\) per timestep elsewhere"):  # fmt: skip
         merge_spills(tmp_path, told)
 
 
 def test_nothing_at_all_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="nothing was predicted, must be a row at least"):
+    with pytest.raises(ConfigError, match="no row was predicted"):
         merge_spills(tmp_path, spilled(tmp_path, [], []))
 
 

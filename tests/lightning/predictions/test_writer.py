@@ -214,8 +214,8 @@ def test_a_width_met_by_chance_does_not_make_timesteps(tmp_path):
 
 def test_a_guess_that_was_wrong_is_refused(tmp_path):
     data = [np.ones((length, 1)) for length in (9, 9, 3)]
-    with pytest.raises(ConfigError, match=r"'prediction' is float32 \(9,\) per sequence in batch 1"
-                       r" but float32 \(\) per timestep elsewhere.*pass `per`"):  # fmt: skip
+    with pytest.raises(ConfigError, match=r"'prediction' is float32 \(9,\) per sequence in batch "
+                       r"1, but float32 \(\) per timestep elsewhere.*pass `per`"):  # fmt: skip
         predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"))
     predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"), per="sequence")
     assert open_store(tmp_path / "out").fields["prediction"].shape == (9,)
@@ -224,7 +224,7 @@ def test_a_guess_that_was_wrong_is_refused(tmp_path):
 def test_what_cannot_be_guessed_is_refused(tmp_path):
     data = [np.ones((9, 1))] * 3
     with pytest.raises(ConfigError, match="`per` is None, but the second dimension of prediction "
-                       "'prediction' is 9 like the width of every batch"):  # fmt: skip
+                       "'prediction' is 9, as is the width of every batch"):  # fmt: skip
         predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("nine"))
     predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("nine"), per="timestep")
     assert open_store(tmp_path / "out").fields["prediction"].shape == (2,)
@@ -233,18 +233,26 @@ def test_what_cannot_be_guessed_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("gives", "options", "message"),
     [
-        ("many", {}, r"shape \(5, 2\), must have 4 rows as the batch, or 4 as batch.real\(\)"),
-        ("empty", {}, r"shape \(4, 0\), must hold a number in each row"),
-        ("complex", {}, "must have a dtype of bool.*, but has complex64"),
-        ("number", {}, "'prediction' is a number, must be a padded tensor with a row for each"),
-        ("list", {}, "'prediction' is a list, must be a padded tensor with a row for each"),
-        ("reserved", {}, "a prediction is named 'id', must be text other than id, position, spans"),
-        ("varying", {}, r"is float32 \(21,\) per sequence in batch 1 but float32 \(20,\) per"),
-        ("entries", {}, "the predictions are True in batch 1 but False elsewhere"),
+        (
+            "many",
+            {},
+            r"must have 4 rows as the batch, or 4 as batch.real\(\), but has shape \(5, 2\)",
+        ),
+        ("empty", {}, r"must have a number in each row, but has shape \(4, 0\)"),
+        ("complex", {}, "the dtype of prediction 'prediction' must be one of bool"),
+        ("number", {}, "'prediction' must be a padded tensor with a row .*, but is a number"),
+        ("list", {}, "'prediction' must be a padded tensor with a row .*, but is a list"),
+        ("reserved", {}, "a prediction must be text other than id, position, spans, but is 'id'"),
+        ("varying", {}, r"is float32 \(21,\) per sequence in batch 1, but float32 \(20,\) per"),
+        ("entries", {}, "the predictions are True in batch 1, but False elsewhere"),
         ("both", {"field": "stps"}, "no field 'stps'; did you mean 'steps'"),
         ("both", {"per": {"summ": "sequence"}}, "`per`: no field 'summ'; did you mean 'sum'"),
-        ("steps", {"fields": ("a", "b")}, "gave a Tensor, must be a dict for the fields a, b"),
-        ("sum", {"per": "timestep"}, r"must be \(rows, 9, …\) to be one per timestep of a batch"),
+        (
+            "steps",
+            {"fields": ("a", "b")},
+            "must return a dict for the fields a, b, but returned a Tensor",
+        ),
+        ("sum", {"per": "timestep"}, r"must have shape \(rows, 9, …\) to be per timestep of"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, message):
@@ -256,12 +264,12 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"field": "a", "fields": ("b",)}, "`field` and `fields` are both given, must be one"),
-        ({"fields": "logits"}, "`fields` is 'logits', must be a tuple of names"),
-        ({"fields": ()}, r"`fields` is \(\), must be a tuple of names"),
-        ({"field": "position"}, "a prediction is named 'position', must be text other than"),
-        ({"per": "token"}, "`per` is 'token', must be 'sequence', 'timestep', 'span' or None"),
-        ({"per": {"a": "row"}}, "`per` is 'row', must be"),
+        ({"field": "a", "fields": ("b",)}, "`field` and `fields` cannot both be given"),
+        ({"fields": "logits"}, "`fields` must be a tuple of names.*, but is 'logits'"),
+        ({"fields": ()}, r"`fields` must be a tuple of names.*, but is \(\)"),
+        ({"field": "position"}, "the name of a prediction must be text other than"),
+        ({"per": "token"}, "must be 'sequence', 'timestep', 'span' or None, but is 'token'"),
+        ({"per": {"a": "row"}}, "`per` must be"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):
@@ -271,7 +279,7 @@ def test_options_that_cannot_be_meant_are_refused(options, message):
 
 def test_a_row_per_sequence_of_pieces_is_refused(tmp_path):
     split = Bucketed(4, max_length=3, too_long="split")
-    with pytest.raises(ConfigError, match=r"'sum' has one row per sequence, but batch \d+ holds "
+    with pytest.raises(ConfigError, match=r"'sum' has one row per sequence, but batch \d+ has "
                        r"timesteps \d\.\.\d of sequence \d+.*`per`='span'"):  # fmt: skip
         predict(data_of(batching=split), tmp_path / "out", field="sum")
 
@@ -287,7 +295,7 @@ def test_pieces_may_have_a_row_each(tmp_path):
 
 
 def test_rows_of_several_sequences_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="a row of the batch may hold several sequences"):
+    with pytest.raises(ConfigError, match="a row of the batch must have one sequence, but may"):
         predict(data_of(batching=Packed(2, 12)), tmp_path / "out", model=Predictor("flags"))
 
 
@@ -296,7 +304,7 @@ def test_a_batch_that_knows_no_sequences_is_refused(tmp_path):
         def predict_step(self, batch, batch_idx):
             return batch[0]
 
-    with pytest.raises(ConfigError, match="the batch is a tuple, must be a SequenceBatch"):
+    with pytest.raises(ConfigError, match=r"the batch must be a SequenceBatch, .* but is a tuple"):
         predict(data_of(as_tuple=("x", "lengths")), tmp_path / "out", model=Plain())
 
 
@@ -304,19 +312,25 @@ def test_a_batch_that_knows_no_sequences_is_refused(tmp_path):
 def test_loaders_of_somebody_else_are_refused(tmp_path):
     trainer = pl.Trainer(**QUIET, callbacks=[PredictionWriter(tmp_path / "out")])
     loader = torch.utils.data.DataLoader([torch.zeros(1)])
-    with quietly(), pytest.raises(ConfigError, match="the loader is a DataLoader, must be that of"):
+    with (
+        quietly(),
+        pytest.raises(
+            ConfigError,
+            match="the loader must be that of a SequenceDataModule, but is a DataLoader",
+        ),
+    ):
         trainer.predict(Predictor(), loader)
 
 
 def test_a_limit_is_refused_unless_a_part_is_enough(tmp_path):
     limited = {"limit_predict_batches": 2}
-    with pytest.raises(ConfigError, match="2 of 6 batches would be predicted, must be all"):
+    with pytest.raises(ConfigError, match="only 2 of 6 batches would be predicted"):
         predict(data_of(), tmp_path / "out", trainer=limited)
     predict(data_of(), tmp_path / "out", trainer=limited, partial=True)
     made = read(tmp_path / "out")
     assert len(made["id"]) == 8
     assert flat(made["steps"]) == [running(DATA[number]) for number in made["position"]]
-    with pytest.raises(ConfigError, match="`limit_predict_batches` is 0, must leave something"):
+    with pytest.raises(ConfigError, match="`limit_predict_batches` must not be 0"):
         predict(data_of(), tmp_path / "none", trainer={"limit_predict_batches": 0}, partial=True)
 
 
@@ -324,14 +338,16 @@ def test_sequences_that_the_policy_leaves_out_are_named_before_it_begins(tmp_pat
     data = [*NAMED[:3], {"id": "nothing", "x": np.empty((0, 1))}, *NAMED[3:5]]
     model = Predictor(fail_at=0)
     with pytest.raises(PlanError, match=r"leaves out 1 of 6 sequences, the first is sequence 3 "
-                       r"\('nothing'\), must leave out none; look at `empty`"):  # fmt: skip
+                       r"\('nothing'\). Check `empty`"):  # fmt: skip
         predict(data_of(data), tmp_path / "out", model=model)
     predict(data_of(data), tmp_path / "out", partial=True)
     assert read(tmp_path / "out")["position"] == [0, 1, 2, 4, 5]
 
 
 def test_a_name_that_is_no_folders_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"a data set is named '\.\./x', must be a plain file"):
+    with pytest.raises(
+        ConfigError, match=r"the name of a data set must be a plain file name, .* but is '\.\./x'"
+    ):
         predict(data_of({"../x": NAMED}), tmp_path / "out")
 
 

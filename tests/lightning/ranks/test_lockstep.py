@@ -25,7 +25,8 @@ def test_an_error_that_cannot_be_made_on_another_rank_is_told_in_words(monkeypat
     error = _rebuild_error(told, 2)
     assert isinstance(error, PeerFailedError)
     assert str(error) == (
-        "ranks: rank 2 failed: Local: local (it cannot be made here: there is no such thing here)"
+        "ranks: rank 2 failed: Local: local (it cannot be unpickled here: there is no such "
+        "thing here)"
     )
 
 

@@ -62,7 +62,7 @@ def test_a_rank_that_cannot_be_told_is_another_one():
     ).make_lost_error(RuntimeError("[/a/b/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"))
     cause = "RuntimeError: Connection closed by peer [10.0.0.7]:4321"
     assert str(told) == (
-        f"ranks: rank 0 has lost another rank: {cause}. All ranks must run; begin again from the "
+        f"ranks: rank 0 has lost another rank: {cause}. All ranks must run; resume from the "
         "latest checkpoint"
     )
     assert told.facts == {"cause": cause}

@@ -1,1 +1,1 @@
-"""What several callbacks share: facts of a batch, timers, digests, memory."""
+"""Helpers of callbacks: facts about a batch, timers, digests, memory."""

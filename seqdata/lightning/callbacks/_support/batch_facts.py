@@ -1,6 +1,6 @@
-"""What is known of a batch without looking into its tensors: no device is waited for.
+"""Facts about a batch without reading its tensors, so that nothing waits for a device.
 
-A SequenceBatch says it itself; for a tuple or dict it is what was planned, which the loader knows.
+A SequenceBatch has them; for a tuple or dict they are the planned ones, which the loader has.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from seqdata.loading.batch_metadata import make_metadata
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchFacts:
-    """One batch of one rank.
+    """The size of a batch on one rank.
 
     Attributes:
-        epoch: Of the plan.
-        number: Batch of the plan.
-        rows: Rows, filler too.
+        epoch: Epoch of the plan.
+        number: Number of the batch in the plan.
+        rows: Number of rows, including filler.
         width: Timesteps of the longest row.
         tokens: Timesteps that count in the loss.
-        real: Timesteps of sequences; those of filler are none.
-        padded: Timesteps that the batch holds with its padding.
+        real: Timesteps of sequences, without filler.
+        padded: Timesteps including padding.
         ids: int64 (rows,), numbers in the base store; on the CPU.
     """
 
@@ -44,17 +44,17 @@ class BatchFacts:
 
 
 def get_train_loader(trainer: Trainer) -> TrainerLoader | None:
-    """Return the training loader, if it is one of ours."""
+    """Return the training loader, if it is a TrainerLoader."""
     loader = trainer.train_dataloader
     return loader if isinstance(loader, TrainerLoader) else None
 
 
 def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
-    """Return what is known of a batch that a loader has handed out last; None: nothing is.
+    """Return the facts about the last batch of a loader; None if nothing is known.
 
     Args:
-        batch: As the model sees it.
-        loader: Where it is from, if that is one of ours.
+        batch: The batch as the model receives it.
+        loader: Its loader, if it is a TrainerLoader.
     """
     if isinstance(batch, SequenceBatch):
         return _make_facts(batch)
@@ -62,11 +62,11 @@ def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
 
 
 def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
-    """Return the ``lr_scale`` of a batch that a loader has handed out last; None: it has none.
+    """Return the ``lr_scale`` of the last batch of a loader; None if it has none.
 
     Args:
-        batch: As the model sees it.
-        loader: Where it is from, if that is one of ours.
+        batch: The batch as the model receives it.
+        loader: Its loader, if it is a TrainerLoader.
     """
     if not isinstance(batch, SequenceBatch):
         batch = None if loader is None else _make_metadata(loader)
@@ -74,7 +74,7 @@ def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
 
 
 def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
-    """Return what was planned for the batch that a loader has handed out last; None: none was."""
+    """Return the planned facts about the last batch of a loader; None if there was none."""
     metadata = _make_metadata(loader)
     if metadata is None:
         return None

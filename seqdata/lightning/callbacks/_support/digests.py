@@ -1,6 +1,6 @@
-"""A number for what a tensor holds, made where it lies: equal bits give equal numbers.
+"""Digests of tensors, computed on their device: equal bits give equal numbers.
 
-Only the numbers leave the device, 8 bytes for each tensor.
+Only the digests leave the device, 8 bytes for each tensor.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_SLICE_ELEMENTS = 1 << 20  # elements that are looked at at once
+_SLICE_ELEMENTS = 1 << 20  # elements that are digested at once
 _STEP, _FIRST, _SECOND = -7046029254386353131, -49064778989728563, -4265267296055464877
 _BIT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest_tensors(tensors: Sequence[Tensor]) -> list[int]:
-    """Return a number for each tensor; devices are waited for once."""
+    """Return a digest of each tensor; each device is waited for once."""
     if not tensors:
         return []
     digests = [_digest_tensor(tensor.detach()) for tensor in tensors]
@@ -32,7 +32,7 @@ def _digest_tensor(tensor: Tensor) -> Tensor:
     for first in range(0, bits.numel(), _SLICE_ELEMENTS):
         values = bits[first : first + _SLICE_ELEMENTS].to(torch.int64)
         indices = torch.arange(first, first + values.numel(), device=bits.device)
-        mixed = (values ^ (indices * _STEP)) * _FIRST  # wraps around, everywhere alike
+        mixed = (values ^ (indices * _STEP)) * _FIRST  # wraps around, equally everywhere
         mixed = (mixed ^ (mixed >> 32)) * _SECOND
         total += (mixed ^ (mixed >> 29)).sum()
     return total

@@ -1,6 +1,6 @@
-"""Ranks that train on the same batch: as where an iterable dataset is not shared out.
+"""Finds ranks that train on the same batch, as if an iterable dataset is not sharded.
 
-Nothing fails then and nothing is learned wrongly; every rank just does what one would have done.
+Nothing fails in that case; all ranks but one just work in vain.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from seqdata.lightning.callbacks._support.digests import digest_tensors
 
 @dataclass(frozen=True, slots=True)
 class SeenBatch:
-    """What a rank holds.
+    """The batch of a rank.
 
     Attributes:
-        replica: Its data-parallel place; several ranks of one replica must hold the same.
-        digest: Of its batch; empty where it has none of its own.
+        replica: Its data-parallel rank; ranks of one replica must have the same batch.
+        digest: Digest of its batch; empty if it has only filler.
     """
 
     replica: int
@@ -32,7 +32,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Return numbers for all tensors of a batch of any kind; none for filler."""
+    """Return digests of all tensors of a batch of any kind; none for filler."""
     tensors: list[Tensor] = []
     if isinstance(batch, SequenceBatch):
         if not bool((batch.weight > 0).any()):
@@ -44,7 +44,7 @@ def digest_batch(batch: Any) -> tuple[int, ...]:
 
 
 def describe_duplicates(ranks: Sequence[SeenBatch]) -> str:
-    """Say which ranks of several replicas hold the same batch; nothing where none do."""
+    """Return a text with the ranks of several replicas that have the same batch; else ""."""
     ranks_by_digest: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank, seen_batch in enumerate(ranks):
         if seen_batch.digest:
@@ -58,7 +58,6 @@ def describe_duplicates(ranks: Sequence[SeenBatch]) -> str:
         return ""
     ranks_text = "; ".join(", ".join(map(str, ranks_of_batch)) for ranks_of_batch in duplicated)
     return (
-        f"in the first step ranks {ranks_text} have the same batch, must have others: what is "
-        "trained "
-        "several times is time lost; pass a SequenceDataModule, or share the data out by rank"
+        f"in the first step ranks {ranks_text} have the same batch, so they repeat each other's "
+        "work. Pass a SequenceDataModule, or shard the data by rank"
     )

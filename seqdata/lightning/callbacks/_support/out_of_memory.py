@@ -1,4 +1,4 @@
-"""What to say where memory ran out: of which batch, how to see it again, what would have fitted."""
+"""Messages about memory that ran out: the batch, and the size that would have fitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_IDS = 20
 
 
 def is_out_of_memory(exception: BaseException) -> bool:
-    """Return whether an exception says that a device or the machine has no memory left."""
+    """Return whether an exception means that a device or the machine has no memory left."""
     if isinstance(exception, torch.OutOfMemoryError | MemoryError):
         return True
     message = str(exception).lower()
@@ -19,11 +19,11 @@ def is_out_of_memory(exception: BaseException) -> bool:
 
 
 def describe_batch(facts: BatchFacts, rank: int) -> str:
-    """Say which batch it was, and of which shape.
+    """Return a text with the batch and its shape.
 
     Args:
-        facts: Of the batch.
-        rank: That had no memory left.
+        facts: Facts about the batch.
+        rank: The rank that had no memory left.
     """
     ids = facts.ids.tolist()
     shown = ", ".join(map(str, ids[:_MAX_IDS])) + (", …" if len(ids) > _MAX_IDS else "")
@@ -35,11 +35,11 @@ def describe_batch(facts: BatchFacts, rank: int) -> str:
 
 
 def make_advice(facts: BatchFacts, largest: int) -> str:
-    """Say what would have fitted.
+    """Return a text with the size that would have fitted.
 
     Args:
-        facts: Of the batch that did not.
-        largest: Timesteps after padding of the largest batch that did; 0: none did.
+        facts: Facts about the batch that did not fit.
+        largest: Timesteps after padding of the largest batch that fitted; 0 if none did.
     """
     if not largest:
         return (
@@ -53,6 +53,6 @@ def make_advice(facts: BatchFacts, largest: int) -> str:
         )
     return (
         f"A batch of {largest} timesteps after padding has passed before, so it is not this "
-        "batch's size: look for outputs that are kept from step to step, for others on the device, "
-        "or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+        "batch's size: look for outputs that are kept from step to step, for other processes on "
+        "the device, or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
     )

@@ -1,4 +1,4 @@
-"""How much memory this process has taken at most."""
+"""The peak memory of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def get_peak_bytes(device: torch.device) -> int:
-    """Return the most bytes that tensors on a CUDA device, or else this process, ever had."""
+    """Return the peak number of bytes of tensors on a CUDA device, or else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():
@@ -22,7 +22,7 @@ def get_peak_bytes(device: torch.device) -> int:
 
 
 def _get_peak_resident() -> int:
-    import resource  # not on every system
+    import resource  # not available on every system
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10

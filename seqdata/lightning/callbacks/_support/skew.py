@@ -1,6 +1,6 @@
-"""Which rank does more than the others, and why: the rule by which a run is called skewed.
+"""Detects a rank that has more work than the others, and its cause.
 
-All ranks wait for the slowest, and the largest decides what fits.
+All ranks wait for the slowest, and the largest batch decides what fits in memory.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from seqdata.lightning.callbacks._support.step_stats import StepStats
 GIB = 1 << 30
 _MIN_BYTES = 64 << 20
 _MIN_WAIT_SECONDS = 0.001  # seconds of a step
-"""Differences below these are noise."""
+"""Smaller differences are noise."""
 
 
 def describe_skew(ranks: Sequence[StepStats], max_ratio: float) -> str | None:
-    """Say which rank stands out, by how much and by what cause; None: none does.
+    """Return a warning about a rank that has much more than the others; None if there is none.
 
-    Looked at in this order, for one often brings the next: timesteps, memory, waiting for data.
+    Checked in this order, since one often causes the next: timesteps, memory, waiting for data.
 
     Args:
-        ranks: What each did in the same steps.
-        max_ratio: How many times what the others have (their median) is too much.
+        ranks: Statistics of each rank over the same steps.
+        max_ratio: Most that a rank may have, relative to the median of the others.
     """
     if len(ranks) < 2:
         return None
@@ -32,18 +32,16 @@ def describe_skew(ranks: Sequence[StepStats], max_ratio: float) -> str | None:
     if highest > max_ratio * others > 0:
         return (
             f"rank {rank} had {highest / others:.2f} times the timesteps of the other ranks "
-            f"({highest} "
-            f"beside {others:.0f} after padding, in {steps} steps), must be at most {max_ratio:g} "
-            "times; the cause is its batches: batch by what they cost (TokenBudget), or deal a "
-            "multiple of the ranks as lanes"
+            f"({highest} against {others:.0f} after padding, in {steps} steps), more than "
+            f"{max_ratio:g} times. The cause is its batches: use batches of equal cost "
+            "(TokenBudget), or a multiple of the ranks as lanes"
         )
     rank, highest, others = _find_highest([stats.peak_bytes for stats in ranks])
     if highest > max_ratio * others > 0 and highest - others > _MIN_BYTES:
         return (
             f"rank {rank} has taken {highest / others:.2f} times the memory of the other ranks "
-            f"({highest / GIB:.2f} GiB beside {others / GIB:.2f} GiB), must be at most "
-            f"{max_ratio:g} times;"
-            f" {_describe_reason(ranks, rank, max_ratio)}"
+            f"({highest / GIB:.2f} GiB against {others / GIB:.2f} GiB), more than {max_ratio:g} "
+            f"times: {_describe_reason(ranks, rank, max_ratio)}"
         )
     rank, waited_seconds, others = _find_highest([stats.waited for stats in ranks])
     seconds, extra_seconds = ranks[rank].seconds, waited_seconds - others
@@ -53,11 +51,9 @@ def describe_skew(ranks: Sequence[StepStats], max_ratio: float) -> str | None:
     ):
         return (
             f"rank {rank} waited {waited_seconds:.2f} s of {seconds:.2f} s for data, the other "
-            "ranks "
-            f"{others:.2f} s (in {steps} steps): steps must not be more than {max_ratio:g} times "
-            "longer "
-            "by that; the cause is its data: more `num_workers` or `prefetch` there, or look at "
-            "its disk"
+            f"ranks {others:.2f} s (in {steps} steps): steps take more than {max_ratio:g} times "
+            "as long. The cause is its data: use more `num_workers` or `prefetch`, or check its "
+            "disk"
         )
     return None
 
@@ -69,17 +65,18 @@ def _describe_reason(ranks: Sequence[StepStats], rank: int, max_ratio: float) ->
     )
     if largest > max_ratio * others_largest:
         return (
-            f"the cause is its largest batch of {largest} timesteps after padding, beside "
-            f"{others_largest:.0f}: batch by what they cost (TokenBudget)"
+            f"the cause is its largest batch of {largest} timesteps after padding, against "
+            f"{others_largest:.0f}: use batches of equal cost (TokenBudget)"
         )
     return (
-        f"the cause is not its batches (the largest has {largest} timesteps after padding, beside "
-        f"{others_largest:.0f}): look for outputs that are kept there, and for others on its device"
+        f"the cause is not its batches (the largest has {largest} timesteps after padding, "
+        f"against {others_largest:.0f}): look for outputs that are kept there, and for other "
+        "processes on its device"
     )
 
 
 def _find_highest(values: Sequence[float]) -> tuple[int, float, float]:
-    """Return the rank that has most, what it has, and what the others have."""
+    """Return the rank with the highest value, the value, and the median of the others."""
     rank = max(range(len(values)), key=values.__getitem__)
     return rank, values[rank], _median_of_others(values, rank)
 

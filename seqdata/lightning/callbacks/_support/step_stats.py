@@ -1,4 +1,4 @@
-"""What some steps of a rank came to: times, timesteps, memory."""
+"""Statistics of some steps of a rank: times, timesteps, memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
-    """Steps of one rank, added up.
+    """Sums over steps of one rank.
 
     Attributes:
-        steps: How many.
-        seconds: From the end of one to the end of the next, without validations.
+        steps: Number of steps.
+        seconds: Time from the end of one step to the end of the next, without validations.
         waited: Seconds of these in which the Trainer waited for data.
         tokens: Timesteps that count in the loss.
-        real: Timesteps of sequences; those of filler are none.
-        padded: Timesteps that the batches hold with their padding: what time and memory go by.
-        largest: The same, of the batch that has most.
-        peak_bytes: The most memory that was taken so far; 0: it was not looked at.
+        real: Timesteps of sequences, without filler.
+        padded: Timesteps including padding, which determine time and memory.
+        largest: Timesteps including padding of the largest batch.
+        peak_bytes: Peak memory so far; 0 if it was not measured.
     """
 
     steps: int = 0
@@ -43,7 +43,7 @@ class StepStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Timesteps that count, by time."""
+        """Timesteps that count in the loss, per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
@@ -53,5 +53,5 @@ class StepStats:
 
     @property
     def wait_share(self) -> float:
-        """Part of the time that went into waiting for data, from 0 to 1."""
+        """Part of the time spent waiting for data, from 0 to 1."""
         return min(1.0, self.waited / self.seconds) if self.seconds else 0.0

@@ -1,4 +1,4 @@
-"""Takes the time of a rank's training steps, and what their batches hold."""
+"""Measures the time of a rank's training steps and the size of their batches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from seqdata.lightning.callbacks._support.step_stats import StepStats
 
 
 class StepTimer:
-    """A clock that runs while training does.
+    """A clock that runs while training runs.
 
-    A step ends where the Trainer says so, and the next begins there: kernels that still run on a
-    device are counted later, so that sums over many steps are right without waiting for it.
+    A step ends at the Trainer's hook, where the next one begins: kernels that still run on a device
+    count for later steps, so that sums over many steps are correct without waiting for the device.
 
     Args:
-        name: Of the callback, for messages.
+        name: Name of the callback, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,7 +32,7 @@ class StepTimer:
         self._has_warned = False
 
     def start(self, trainer: Trainer) -> None:
-        """Begin a step now."""
+        """Start a step now."""
         self._started_at, self._paused_at = time.perf_counter(), None
         self._take_waited(trainer)
 
@@ -41,13 +41,13 @@ class StepTimer:
         self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Let the clock run again."""
+        """Resume the clock."""
         if self._paused_at is not None:
             self._started_at += time.perf_counter() - self._paused_at
             self._paused_at = None
 
     def get_facts(self, trainer: Trainer, batch: Any) -> BatchFacts | None:
-        """Return what is known of a batch; where that is nothing, say so, once."""
+        """Return the facts about a batch; warn once if there are none."""
         loader = get_train_loader(trainer)
         facts = get_facts(batch, loader)
         if not self._has_warned and (facts is None or loader is None):
@@ -55,9 +55,9 @@ class StepTimer:
             unknown = "waiting for data" if facts else "waiting for data, tokens and padding"
             if trainer.is_global_zero:
                 warnings.warn(
-                    f"{self._name}: the loader is a {type(trainer.train_dataloader).__name__} that "
-                    f"gives a {type(batch).__name__}, must be that of a SequenceDataModule to tell "
-                    f"{unknown}; pass one as `datamodule`",
+                    f"{self._name}: the loader is a {type(trainer.train_dataloader).__name__} "
+                    f"that returns a {type(batch).__name__}, for which {unknown} are unknown. "
+                    "Pass a SequenceDataModule as `datamodule`",
                     SeqDataWarning,
                     stacklevel=2,
                 )
@@ -67,8 +67,8 @@ class StepTimer:
         """End a step, and begin the next.
 
         Args:
-            trainer: Whose step it is.
-            facts: Of its batch; None: nothing is known.
+            trainer: The Trainer.
+            facts: Facts about the batch; None if nothing is known.
         """
         started_at, self._started_at = self._started_at, time.perf_counter()
         seconds, waited = self._started_at - started_at, self._take_waited(trainer)
@@ -85,7 +85,7 @@ class StepTimer:
         )
 
     def _take_waited(self, trainer: Trainer) -> float:
-        """Return the seconds that were waited since this was asked last."""
+        """Return the seconds of waiting since the last call."""
         loader = get_train_loader(trainer)
         if loader is None:
             return 0.0

@@ -22,7 +22,7 @@ def test_the_same_batch_of_several_replicas_is_named_and_of_one_replica_is_not()
             SeenBatch(4, (7,)),
         ]
     )
-    assert told.startswith("in the first step ranks 0, 2; 1, 3 have the same batch, must have")
+    assert told.startswith("in the first step ranks 0, 2; 1, 3 have the same batch, so they")
     assert (
         describe_duplicates(
             [SeenBatch(0, one), SeenBatch(0, one), SeenBatch(1, two), SeenBatch(1, two)]

@@ -19,9 +19,9 @@ def test_ranks_alike_are_not_warned_of():
 def test_a_rank_with_more_timesteps_is_named_with_its_cause():
     ranks = [EVEN, replace(EVEN, padded=1300), EVEN]
     assert describe_skew(ranks, 1.25) == (
-        "rank 1 had 1.30 times the timesteps of the other ranks (1300 beside 1000 after padding, in"
-        " 20 steps), must be at most 1.25 times; the cause is its batches: batch by what they cost "
-        "(TokenBudget), or deal a multiple of the ranks as lanes"
+        "rank 1 had 1.30 times the timesteps of the other ranks (1300 against 1000 after "
+        "padding, in 20 steps), more than 1.25 times. The cause is its batches: use batches of "
+        "equal cost (TokenBudget), or a multiple of the ranks as lanes"
     )
     assert describe_skew(ranks, 1.4) is None
 
@@ -29,17 +29,17 @@ def test_a_rank_with_more_timesteps_is_named_with_its_cause():
 def test_a_rank_with_more_memory_is_named_with_its_cause():
     ranks = [replace(EVEN, peak_bytes=size << 30) for size in (2, 2, 3)]
     told = (
-        "rank 2 has taken 1.50 times the memory of the other ranks (3.00 GiB beside 2.00 GiB), must"
-        " be at most 1.25 times; "
+        "rank 2 has taken 1.50 times the memory of the other ranks (3.00 GiB against 2.00 "
+        "GiB), more than 1.25 times: "
     )
     assert describe_skew(ranks, 1.25) == told + (
-        "the cause is not its batches (the largest has 60 timesteps after padding, beside 60): look"
-        " for outputs that are kept there, and for others on its device"
+        "the cause is not its batches (the largest has 60 timesteps after padding, against 60): "
+        "look for outputs that are kept there, and for other processes on its device"
     )
     ranks[2] = replace(ranks[2], largest=90)
     assert describe_skew(ranks, 1.25) == told + (
-        "the cause is its largest batch of 90 timesteps after padding, beside 60: batch by what "
-        "they cost (TokenBudget)"
+        "the cause is its largest batch of 90 timesteps after padding, against 60: use batches "
+        "of equal cost (TokenBudget)"
     )
 
 
@@ -50,9 +50,9 @@ def test_a_little_memory_more_is_no_cause():
 def test_a_rank_that_waits_for_data_is_named_with_its_cause():
     ranks = [replace(EVEN, waited=4.0), EVEN]
     assert describe_skew(ranks, 1.25) == (
-        "rank 0 waited 4.00 s of 10.00 s for data, the other ranks 0.50 s (in 20 steps): steps must"
-        " not be more than 1.25 times longer by that; the cause is its data: more `num_workers` or "
-        "`prefetch` there, or look at its disk"
+        "rank 0 waited 4.00 s of 10.00 s for data, the other ranks 0.50 s (in 20 steps): steps "
+        "take more than 1.25 times as long. The cause is its data: use more `num_workers` or "
+        "`prefetch`, or check its disk"
     )
     quick = [replace(one, seconds=0.02, waited=one.waited / 1000) for one in ranks]
     assert describe_skew(quick, 1.25) is None  # noise of a few milliseconds
