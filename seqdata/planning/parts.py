@@ -32,15 +32,7 @@ class Part:
     policy: Policy | None = None
 
     def __post_init__(self) -> None:
-        weight: Any = self.weight
-        is_number = isinstance(weight, int | float | np.integer | np.floating | Fraction)
-        if isinstance(weight, bool) or not is_number or not math.isfinite(weight) or weight < 0:
-            raise ConfigError(
-                must_be(
-                    "policy 'mix': a `weight`", "a finite number of at least 0", f"{weight!r}",
-                    "Pass 0 to leave a part out",
-                )
-            )  # fmt: skip
+        _check_weight("a `weight`", self.weight)
 
 
 def as_part(name: Any, part: Any) -> Part:
@@ -51,7 +43,21 @@ def as_part(name: Any, part: Any) -> Part:
     """
     if not isinstance(name, str):
         raise ConfigError(must_be("policy 'mix': a part's name", "a text", f"{name!r}"))
-    return part if isinstance(part, Part) else Part(part)
+    if isinstance(part, Part):
+        return part
+    _check_weight(f"the weight of part {name!r}", part)
+    return Part(part)
+
+
+def _check_weight(name: str, weight: Any) -> None:
+    is_number = isinstance(weight, int | float | np.integer | np.floating | Fraction)
+    if isinstance(weight, bool) or not is_number or not math.isfinite(weight) or weight < 0:
+        raise ConfigError(
+            must_be(
+                f"policy 'mix': {name}", "a finite number of at least 0", f"{weight!r}",
+                "Pass 0 to leave a part out",
+            )
+        )  # fmt: skip
 
 
 def derive_part_seed(seed: int, name: str) -> int:

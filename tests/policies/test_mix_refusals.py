@@ -11,11 +11,14 @@ from tests.policies.test_mix import Foreign, index_of
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (({"a": -1}, Fixed(2)), r"a `weight` must be a finite number of at least 0, but is -1"),
-        (({"a": float("nan")}, Fixed(2)), r"`weight` must be .* but is nan. Pass 0 to leave"),
-        (({"a": float("inf")}, Fixed(2)), r"`weight` must be .* but is inf"),
-        (({"a": "0.5"}, Fixed(2)), r"`weight` must be .* but is '0.5'"),
-        (({"a": True}, Fixed(2)), r"`weight` must be .* but is True"),
+        (({"a": -1}, Fixed(2)), r"weight of part 'a' must be a finite number .*, but is -1"),
+        (
+            ({"a": float("nan")}, Fixed(2)),
+            r"weight of part 'a' must be .* but is nan. Pass 0 to leave",
+        ),
+        (({"a": float("inf")}, Fixed(2)), r"weight of part 'a' must be .* but is inf"),
+        (({"a": "0.5"}, Fixed(2)), r"weight of part 'a' must be .* but is '0.5'"),
+        (({"a": True}, Fixed(2)), r"weight of part 'a' must be .* but is True"),
         (({"a": 0, "b": 0.0}, Fixed(2)), r"at least one `weight` must be above 0, but all are 0"),
         (({}, Fixed(2)), r"`parts` must be a mapping of names to weights, but is \{\}"),
         (([0.5, 0.5], Fixed(2)), r"`parts` must be a mapping of names"),
