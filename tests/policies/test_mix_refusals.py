@@ -14,7 +14,7 @@ from tests.policies.test_mix import Foreign, index_of
         (({"a": -1}, Fixed(2)), r"weight of part 'a' must be a finite number .*, but is -1"),
         (
             ({"a": float("nan")}, Fixed(2)),
-            r"weight of part 'a' must be .* but is nan. Pass 0 to leave",
+            r"weight of part 'a' must be .* but is nan. Pass 0",
         ),
         (({"a": float("inf")}, Fixed(2)), r"weight of part 'a' must be .* but is inf"),
         (({"a": "0.5"}, Fixed(2)), r"weight of part 'a' must be .* but is '0.5'"),
