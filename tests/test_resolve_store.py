@@ -207,7 +207,7 @@ def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
         ),
         ([{"text": "abc", "y": 3}], r"'text' \(str, one per sequence\), 'y' \(int64.* Encode text"),
         (3, "`sequences` must be an iterable .*, but is a int"),
-        ({"x": [1, 2]}, "`sequences` must be an iterable of dicts"),
+        ({"x": [1, 2]}, "must be an iterable of dicts|1 named stores need a policy that draws"),
         ({"a"}, "but holds a str: 'a'. Encode text as numbers"),
         ([open_store(ROWS), 3], "must hold nothing else, but item 1 is a int. Open it first"),
     ],
