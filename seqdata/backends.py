@@ -46,7 +46,6 @@ from seqdata.storage.indexed.shard_index import (
     load_index,
 )
 from seqdata.storage.indexed.shard_list import SHARD_LIST, dump_list, load_list
-from seqdata.storage.indexed.store import IndexedStore
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.integrity.audit import AuditReport
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
@@ -66,6 +65,7 @@ from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_re
 from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import is_remote, redact_url
 from seqdata.storage.schema import check_axis_lengths, infer_fields
+from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.bounded_executor import bounded_executor
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn
@@ -99,7 +99,6 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "FinishedShard",
     "FormatBackend",
     "IndexedField",
-    "IndexedStore",
     "Location",
     "OpenedFiles",
     "Opener",
@@ -116,6 +115,7 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "ShardExtents",
     "ShardFormat",
     "ShardIndex",
+    "ShardStore",
     "ShardedWriter",
     "Store",
     "StoreFiles",

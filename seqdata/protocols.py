@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+    from pathlib import Path
 
     from seqdata.batch.batch import SequenceBatch
     from seqdata.index import SequenceIndex
@@ -189,6 +190,46 @@ class SupportsMixing(Protocol):
     @property
     def policies(self) -> Mapping[str, Policy]:
         """Name -> the policy that makes the batches of a part."""
+        ...
+
+
+@runtime_checkable
+class SupportsLocality(Protocol):
+    """A store that knows whether prefetching is of use: used by the prefetcher."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        ...
+
+
+@runtime_checkable
+class SupportsBase(Protocol):
+    """A view: a store that selects from a base, whose numbers ``base_numbers`` returns."""
+
+    @property
+    def base(self) -> Store:
+        """The store that is selected from."""
+        ...
+
+
+@runtime_checkable
+class SupportsStores(Protocol):
+    """A store that consists of others: worker processes open each of them again."""
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """The stores, in order."""
+        ...
+
+
+@runtime_checkable
+class SupportsFolder(Protocol):
+    """A store that lies in a folder: measured lengths are kept there."""
+
+    @property
+    def folder(self) -> Path | None:
+        """A folder of this machine next to whose files others may be kept; None: there is none."""
         ...
 
 

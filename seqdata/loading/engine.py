@@ -54,13 +54,13 @@ from seqdata.protocols import (
     Collator,
     Policy,
     Store,
+    SupportsBase,
     SupportsCrops,
     SupportsItems,
     SupportsVaryingEpochs,
 )  # fmt: skip
 from seqdata.sharing import RankPlan, count_steps, share
 from seqdata.storage.dataset_items import ItemForm
-from seqdata.storage.views import View
 
 _CACHED_PLANS = 2
 _SHUTDOWN_TIMEOUT = 5.0  # seconds for which a shutdown waits for each thread
@@ -375,7 +375,7 @@ class EpochEngine:
         reader = self._reader
         if reader.transform is not None or reader.shift:
             return None
-        base = reader.store.base if isinstance(reader.store, View) else reader.store
+        base = reader.store.base if isinstance(reader.store, SupportsBase) else reader.store
         return base.item_form if isinstance(base, SupportsItems) else None
 
     def _check_filler_marks(self, num_left: int) -> None:

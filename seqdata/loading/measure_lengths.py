@@ -29,10 +29,9 @@ from seqdata.loading.transforms.declare import length_map_for, qualified_name
 from seqdata.loading.transforms.results import TransformResults
 from seqdata.loading.transforms.rng import count_occurrences
 from seqdata.loading.workers.session import WorkerPoolCache
-from seqdata.protocols import Columns, Store, Transform
+from seqdata.protocols import Columns, Store, SupportsBase, SupportsFolder, Transform
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
-from seqdata.storage.arrow.store import ArrowStore
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.selection import MeasuredTransform
@@ -216,13 +215,13 @@ def _run_in_workers(
 
 def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
     """Return the file that caches lengths; None if there is no folder for it."""
-    base = store.base if isinstance(store, View) else store
-    if not isinstance(base, ArrowStore):
+    base = store.base if isinstance(store, SupportsBase) else store
+    if not isinstance(base, SupportsFolder) or base.folder is None:
         return None
     digest = hashlib.sha256()
     for part in (store.fingerprint, axis, qualified_name(transform), code_digest(transform)):
         digest.update(f"{part}\n".encode())
-    return Path(base.location) / f".seqdata-measured-{digest.hexdigest()[:32]}.npy"
+    return base.folder / f".seqdata-measured-{digest.hexdigest()[:32]}.npy"
 
 
 def _load_cached(path: Path, count: int) -> NDArray[Any] | None:

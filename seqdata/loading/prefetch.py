@@ -19,10 +19,9 @@ from operator import length_hint
 from typing import Generic, TypeVar
 
 from seqdata.errors import ConfigError
-from seqdata.protocols import Store, SupportsPrefetch
+from seqdata.protocols import Store, SupportsBase, SupportsLocality, SupportsPrefetch
 from seqdata.sharing import RankPlan
 from seqdata.storage.local_files import describe_limit
-from seqdata.storage.views import View
 
 _PROBE_MAPPINGS = 16  # that a thread needs for its stack and first objects, with a reserve
 
@@ -317,8 +316,9 @@ def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] |
         store: The store to read; a view passes the hint to its base.
         steps: The steps of this rank.
     """
-    base = store.base if isinstance(store, View) else store
-    if not isinstance(base, SupportsPrefetch):
+    base = store.base if isinstance(store, SupportsBase) else store
+    is_local = isinstance(base, SupportsLocality) and base.is_local
+    if is_local or not isinstance(base, SupportsPrefetch):
         return None
     hinted = steps.first_step
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from seqdata.errors import LimitError
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import default_axis, find_key, make_packer
+from seqdata.storage.data_location import ShardLayout
+from seqdata.storage.fields import find_key, make_packer
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import free_memory
@@ -29,14 +29,12 @@ from seqdata.storage.schema import (
     check_packed_ids,
     infer_fields,
 )
-from seqdata.storage.store_fields import StoreFields
-from seqdata.storage.text_bytes import TextBytes
-from seqdata.storage.views import SequenceStore
+from seqdata.storage.store import ShardStore, StoreFacts, StoreFields
 
 _SHARD_NAME = "memory"
 
 
-class MemoryStore(SequenceStore):
+class MemoryStore(ShardStore):
     """Sequences in memory, behind the same interface as stored ones. Made by ``of``.
 
     Args:
@@ -46,8 +44,6 @@ class MemoryStore(SequenceStore):
         key: The ``str`` field of ids; None: a sequence is named by its number.
     """
 
-    is_copied_to_workers = True
-
     def __init__(
         self,
         fields: Mapping[str, Field],
@@ -55,20 +51,20 @@ class MemoryStore(SequenceStore):
         lengths_of: Mapping[str, NDArray[Any]],
         key: str | None,
     ) -> None:
-        self._fields = dict(fields)
-        self._packed = packed
-        self._lengths_of = dict(lengths_of)
-        self._key = key
-        self._fingerprint: str | None = None
-        count = len(next(iter(self._lengths_of.values())))
-        layout = ShardLayout("memory", (_SHARD_NAME,), [0, count], self._lengths_of)
+        count = len(next(iter(lengths_of.values())))
+        layout = ShardLayout("memory", (_SHARD_NAME,), [0, count], dict(lengths_of))
 
         def make_source(name: str, layout: ShardLayout) -> BufferSource:
             values, offsets = packed[name]
             each = None if offsets is None else [offsets]
-            return BufferSource.of(name, self._fields[name], layout, [values], each)
+            return BufferSource.of(name, fields[name], layout, [values], each)
 
-        self._store_fields = StoreFields.of(layout, self._fields, key, make_source)
+        facts = StoreFacts(
+            label="MemoryStore", location=None, fields=dict(fields), is_copied=True,
+            make_fingerprint=lambda: _digest(dict(fields), packed, key),
+            reopen=lambda _: (MemoryStore, (dict(fields), packed, dict(lengths_of), key)),
+        )  # fmt: skip
+        super().__init__(facts, StoreFields.of(layout, fields, key, make_source))
 
     @classmethod
     def of(
@@ -125,65 +121,15 @@ class MemoryStore(SequenceStore):
         check_packed_ids(fields, packed, key, 0)
         return cls(fields, packed, lengths_of, find_key(fields, key))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryStore, (self._fields, self._packed, self._lengths_of, self._key)
 
-    def __len__(self) -> int:
-        return len(self._store_fields.layout)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """Name -> field."""
-        return self._fields
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,)."""
-        return self._lengths_of[default_axis(self._lengths_of)]
-
-    @property
-    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,)."""
-        return self._lengths_of
-
-    @property
-    def shards(self) -> Sequence[str]:
-        """One name: everything lies in memory."""
-        return (_SHARD_NAME,)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of schema and content (32 hex digits): one pass over the data, made when asked."""
-        if self._fingerprint is None:
-            digest = hashlib.sha256(repr((self._fields, self._key)).encode())
-            for values, offsets in self._packed.values():
-                digest.update(np.ascontiguousarray(values).view(np.uint8).data)
-                if offsets is not None:
-                    digest.update(offsets.data)
-            self._fingerprint = digest.hexdigest()[:32]
-        return self._fingerprint
-
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of sequences."""
-        return self._store_fields.keys(numbers)
-
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
-        return self._store_fields.raw_texts(name, numbers)
-
-    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is no view."""
-        return numbers
-
-    def place(self, number: int) -> DataLocation:
-        """Return place of a sequence, for an error; of one that is not there, the data set's."""
-        return self._store_fields.place(number)
-
-    def read(
-        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
-    ) -> dict[str, Any]:
-        """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._store_fields.read(spans, fields, axis)
+def _digest(fields: dict[str, Field], packed: PackedFields, key: str | None) -> str:
+    """Return the digest of schema and content: one pass over the data."""
+    digest = hashlib.sha256(repr((fields, key)).encode())
+    for values, offsets in packed.values():
+        digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+        if offsets is not None:
+            digest.update(offsets.data)
+    return digest.hexdigest()[:32]
 
 
 def _compute_memory_budget() -> float:

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.backends import AuditReport, IndexedStore, Location, Remote, audit_files, index_files
+from seqdata.backends import AuditReport, Location, Remote, ShardStore, audit_files, index_files
 from seqdata_webdataset.kind import TarKind
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
@@ -39,7 +39,7 @@ class WebDataset:
         schema: Schema | None = None,
         index: str | None = None,
         remote: str | Remote | None = None,
-    ) -> IndexedStore:
+    ) -> ShardStore:
         """Open shards; arguments take precedence over attributes. See ``open_webdataset``."""
         return open_webdataset(
             location, verify=verify, schema=self.schema if schema is None else schema,
@@ -77,7 +77,7 @@ class WebDataset:
         progress: bool | Callable[[int, int], None] | None = None,
         overwrite: bool = False,
         remote: str | Remote | None = None,
-    ) -> IndexedStore:
+    ) -> ShardStore:
         """Write sequences as shards; see ``write_webdataset``."""
         return write_webdataset(
             location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,

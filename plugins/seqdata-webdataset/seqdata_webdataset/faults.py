@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import INDEX_FOLDER, IndexedStore, Remote, find_index, read_index
+from seqdata.backends import INDEX_FOLDER, Remote, ShardStore, find_index, read_index
 from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
 from seqdata_webdataset.kind import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
@@ -30,11 +30,11 @@ def _write(location: str | Path, given: Sequence[Mapping[str, Any]]) -> None:
     write_webdataset(location, given, shard_bytes=_SHARD_BYTES, progress=False)
 
 
-def _open(folder: Path, verify: str) -> IndexedStore:
+def _open(folder: Path, verify: str) -> ShardStore:
     return open_webdataset(folder, verify=verify, progress=False)
 
 
-def _open_served(url: str, verify: str, remote: Remote) -> IndexedStore:
+def _open_served(url: str, verify: str, remote: Remote) -> ShardStore:
     return open_webdataset(url, verify=verify, remote=remote, progress=False)
 
 

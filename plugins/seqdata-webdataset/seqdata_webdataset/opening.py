@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from seqdata.backends import IndexedStore, Location, Remote, format_location, open_files, redact_url
+from seqdata.backends import Location, Remote, ShardStore, format_location, open_files, redact_url
 from seqdata_webdataset.kind import TarKind
 from seqdata_webdataset.schema import Schema
 from seqdata_webdataset.unsafe import check_allowed_names
@@ -20,7 +20,7 @@ def open_webdataset(
     remote: str | Remote | None = None,
     progress: bool | None = None,
     unsafe_decoders: Collection[str] | None = None,
-) -> IndexedStore:
+) -> ShardStore:
     """Open tar shards as the webdataset library writes them, reading no data yet.
 
     A field is named by its extension. Without a schema ``.npy`` and ``.wav`` are ragged on

@@ -15,11 +15,11 @@ from seqdata.backends import (
     INDEX_FOLDER,
     MANIFEST,
     SHARD_LIST,
-    IndexedStore,
     ProgressFn,
     Remote,
     RemoteFiles,
     RemoteShard,
+    ShardStore,
     WritableFiles,
     is_remote,
     load_list,
@@ -48,7 +48,7 @@ def write_webdataset(  # noqa: PLR0913
     progress: bool | ProgressFn | None = None,
     overwrite: bool = False,
     remote: str | Remote | None = None,
-) -> IndexedStore:
+) -> ShardStore:
     """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
 
     A field ``mel`` is written as ``mel.npy``, integers as ``.cls``, text as ``.txt``, bytes as

@@ -16,8 +16,6 @@ from seqdata.errors import (
     MissingShardError,
     RemoteReadError,
 )
-from seqdata.storage.arrow.remote_store import RemoteStore
-from seqdata.storage.indexed.store import IndexedStore
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import before, folder_of, served
 from seqdata_testing.waiting import patient
@@ -156,8 +154,8 @@ def test_a_writer_that_fails_while_it_packs_is_gone_on_with(s3, bucket, remote, 
 def test_a_folder_in_a_bucket_is_opened_as_what_lies_in_it(s3, bucket, remote, tmp_path):
     write(f"s3://{bucket}/tar", remote())
     write_store(f"s3://{bucket}/arrow", rows(), remote=remote())
-    assert type(open_store(f"s3://{bucket}/tar", remote=remote())) is IndexedStore
-    assert type(open_store(f"s3://{bucket}/arrow", remote=remote())) is RemoteStore
+    assert open_store(f"s3://{bucket}/tar", remote=remote()).title.startswith("IndexedStore(")
+    assert open_store(f"s3://{bucket}/arrow", remote=remote()).title.startswith("RemoteStore(")
     write_webdataset(tmp_path / "data", rows(), shard_bytes=SHARD)
     with (
         served(folder_of(tmp_path / "data")) as web,  # which lists nothing

@@ -41,12 +41,11 @@ from seqdata.loading.workers.messages import (
     reduce_tensor,
 )
 from seqdata.loading.workers.shared_slots import SharedSlots
-from seqdata.protocols import Store, SupportsCopy, SupportsObserver
-from seqdata.storage.concat import ConcatStore
+from seqdata.protocols import Store, SupportsBase, SupportsCopy, SupportsObserver, SupportsStores
 from seqdata.storage.data_location import DataLocation, SupportsLocation
 from seqdata.storage.local_files import check_fingerprint
 from seqdata.storage.shared_memory import AnonymousMemory
-from seqdata.storage.views import View, format_title
+from seqdata.storage.views import format_title
 
 MESSAGE = struct.Struct("<qqq")
 DONE, OVERFLOW = 0, 1  # kinds of messages: a task is done, memory of an answer that is too large
@@ -164,9 +163,9 @@ def collect_fingerprints(fetcher: WorkerFetcher) -> list[str]:
 
 def _iterate_reopened(store: Store) -> Iterator[Store]:
     """Yield the stores that are sent by location and reopened."""
-    if isinstance(store, View):
+    if isinstance(store, SupportsBase):
         yield from _iterate_reopened(store.base)
-    elif isinstance(store, ConcatStore):
+    elif isinstance(store, SupportsStores):
         for joined_store in store.stores:
             yield from _iterate_reopened(joined_store)
     elif not (isinstance(store, SupportsCopy) and store.is_copied_to_workers):

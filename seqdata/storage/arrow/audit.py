@@ -25,18 +25,17 @@ from seqdata.storage.arrow.manifest import ArrowShard, Manifest
 from seqdata.storage.arrow.mapped_files import (
     MappedFiles,
     check_footer,
+    lay_fields,
     load_checksums,
     locate_checksums,
     locate_lengths,
     locate_shard,
-    make_source,
     map_file,
     map_lengths,
 )
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport, BytesProgressFn
-from seqdata.storage.store_fields import StoreFields
 
 _SEQUENCES_PER_PASS = (
     1 << 12
@@ -256,20 +255,14 @@ class _AuditedShard:
             str(self.root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
             first_sequence=first,
         )  # fmt: skip
-        checksums = (
-            load_checksums(
-                shard_manifest, MappedFiles([self.content], recorded, [self.checksums]), None
-            )
-            or {}
-        )
-        for name, field_checksums in checksums.items():
-            if shard_manifest.fields[name].axis not in self.lengths_of:
-                checksums[name] = replace(field_checksums, lengths=None)
-
-        def make(name: str, layout: ShardLayout) -> BufferSource:
-            return make_source(name, shard_manifest, layout, [self.content], checksums)
-
-        fields = StoreFields.of(layout, shard_manifest.fields, shard_manifest.key, make)
+        mapped = MappedFiles([self.content], recorded, [self.checksums])
+        checksums = {
+            name: one
+            if shard_manifest.fields[name].axis in self.lengths_of
+            else replace(one, lengths=None)
+            for name, one in (load_checksums(shard_manifest, mapped, None) or {}).items()
+        }
+        fields = lay_fields(shard_manifest, layout, [self.content], checksums)
         yield from (source.stored for source in fields.sources.values() if source.stored)
 
 

@@ -21,6 +21,7 @@ from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.local_files import describe_limit, open_inside
+from seqdata.storage.store import StoreFields
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +165,27 @@ def make_source(
     return BufferSource.of(
         name, field, layout, values, offsets or None, file_offsets, checksums.get(name)
     )
+
+
+def lay_fields(
+    manifest: Manifest,
+    layout: ShardLayout,
+    mappings: Sequence[Any],
+    checksums: Mapping[str, FieldChecksums],
+) -> StoreFields:
+    """Return the fields of a manifest over mapped shards.
+
+    Args:
+        manifest: What was written.
+        layout: Where its sequences lie.
+        mappings: Per shard, its bytes.
+        checksums: Field -> what it is verified by; fields that are not there are not verified.
+    """
+
+    def make(name: str, layout: ShardLayout) -> BufferSource:
+        return make_source(name, manifest, layout, mappings, checksums)
+
+    return StoreFields.of(layout, manifest.fields, manifest.key, make)
 
 
 def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:

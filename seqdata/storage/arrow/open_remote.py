@@ -19,8 +19,7 @@ from seqdata.storage.arrow.mapped_files import (
     locate_shard,
 )
 from seqdata.storage.arrow.remote_manifest import read_manifest
-from seqdata.storage.arrow.remote_store import RemoteStore
-from seqdata.storage.arrow.shard_ranges import check_shard_size
+from seqdata.storage.arrow.remote_shards import ArrowShards, check_shard_size
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.file_discovery import SUFFIXES
 from seqdata.storage.integrity.verified_bitmap import SharedBits
@@ -30,6 +29,8 @@ from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
+from seqdata.storage.shards_on_demand import ShardsOnDemand
+from seqdata.storage.store import ShardStore, StoreFacts
 
 
 def open_remote(
@@ -66,7 +67,7 @@ def open_remote(
 
 def open_from_manifest(
     files: RemoteFiles, manifest: Manifest, verify: str, bits: SharedBits | None
-) -> RemoteStore:
+) -> ShardStore:
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
     lengths_of = {}
     cache, dataset = make_cache(files), files.location
@@ -91,7 +92,13 @@ def open_from_manifest(
         if bits is None or (bits.count, bits.fingerprint) != (count, fingerprint):
             bits = SharedBits(count, fingerprint)
     bits_in_use = bits if verify == "first_read" else None
-    return RemoteStore(files, manifest, lengths_of, verify, bits_in_use)
+    shards = ArrowShards(files, manifest, lengths_of, verify != "off", bits_in_use)
+    facts = StoreFacts(
+        label="RemoteStore", location=files.location, fields=manifest.fields, verify=verify,
+        bits=bits_in_use, manifest=manifest, make_fingerprint=lambda: manifest.fingerprint,
+        reopen=lambda _: (open_from_manifest, (files, manifest, verify, bits_in_use)),
+    )  # fmt: skip
+    return ShardStore(facts, ShardsOnDemand(shards))
 
 
 def _check_shard_sizes(files: RemoteFiles, manifest: Manifest) -> None:

@@ -9,36 +9,28 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
 from seqdata.kernel.dispatch import get_kernel
-from seqdata.protocols import Field, Store
+from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, Manifest
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.mapped_files import (
     MappedFiles,
     count_checksums,
+    lay_fields,
     load_checksums,
-    make_source,
     map_files,
 )
-from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import resolve_verify_mode
 from seqdata.storage.local_files import check_fingerprint, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.store_fields import StoreFields
-from seqdata.storage.text_bytes import TextBytes
-from seqdata.storage.views import SequenceStore
+from seqdata.storage.store import ShardStore, StoreFacts, StoreFields
 from seqdata.storage.writing.finished_shards import count_unfinished
 from seqdata.storage.writing.staging_dir import find_staging_dirs
 
@@ -76,7 +68,7 @@ def open_arrow(
     return open_local(location, verify=verify)
 
 
-def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -> ArrowStore:
+def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -> ShardStore:
     """Open a store on this machine; see ``open_arrow``."""
     root = local_path(location)
     if not os.path.lexists(root / MANIFEST):  # a link that leads nowhere is told as such
@@ -88,7 +80,7 @@ def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -
 
 def _open(
     root: Path, manifest: Manifest, verify: str, bits: SharedBits | None, fingerprint: str
-) -> ArrowStore:
+) -> ShardStore:
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
     mapped = map_files(root, manifest, get_kernel(), verify=verify != "off")
     if verify == "first_read":
@@ -96,157 +88,52 @@ def _open(
         if bits is None or (bits.count, bits.fingerprint) != (count, fingerprint):
             bits = SharedBits(count, fingerprint)
     bits_in_use = bits if verify == "first_read" else None
-    return ArrowStore(root, manifest, mapped, verify, bits_in_use, fingerprint)
+    names = [shard.file for shard in manifest.shards]
+    offsets = [0, *itertools.accumulate(shard.sequences for shard in manifest.shards)]
+    locate = functools.partial(_locate_shard, str(root), names)
+    layout = ShardLayout(str(root), names, offsets, mapped.lengths_of, locate)
+    checksums = load_checksums(manifest, mapped, bits_in_use) or {}
+    fields = lay_fields(manifest, layout, mapped.shards, checksums)
+    facts = StoreFacts(
+        label="ArrowStore", location=str(root), fields=manifest.fields, verify=verify,
+        bits=bits_in_use, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
+        reopen=lambda _: (_reopen, (str(root), verify, bits_in_use, fingerprint)),
+        populate=functools.partial(_populate, manifest, mapped, fields),
+    )  # fmt: skip
+    return ShardStore(facts, fields)
 
 
-def _reopen(location: str, verify: str, bits: SharedBits | None, fingerprint: str) -> ArrowStore:
+def _reopen(location: str, verify: str, bits: SharedBits | None, fingerprint: str) -> ShardStore:
     root = Path(location)
     manifest = load_manifest(root)
     check_fingerprint(DataLocation(dataset=location), manifest.fingerprint, fingerprint)
     return _open(root, manifest, verify, bits, fingerprint)
 
 
-class ArrowStore(SequenceStore):
-    """A store of mapped Arrow shards. Made by ``open_arrow``.
-
-    Args:
-        root: Its folder.
-        manifest: What was written.
-        mapped: Its files.
-        verify: When checksums are looked at: off, first_read or always.
-        bits: Those that say which were found right, for first_read.
-        fingerprint: Of the manifest.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        manifest: Manifest,
-        mapped: MappedFiles,
-        verify: str,
-        bits: SharedBits | None,
-        fingerprint: str,
-    ) -> None:
-        self._root = root
-        self._manifest = manifest
-        self._mappings = mappings = mapped.shards
-        self._lengths_of = lengths_of = mapped.lengths_of
-        self._verify = verify
-        self._bits = bits
-        checks = load_checksums(manifest, mapped, bits) or {}
-        self._fingerprint = fingerprint
-        counts = [shard.sequences for shard in manifest.shards]
-        shard_offsets = [0, *itertools.accumulate(counts)]
-        self._shard_names = [shard.file for shard in manifest.shards]
-        locate_shard = functools.partial(_locate_shard, str(root), self._shard_names)
-        layout = ShardLayout(str(root), self._shard_names, shard_offsets, lengths_of, locate_shard)
-
-        def make(name: str, layout: ShardLayout) -> BufferSource:
-            return make_source(name, manifest, layout, mappings, checks)
-
-        self._store_fields = StoreFields.of(layout, manifest.fields, manifest.key, make)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self._root), self._verify, self._bits, self.fingerprint)
-
-    def __len__(self) -> int:
-        return self._manifest.sequences
-
-    @property
-    def location(self) -> str:
-        """The folder."""
-        return str(self._root)
-
-    @property
-    def verify(self) -> str:
-        """When checksums are looked at: off, first_read or always."""
-        return self._verify
-
-    @property
-    def manifest(self) -> Manifest:
-        """What was written, and where it lies."""
-        return self._manifest
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """Name -> field."""
-        return self._manifest.fields
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,); mapped."""
-        return self._lengths_of[default_axis(self._lengths_of)]
-
-    @property
-    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,); mapped."""
-        return self._lengths_of
-
-    @property
-    def shards(self) -> Sequence[str]:
-        """Names of the shards, in the order of their sequences."""
-        return self._shard_names
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of lengths, ids, schema and content (32 hex digits), from the manifest."""
-        return self._fingerprint
-
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of sequences."""
-        return self._store_fields.keys(numbers)
-
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
-        return self._store_fields.raw_texts(name, numbers)
-
-    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is no view."""
-        return numbers
-
-    def place(self, number: int) -> DataLocation:
-        """Return place of a sequence, for an error; of one that is not there, the data set's."""
-        return self._store_fields.place(number)
-
-    def read(
-        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
-    ) -> dict[str, Any]:
-        """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._store_fields.read(spans, fields, axis)
-
-    def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
-        """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.
-
-        Args:
-            first: First sequence.
-            stop: One past the last.
-            fields: Names; None: all.
-
-        Raises:
-            ConfigError: If a field is not there.
-        """
-        shard_offsets = self._store_fields.layout.shard_offsets
-        engine = get_kernel()
-        for name in self.fields if fields is None else fields:
-            known = self._store_fields.sources.get(name)
-            source = None if known is None else known.stored
-            if source is None:
-                raise make_unknown_name_error(self.location, "field", name, self.fields)
-            for i, shard in enumerate(self._manifest.shards):
-                low, high = (
-                    max(first, shard_offsets[i]) - shard_offsets[i],
-                    min(stop, shard_offsets[i + 1]) - shard_offsets[i],
-                )
-                if low >= high:
-                    continue
-                position, size = shard.buffers[name][0]
-                if source.extents is not None:
-                    at = shard.buffers[name][1][0]
-                    engine.populate(self._mappings[i], at + 8 * low, at + 8 * high + 8)
-                    begins, ends = source.extents[i]
-                    low, high = int(begins[low]), int(ends[high - 1])
-                until = min(position + high * source.width, position + size)
-                engine.populate(self._mappings[i], position + max(0, low) * source.width, until)
+def _populate(
+    manifest: Manifest,
+    mapped: MappedFiles,
+    fields: StoreFields,
+    first: int,
+    stop: int,
+    names: Iterable[str],
+) -> None:
+    """Read sequences ahead into memory; see ``ShardStore.populate``."""
+    shard_offsets, engine = fields.layout.shard_offsets, get_kernel()
+    for source in [source for name in names if (source := fields.sources[name].stored)]:
+        for i, (shard, mapping) in enumerate(zip(manifest.shards, mapped.shards, strict=True)):
+            low = max(first, shard_offsets[i]) - shard_offsets[i]
+            high = min(stop, shard_offsets[i + 1]) - shard_offsets[i]
+            if low >= high:
+                continue
+            position, size = shard.buffers[source.name][0]
+            if source.extents is not None:
+                at = shard.buffers[source.name][1][0]
+                engine.populate(mapping, at + 8 * low, at + 8 * high + 8)
+                begins, ends = source.extents[i]
+                low, high = int(begins[low]), int(ends[high - 1])
+            until = min(position + high * source.width, position + size)
+            engine.populate(mapping, position + max(0, low) * source.width, until)
 
 
 def _locate_shard(location: str, names: Sequence[str], shard: int) -> DataLocation:

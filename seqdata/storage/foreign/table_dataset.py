@@ -38,7 +38,7 @@ from seqdata.storage.foreign.table_file import (
 )
 from seqdata.storage.inputs import is_pandas_index
 from seqdata.storage.limits import check_depth, raise_limit_error
-from seqdata.storage.store_fields import FieldSource, StoreFields
+from seqdata.storage.store import FieldSource, StoreFields
 
 Units = list[tuple[TableFile, int]]
 

@@ -20,10 +20,10 @@ from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.opening import open_files
-from seqdata.storage.indexed.store import IndexedStore
 from seqdata.storage.integrity.audit import AuditReport
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
 
 
@@ -50,7 +50,7 @@ class FormatBackend:
         remote: str | Remote | None = None,
         keys: str = "unique",
         progress: bool | None = None,
-    ) -> IndexedStore:
+    ) -> ShardStore:
         """Open files; those without an index are read once for it, with a progress bar.
 
         Args:

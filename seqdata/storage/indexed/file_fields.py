@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
-from seqdata.storage.store_fields import FieldSource
+from seqdata.storage.store import FieldSource, StoreFields
 from seqdata.storage.text_bytes import TextSource
 
 Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
@@ -44,9 +44,9 @@ class FileFields:
         fields: Name -> field.
         layout: The files and lengths of sequences.
         sources: Field -> its source; empty if files are opened on demand.
-        part: ``part(number, content, names, repair)`` returns field -> its source of one file.
-            ``names`` None: all fields. ``repair`` downloads ranges again, which are then verified
-            whatever the bits say; None: the file was not read by ranges.
+        open_file: ``open_file(number, content, repair)`` returns the fields of one file.
+            ``repair`` downloads ranges again, which are then verified whatever the bits say; None:
+            the file was not read by ranges.
         ids: The ids of the sequences.
         indexes: Of the files.
         verify: When checksums are compared.
@@ -56,9 +56,7 @@ class FileFields:
     fields: Mapping[str, Field]
     layout: ShardLayout
     sources: Mapping[str, FieldSource]
-    part: Callable[
-        [int, NDArray[np.uint8], Iterable[str] | None, RepairFn | None], Mapping[str, FieldSource]
-    ]
+    open_file: Callable[[int, NDArray[np.uint8], RepairFn | None], StoreFields]
     ids: TextSource
     indexes: Sequence[ShardIndex]
     verify: str
@@ -112,19 +110,19 @@ def make_file_fields(
             for one in by_name.values()
         }
 
-    def part(
-        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, again: RepairFn | None
-    ) -> Mapping[str, FieldSource]:
+    def open_file(shard: int, content: NDArray[np.uint8], again: RepairFn | None) -> StoreFields:
         few, where = _alone(opened, layout, shard, content, again)
         mine = _checks_of(checks, shard)
         if again is not None:  # verify whatever the bits say
             mine = {member: replace(one, bits=None) for member, one in mine.items()}
-        asked = [by_name[name] for name in (by_name if names is None else names)]
-        here = {one.name: [extents[one.member][shard]] for one in asked}
-        return {n: _source(few, where, by_name[n], one, mine, shard) for n, one in here.items()}
+        found = {
+            name: _source(few, where, one, [extents[one.member][shard]], mine, shard)
+            for name, one in by_name.items()
+        }
+        return StoreFields(where, found, None)
 
     return FileFields(
-        fields=fields, layout=layout, sources=sources, part=part, ids=opened.ids,
+        fields=fields, layout=layout, sources=sources, open_file=open_file, ids=opened.ids,
         indexes=opened.indexes, verify=opened.verify, bits=bits,
     )  # fmt: skip
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.opening import open_shards
+from seqdata.storage.indexed.opening import Options, open_shards
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
 from seqdata.storage.indexed.shards import LocalShard
-from seqdata.storage.indexed.store import IndexedStore, Options
+from seqdata.storage.store import ShardStore
 
 
-def open_once(path: Path, kind: FileKind) -> IndexedStore:
+def open_once(path: Path, kind: FileKind) -> ShardStore:
     """Open a local file with an index that is built now and not written.
 
     Raises:

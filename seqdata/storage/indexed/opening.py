@@ -10,47 +10,59 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.build_index import build
-from seqdata.storage.indexed.cached_shards import CachedShards, Hold
 from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.file_fields import FileFields, make_file_fields, shard_offsets_of
-from seqdata.storage.indexed.file_identity import get_checked_content
 from seqdata.storage.indexed.file_kind import FileKind, IndexedField
+from seqdata.storage.indexed.file_shards import FileShards, release_nothing
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
-from seqdata.storage.indexed.ranged import RangedShards, RemoteShards
-from seqdata.storage.indexed.remote_shards import RemoteShard
-from seqdata.storage.indexed.shard_index import ShardIndex
-from seqdata.storage.indexed.shard_provider import ShardProvider
+from seqdata.storage.indexed.shard_index import ShardIndex, digest_extents
 from seqdata.storage.indexed.shards import Shard, save_sealed
-from seqdata.storage.indexed.shards_on_demand import ShardsOnDemand
 from seqdata.storage.indexed.small_files import SmallFiles
-from seqdata.storage.indexed.store import IndexedStore, Options
 from seqdata.storage.integrity.checksums import ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_mode
 from seqdata.storage.local_files import check_fingerprint
 from seqdata.storage.remote.file_cache import CacheFullError
 from seqdata.storage.remote.options import Remote, resolve_remote
-from seqdata.storage.remote.range_cache import RangeCache
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.shards_on_demand import ShardsOnDemand
+from seqdata.storage.store import ShardReader, ShardStore, StoreFacts, StoreFields
 from seqdata.storage.writing.progress import progress_bar
 
 INDEX_MODES = (None, "build")
 KEY_MODES = ("unique", "by_shard")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a store is opened; all of it is pickled with it.
+
+    Attributes:
+        location: Where the files lie, with what may be secret.
+        kind: What they are.
+        verify: When checksums are compared; None: at the first read.
+        keys: ``unique``, or ``by_shard``: an id is unique in its file only.
+        remote: How URLs are read.
+    """
+
+    location: str = field(repr=False)
+    kind: FileKind
+    verify: str | None = None
+    keys: str = "unique"
+    remote: Remote | None = None
 
 
 def open_files(
@@ -62,7 +74,7 @@ def open_files(
     keys: str = "unique",
     remote: str | Remote | None = None,
     progress: bool | None = None,
-) -> IndexedStore:
+) -> ShardStore:
     """Open files of a kind; see ``Format.__call__``.
 
     Raises:
@@ -102,11 +114,11 @@ def check_arguments(where: str, verify: str | None, index: str | None, keys: str
         )
 
 
-def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> IndexedStore:
+def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> ShardStore:
     kind = options.kind
     shards = attach_catalogs(find_shards(options.location, kind, options.remote), kind)
     store = open_shards(options, bits, shards, False)
-    check_fingerprint(DataLocation(dataset=store.location), store.fingerprint, fingerprint)
+    check_fingerprint(store.place(-1), store.fingerprint, fingerprint)
     return store
 
 
@@ -116,7 +128,7 @@ def open_shards(
     shards: Sequence[Shard],
     progress: bool | None,
     known: Sequence[ShardIndex | None] | None = None,
-) -> IndexedStore:
+) -> ShardStore:
     """Open files that were found; raises as ``open_files`` does.
 
     Args:
@@ -130,71 +142,57 @@ def open_shards(
     indexes = load_indexes(location, shards, kind, known)
     names = [shard.name for shard in shards]
 
-    def file_of(shard: int) -> DataLocation:
-        return DataLocation(dataset=location, shard=shard, file=names[shard], verify=True)
-
-    def hold(shard: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
-        return get_checked_content(shards[shard], indexes[shard], file_of(shard), kind, release)
+    remote = options.remote or Remote()
+    files = FileShards.of(location, shards, indexes, kind, remote)
 
     def hold_some(shard: int, extents: ShardExtents) -> NDArray[np.uint8]:
-        if shard not in away.files:
-            return hold(shard)
+        if files.file(shard) is None:
+            return files.content(shard)
         if remote.how == "cache":
             with suppress(CacheFullError):
-                return hold(shard, lambda: None)
-        return away.some(shard, extents)
+                return files.content(shard, release_nothing)
+        return files.read_extents(shard, extents)
 
     def mend(shard: int, content: NDArray[np.uint8]) -> bool:
-        return shards[shard].mend(content, indexes[shard], file_of(shard))
+        return shards[shard].mend(content, indexes[shard], files.locate(shard))
 
     local, many = all(one.here for one in shards), has_many_files(shards, kind)
-    content = tuple(map(hold, range(len(shards)))) if local and not many else None
-    remote = options.remote or Remote()
-    away = _away(shards, indexes, file_of, options)
+    content = tuple(map(files.content, range(len(shards)))) if local and not many else None
     how = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     opened = OpenedFiles(
         location=location, names=names, indexes=indexes, hold=hold_some, content=content,
         verify=resolve_verify_mode(options.verify, how, location),
         ids=make_unique_ids(location, names, indexes, options.keys),
-        starts=shard_offsets_of(indexes), file_of=file_of, mend=mend,
+        starts=shard_offsets_of(indexes), file_of=files.locate, mend=mend,
     )  # fmt: skip
     wanted = kind.fields(opened)
     digest = _digest(indexes, wanted)
 
     survey = partial(_count, shards[0], digest, progress)
     fields = make_file_fields(opened, wanted, bits, survey, digest)
-    on_demand: ShardsOnDemand | SmallFiles | None = None
+    reader: ShardReader = StoreFields(fields.layout, fields.sources, fields.ids)
     if many:
-        on_demand = SmallFiles(fields, shards, wanted)
+        reader = SmallFiles(fields, shards, wanted)
     elif not local:
-        on_demand = ShardsOnDemand(fields, _provider(fields, away, hold, remote))
-    return IndexedStore(location, options, shards, fields, on_demand, _reopen)
+        reader = ShardsOnDemand(replace(files, file_fields=fields))
+    facts = StoreFacts(
+        label="IndexedStore", location=location, fields=fields.fields, verify=fields.verify,
+        bits=fields.bits, manifest=indexes,
+        make_fingerprint=lambda: _make_fingerprint(fields, options.keys),
+        reopen=lambda store: (_reopen, (options, fields.bits, store.fingerprint)),
+    )  # fmt: skip
+    return ShardStore(facts, reader)
 
 
-def _provider(fields: FileFields, away: RemoteShards, hold: Hold, remote: Remote) -> ShardProvider:
-    """Return how files come that are not on this machine."""
-    ranges = RangedShards(
-        fields, away, lambda shard: hold(shard, None), RangeCache(remote.memory_bytes)
-    )
-    return (
-        CachedShards(fields, remote.cache_bytes, hold, ranges) if remote.how == "cache" else ranges
-    )
-
-
-def _away(
-    shards: Sequence[Shard],
-    indexes: Sequence[ShardIndex],
-    place_of: Callable[[int], DataLocation],
-    options: Options,
-) -> RemoteShards:
-    """Return the files that are not on this machine."""
-    remote = options.remote or Remote()
-    urls = {i: one.url for i, one in enumerate(shards) if isinstance(one, RemoteShard)}
-    folders = {url: make_remote_files(url, remote) for url in urls.values()}
-    files = {number: folders[url] for number, url in urls.items()}
-    return RemoteShards(
-        files, indexes, options.kind, place_of, ForkSafeThreadPool(remote.connections)
-    )
+def _make_fingerprint(fields: FileFields, keys: str) -> str:
+    """Return the digest of schema and content, from the indexes."""
+    told = repr((sorted(fields.fields.items()), keys))
+    digest = hashlib.sha256(told.encode())
+    for index in fields.indexes:
+        digest.update(f"{index.sha256}\n".encode())
+        if index.kind:  # the same bytes may be divided in another way
+            digest.update(digest_extents(index))
+    return digest.hexdigest()[:32]
 
 
 def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[IndexedField]) -> str:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import RAW, field_width
+from seqdata.storage.fields import RAW, field_width, kind_of
 from seqdata.storage.indexed.catalogs import join_fields
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.file_fields import FileFields
@@ -26,11 +26,12 @@ from seqdata.storage.indexed.file_identity import check_size
 from seqdata.storage.indexed.file_kind import IndexedField
 from seqdata.storage.indexed.files import open_file
 from seqdata.storage.indexed.indexed_values import IndexedValues
-from seqdata.storage.indexed.read_spans import whole_spans
 from seqdata.storage.indexed.shard_index import FieldIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.remote.range_requests import allocate_sparse
+from seqdata.storage.store import check_request, make_full_spans
+from seqdata.storage.text_bytes import TextBytes, TextSource, concat_texts
 
 _ALIGNED = 8
 
@@ -100,11 +101,13 @@ class SmallFiles:
         wanted: The fields.
     """
 
-    __slots__ = ("_by_name", "_members", "_parts", "_shards", "_starts")
+    is_local = True
 
     def __init__(
         self, parts: FileFields, shards: Sequence[Shard], wanted: Iterable[IndexedField]
     ) -> None:
+        self.layout = parts.layout
+        self.ids = parts.ids
         self._parts = parts
         self._shards = [one for one in shards if isinstance(one, LocalShard)]
         self._starts = np.array(parts.layout.shard_offsets, dtype=np.int64)
@@ -115,16 +118,15 @@ class SmallFiles:
         }
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Return False: nothing is read ahead; see ``protocols.SupportsPrefetch``."""
+        """Return False: nothing is read ahead."""
         del numbers
         return False
 
-    def texts(self, name: str, numbers: NDArray[np.int64]) -> list[Any]:
-        """Return the values of a field of texts."""
-        spans = np.zeros((len(numbers), 3), dtype=np.int64)
-        spans[:, 0] = numbers
-        texts: list[Any] = self.read(spans, [name], next(iter(self._parts.layout.lengths_of)))[name]
-        return texts
+    def texts(self, name: str) -> TextSource | None:
+        """Return the texts of a field; None: there is no field of texts with this name."""
+        field = self._parts.fields.get(name)
+        is_text = field is not None and not kind_of(field).is_array
+        return _SmallTexts(self, name) if is_text else None
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
         """Return the columns of spans, int64 (n, 3), of existing sequences.
@@ -134,8 +136,10 @@ class SmallFiles:
             CorruptShardError: If the size of a file differs from its index.
             ConfigError: If a span does not exist.
         """
-        numbers = np.ascontiguousarray(spans[:, 0])
+        spans = np.ascontiguousarray(spans, dtype=np.int64)
         whole, names = self._parts.layout, list(fields)
+        check_request(whole, self._parts.fields, spans, names, axis)
+        numbers = np.ascontiguousarray(spans[:, 0])
         outside = (numbers < 0) | (numbers >= len(whole))
         if outside.any():
             whole.find_shard(int(numbers[outside][0]))  # raises
@@ -146,7 +150,7 @@ class SmallFiles:
         for name, one in zip(names, needed, strict=True):
             field = self._parts.fields[name]
             if field.axis not in along:
-                along[field.axis] = whole_spans(numbers, field.axis, whole.lengths_of)
+                along[field.axis] = make_full_spans(whole, numbers, field.axis)
             rows = along[field.axis].copy()
             rows[:, 0] = np.arange(len(rows))
             columns[name] = self._column(self._by_name[name], numbers, rows, memory, one)
@@ -244,3 +248,25 @@ class SmallFiles:
             first.algorithm, first.block, (members.sums[which],), (firsts,), ("the index",), None,
             (0,), None,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SmallTexts:
+    """The texts of a field: a ``TextSource``."""
+
+    reader: SmallFiles
+    name: str
+
+    def take(self, numbers: ArrayLike) -> list[Any]:
+        layout = self.reader.layout
+        spans = make_full_spans(layout, np.asarray(numbers, dtype=np.int64), None)
+        texts: list[Any] = self.reader.read(spans, [self.name], next(iter(layout.lengths_of)))[
+            self.name
+        ]
+        return texts
+
+    def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
+        return concat_texts(self.take(numbers))
+
+    def is_readable(self, number: int) -> bool:
+        return 0 <= number < len(self.reader.layout)

@@ -190,14 +190,14 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
 
 def place_of(store, number, name, buffer):
     """Return shard, and where one buffer of a field lies in it."""
-    shard = store._store_fields.layout.find_shard(number)
+    shard = store._reader.layout.find_shard(number)
     return shard, store.manifest.shards[shard].buffers[name][buffer][0]
 
 
 def damage(root, store, number, name, value):
     """Overwrite the recorded end of a sequence."""
     shard, position = place_of(store, number, name, 1)
-    first = store._store_fields.layout.shard_offsets[shard]
+    first = store._reader.layout.shard_offsets[shard]
     with open(root / store.shards[shard], "r+b") as file:
         file.seek(position + 8 * (number - first + 1))
         file.write(np.int64(value).tobytes())

@@ -36,7 +36,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def root(store):
-    return store._root
+    return store.folder
 
 
 def whole(store, number, name="x"):

@@ -265,7 +265,7 @@ def test_only_the_units_that_were_used_last_are_kept(monkeypatch):
 def test_a_unit_larger_than_the_cache_is_read(tmp_path, monkeypatch):
     WRITERS["file.parquet"](tmp_path / "a.parquet")
     store = open_store(tmp_path / "a.parquet")
-    for source in store._store_fields.sources.values():
+    for source in store._reader.sources.values():
         object.__setattr__(source.cache, "limit", 1)
     check_store(store, sequences())
 

@@ -116,7 +116,7 @@ def test_a_file_that_shrank_or_grew_after_it_was_counted_is_an_error(tmp_path, l
     pa.parquet.write_table(pa.table({"x": [[1, 2, 3], [4]]}), path)
     store = open_store(path)
     object.__setattr__(
-        store._store_fields.sources["x"], "decode",
+        store._reader.sources["x"], "decode",
         lambda unit: decoded_source.DecodedColumn(np.arange(6), np.array([0, length, 6])),
     )  # fmt: skip
     with pytest.raises(

@@ -120,7 +120,7 @@ def test_batches_come_from_worker_processes(folder):
 def extent(folder, number, name):
     """Return the file and bytes of a value of the first file."""
     store = opened(folder)
-    members = store._parts.indexes[0].members[name]
+    members = store.manifest[0].members[name]
     begin = int(members.begins[number])
     return folder / "part-0.recs", begin, begin + int(members.sizes[number])
 

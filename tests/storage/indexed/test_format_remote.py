@@ -53,7 +53,7 @@ def test_a_url_of_one_file_a_glob_and_a_folder_of_a_claimed_suffix_are_locations
 @pytest.mark.parametrize("how", HOW)
 def test_a_bit_that_is_wrong_at_the_source_is_named(url, remote, s3, how, tmp_path):
     first = open_store(url, backend=Records(), remote=remote(how="ranges"))
-    begin = int(first._parts.indexes[0].members["frames"].begins[3])
+    begin = int(first.manifest[0].members["frames"].begins[3])
     with s3.open(f"{url}/part-0.recs", "rb") as file:
         raw = bytearray(file.read())
     raw[begin] ^= 1

@@ -73,9 +73,9 @@ def test_files_that_are_added_are_indexed_alone(folder):
 
 def test_a_flipped_bit_is_named_where_it_lies_in_its_file(folder):
     store = opened(folder)
-    shard = int(np.searchsorted(store._parts.layout.shard_offsets, 5, side="right")) - 1
-    at = 5 - store._parts.layout.shard_offsets[shard]
-    begin = int(store._parts.indexes[shard].members["frames"].begins[at])
+    shard = int(np.searchsorted(store._reader.layout.shard_offsets, 5, side="right")) - 1
+    at = 5 - store._reader.layout.shard_offsets[shard]
+    begin = int(store.manifest[shard].members["frames"].begins[at])
     path = folder / store.shards[shard]
     raw = bytearray(path.read_bytes())
     raw[begin] ^= 1
@@ -98,6 +98,6 @@ def test_a_file_of_another_size_or_none_is_an_error_when_it_is_read(folder):
         store.read(spans, ["frames"])
     path = folder / store.shards[1]
     path.write_bytes(path.read_bytes() + b"x")
-    spans[0, 0] = store._parts.layout.shard_offsets[1]
+    spans[0, 0] = store._reader.layout.shard_offsets[1]
     with pytest.raises(CorruptShardError, match="bytes as when it was indexed, but has"):
         store.read(spans, ["frames"])

@@ -71,14 +71,14 @@ def place_of(store, number, name, buffer=0, offset=0):
     first = number - int(starts[shard])
     if buffer == 1:
         return about.file, about.buffers[name][1][0] + 8 * first + offset
-    first = store._store_fields.sources[name].find(number)[1]
+    first = store._reader.sources[name].find(number)[1]
     field = store.manifest.fields[name]
     width = field_width(field)
     return about.file, about.buffers[name][0][0] + first * width + offset
 
 
 def marked(store):
-    return int(np.unpackbits(np.frombuffer(store._bits.buffer, np.uint8)).sum())
+    return int(np.unpackbits(np.frombuffer(store._facts.bits.buffer, np.uint8)).sum())
 
 
 def rewrite(root, **changes):

@@ -105,7 +105,7 @@ def test_a_written_store_has_checksums_and_is_verified_at_the_first_read(root):
     assert all(shard.checksums is not None for shard in store.manifest.shards)
     assert marked(store) == 0
     everything(store)
-    assert marked(store) == store._bits.count == 6 * 5 + 2
+    assert marked(store) == store._facts.bits.count == 6 * 5 + 2
 
 
 @pytest.mark.parametrize("verify", ["off", "first_read", "always"])
@@ -289,11 +289,11 @@ def test_checksums_that_are_not_there_or_cut_off_are_refused_unless_they_are_not
 
 def test_a_sequence_that_is_right_at_the_second_look_is_an_error_still(root):
     store = open_arrow(root)
-    source = store._store_fields.sources["x"]
+    source = store._reader.sources["x"]
     content = source.values[0][:3].view(np.uint8)
 
     def place(first, last):
-        return store._store_fields.layout.locate(0, "x", first, last - first)
+        return store._reader.layout.locate(0, "x", first, last - first)
 
     suspect = ChecksumMismatch(0, 0, 0, content, 4, 0, 12, place)
     error = make_mismatch_error(source.checksums, get_kernel(), suspect)

@@ -1,0 +1,182 @@
+"""The files of a store that are not all on this machine: how each is compared and opened.
+
+Place in the flow: shards on demand ask it. Reads: files, or ranges of them. Makes: fields of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.protocols import Field
+from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.extents import ShardExtents
+from seqdata.storage.indexed.file_fields import FileFields
+from seqdata.storage.indexed.file_identity import (
+    ENDS,
+    check_ends,
+    check_size,
+    get_checked_content,
+)
+from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.remote_shards import RemoteShard
+from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.remote.copy_repair import RepairFn
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.range_cache import SparseFile
+from seqdata.storage.remote.range_requests import allocate_sparse
+from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
+from seqdata.storage.remote_shards import OpenShard, RangeReader, Ranges, ShardRequest
+from seqdata.storage.store import StoreFields
+from seqdata.storage.text_bytes import TextSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileShards:
+    """The files of a store: ``RemoteShards``, once their fields are known.
+
+    Attributes:
+        location: Of the store, without credentials.
+        shards: The files.
+        indexes: Of the files.
+        kind: Of the files.
+        remote: How those behind URLs are read.
+        folders: URL -> the files there.
+        file_fields: What the store consists of.
+        known: Shard -> what it was when it was first read by ranges.
+    """
+
+    location: str
+    shards: Sequence[Shard]
+    indexes: Sequence[ShardIndex]
+    kind: FileKind
+    remote: Remote
+    folders: Mapping[str, RemoteFiles]
+    file_fields: FileFields | None = None
+    known: dict[int, FileStat] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        location: str,
+        shards: Sequence[Shard],
+        indexes: Sequence[ShardIndex],
+        kind: FileKind,
+        remote: Remote,
+    ) -> FileShards:
+        """Return files that were found, whose fields are not known yet."""
+        urls = {one.url for one in shards if isinstance(one, RemoteShard)}
+        folders = {url: make_remote_files(url, remote) for url in urls}
+        return cls(location, shards, indexes, kind, remote, folders)
+
+    @property
+    def layout(self) -> ShardLayout:
+        """Where sequences lie."""
+        return self._found.layout
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._found.fields
+
+    @property
+    def ids(self) -> TextSource:
+        """The ids of sequences, from the indexes."""
+        return self._found.ids
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Shard -> its bytes."""
+        return [index.bytes for index in self.indexes]
+
+    @property
+    def _found(self) -> FileFields:
+        if self.file_fields is None:
+            raise ValueError(f"{self.location}: fields are asked for before they are known")
+        return self.file_fields
+
+    def is_here(self, number: int) -> bool:
+        """Return whether a file is on this machine, or a copy of it in the cache."""
+        file, index = self.file(number), self.indexes[number]
+        if file is None:
+            return True
+        return make_cache(file[0]).has(CacheRequest(file[1], index.bytes, index.sha256))
+
+    def content(self, number: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
+        """Return the bytes of a whole file that is the one that was indexed."""
+        place = self.locate(number)
+        return get_checked_content(
+            self.shards[number], self.indexes[number], place, self.kind, release
+        )
+
+    def hold(self, number: int, release: Callable[[], None]) -> OpenShard:
+        """Open a file, fetched whole where it is not on this machine; see ``RemoteShards``."""
+        fields = self._found.open_file(number, self.content(number, release), None)
+        return OpenShard(number, fields)
+
+    def download(self, number: int) -> None:
+        """Bring a file into the cache, which must find room as it is."""
+        self.content(number, release_nothing)
+
+    def file(self, number: int) -> tuple[RemoteFiles, str] | None:
+        """Return where a file lies, and its name there; None: on this machine."""
+        shard = self.shards[number]
+        return (self.folders[shard.url], shard.name) if isinstance(shard, RemoteShard) else None
+
+    def locate(self, number: int) -> DataLocation:
+        """Return the place of a file, for an error."""
+        name = self.shards[number].name
+        return DataLocation(dataset=self.location, shard=number, file=name, verify=True)
+
+    def check(self, number: int) -> FileStat:
+        """Compare the size and both ends of a file behind a URL; see ``RemoteShards``."""
+        file, index, place = self.file(number), self.indexes[number], self.locate(number)
+        if file is None:
+            raise ValueError(f"shard {number}: must be read by ranges, but is on this machine")
+        files, name = file
+        stat = files.stat(name, place)
+        check_size(stat.size, index, place)
+        first, last = (
+            files.read(name, at, min(at + ENDS, index.bytes), place) for at in (0, index.last)
+        )
+        check_ends(first, last, index, place, self.kind)
+        return stat
+
+    def offset_ranges(self, number: int, request: ShardRequest) -> tuple[Ranges, ...]:
+        """Return nothing: where values lie is in the index."""
+        del number, request
+        return ()
+
+    def note_offsets(self, number: int, request: ShardRequest, content: Any) -> None:
+        """Do nothing: where values lie is in the index."""
+
+    def lay(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+        """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
+        return self._found.open_file(number, self._view(number, content), repair)
+
+    def join(self, shards: Sequence[OpenShard]) -> None:
+        """Return None: each file is read by itself."""
+        del shards
+
+    def read_extents(self, number: int, extents: ShardExtents) -> NDArray[np.uint8]:
+        """Return a file behind a URL of which the values of one field are there."""
+        reader = RangeReader(self)
+        reader.check([number])
+        file = SparseFile(allocate_sparse(self.indexes[number].bytes))
+        reader.bring({number: file}, {number: [np.stack(extents, axis=1)]})
+        return self._view(number, file.content)
+
+    def _view(self, number: int, content: Any) -> NDArray[np.uint8]:
+        view = np.frombuffer(content, dtype=np.uint8)[: self.indexes[number].bytes]
+        view.flags.writeable = False
+        return view
+
+
+def release_nothing() -> None:
+    """Close no shard: what is fetched must find room as it is."""

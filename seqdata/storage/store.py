@@ -1,0 +1,398 @@
+"""The one store of sequences in shards, whatever their format and wherever they lie.
+
+Arrow shards, tar shards and files of any format, on this machine or behind a URL, are opened by
+constructors of ``ShardStore``. How its shards are read is a ``ShardReader``: all of them mapped
+(``StoreFields``), or shards that come and go. Place in the flow: a location becomes a store. Reads:
+spans. Makes: columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DataError
+from seqdata.protocols import Field
+from seqdata.storage.columns import BufferSource
+from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
+from seqdata.storage.views import SequenceStore
+
+
+class FieldSource(Protocol):
+    """One field of a store, that spans are read of."""
+
+    @property
+    def field(self) -> Field:
+        """What it holds."""
+        ...
+
+    @property
+    def stored(self) -> BufferSource | None:
+        """The stored bytes that are read for it; None: none are."""
+        ...
+
+    @property
+    def texts(self) -> TextSource | None:
+        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        ...
+
+    def column(self, spans: NDArray[np.int64]) -> Any:
+        """Return the column of spans, int64 (n, 3), or a list of objects.
+
+        Raises:
+            ConfigError: If a span is not there.
+            CorruptSampleError: If what is stored is damaged.
+            DecodeError: If bytes are not a value.
+        """
+        ...
+
+
+class ShardReader(Protocol):
+    """What reads the shards of a store."""
+
+    @property
+    def layout(self) -> ShardLayout:
+        """Where sequences lie."""
+        ...
+
+    @property
+    def ids(self) -> TextSource | None:
+        """The texts that name sequences; None: a sequence is named by its number."""
+        ...
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        ...
+
+    def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
+        """Return the columns of a batch; see ``protocols.Store.read``."""
+        ...
+
+    def texts(self, name: str) -> TextSource | None:
+        """Return the texts of a field; None: there is no field of texts with this name."""
+        ...
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Begin to fetch what sequences need; see ``protocols.SupportsPrefetch``."""
+        ...
+
+
+def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
+    """Return a layout whose places name sequences by their ids, as far as they can be read.
+
+    Args:
+        layout: Where sequences lie.
+        ids: The field of ids, over a layout without.
+    """
+
+    def find_id(number: int) -> str | None:
+        try:
+            return str(ids.take([number])[0]) if ids.is_readable(number) else None
+        except DataError:  # an error is being made already, about more than its name
+            return None
+
+    return replace(layout, find_id=find_id)
+
+
+def check_request(
+    layout: ShardLayout,
+    fields: Mapping[str, Any],
+    spans: NDArray[np.int64],
+    names: Iterable[str],
+    axis: str,
+) -> None:
+    """Refuse spans of another shape, and fields or an axis that are not there.
+
+    Raises:
+        ConfigError: If there are such.
+    """
+    location = layout.location
+    if spans.ndim != 2 or spans.shape[1] != 3:
+        raise ConfigError(
+            f"{location}: `spans` have shape {spans.shape}, must be (n, 3); give sequence, start, "
+            "stop"
+        )
+    if axis not in layout.lengths_of:
+        raise make_unknown_name_error(location, "axis", axis, layout.lengths_of)
+    for name in names:
+        if name not in fields:
+            raise make_unknown_name_error(location, "field", name, fields)
+
+
+def make_full_spans(
+    layout: ShardLayout, numbers: NDArray[np.int64], axis: str | None
+) -> NDArray[np.int64]:
+    """Return the spans of whole sequences; a number that is not there stays to be refused."""
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    spans[:, 2] = 1 if axis is None else layout.lengths_of[axis].take(numbers, mode="clip")
+    return spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoreFields:
+    """The fields of a store, or of one shard, over all its bytes: a ``ShardReader``.
+
+    Attributes:
+        layout: Where sequences lie.
+        sources: Field -> its source.
+        ids: The texts that name sequences; None: a sequence is named by its number.
+    """
+
+    layout: ShardLayout
+    sources: Mapping[str, FieldSource]
+    ids: TextSource | None
+
+    @classmethod
+    def of(
+        cls,
+        layout: ShardLayout,
+        names: Iterable[str],
+        key: str | None,
+        make_source: Callable[[str, ShardLayout], FieldSource],
+    ) -> StoreFields:
+        """Return fields over a layout, whose places name sequences by the field of ids.
+
+        Args:
+            layout: Where sequences lie.
+            names: Of the fields.
+            key: The field of ids; None: there is none.
+            make_source: Makes the source of a field.
+        """
+        ids = None if key is None else make_source(key, replace(layout, repair=None)).texts
+        layout = layout if ids is None else add_ids(layout, ids)
+        sources = {name: make_source(name, layout) for name in names}
+        return cls(layout, sources, None if key is None else sources[key].texts)
+
+    @property
+    def is_local(self) -> bool:
+        """True: all bytes are at hand."""
+        return True
+
+    def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
+        """Return the columns of a batch; see ``protocols.Store.read``.
+
+        Raises:
+            ConfigError: If a field or the axis is not there.
+        """
+        layout = self.layout
+        spans = np.ascontiguousarray(spans, dtype=np.int64)
+        names = list(fields)
+        check_request(layout, self.sources, spans, names, axis)
+        spans_by_axis: dict[str | None, NDArray[np.int64]] = {axis: spans}
+        columns: dict[str, Any] = {}
+        for name in names:
+            source = self.sources[name]
+            field_axis = source.field.axis
+            if field_axis not in spans_by_axis:
+                spans_by_axis[field_axis] = make_full_spans(layout, spans[:, 0], field_axis)
+            columns[name] = source.column(spans_by_axis[field_axis])
+        return columns
+
+    def texts(self, name: str) -> TextSource | None:
+        """Return the texts of a field; None: there is no field of texts with this name."""
+        source = self.sources.get(name)
+        return None if source is None else source.texts
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Return False: all bytes are at hand."""
+        del numbers
+        return False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StoreFacts:
+    """What a store is, besides its data.
+
+    Attributes:
+        label: What it is called where it is shown.
+        location: Where it lies, without credentials; None: in memory.
+        fields: Name -> field.
+        make_fingerprint: Gives the digest of schema and content (32 hex digits).
+        reopen: Gives, of the store, what ``__reduce__`` returns.
+        verify: When checksums are compared: off, first_read or always.
+        bits: Those that say what was found right, for first_read.
+        manifest: What its writer recorded, where the format has such.
+        folder: Its folder on this machine, where files of ours may be kept; None: there is none.
+        populate: Reads sequences ahead into memory; None: not of such a store.
+        is_copied: Whether a pickle holds the data.
+    """
+
+    label: str
+    location: str | None
+    fields: Mapping[str, Field]
+    make_fingerprint: Callable[[], str]
+    reopen: Callable[[ShardStore], tuple[Any, ...]]
+    verify: str = "off"
+    bits: SharedBits | None = None
+    manifest: Any = None
+    folder: Path | None = None
+    populate: Callable[[int, int, Iterable[str]], None] | None = None
+    is_copied: bool = False
+
+
+class ShardStore(SequenceStore):
+    """A store of shards. Made by the functions that open locations.
+
+    Args:
+        facts: What it is.
+        reader: What reads its shards.
+    """
+
+    def __init__(self, facts: StoreFacts, reader: ShardReader) -> None:
+        self._facts = facts
+        self._reader = reader
+        self._fingerprint: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._facts.reopen(self)
+
+    def __len__(self) -> int:
+        return len(self._reader.layout)
+
+    @property
+    def title(self) -> str:
+        """One line that names the store."""
+        where = "" if self.location is None else f"{self.location!r}, "
+        return f"{self._facts.label}({where}{len(self)} sequences)"
+
+    @property
+    def location(self) -> str | None:
+        """Where it lies, without credentials; None: in memory."""
+        return self._facts.location
+
+    @property
+    def folder(self) -> Path | None:
+        """Its folder on this machine, where what is measured of it may be kept; or None."""
+        return self._facts.folder
+
+    @property
+    def verify(self) -> str:
+        """When checksums are compared: off, first_read or always."""
+        return self._facts.verify
+
+    @property
+    def manifest(self) -> Any:
+        """What its writer recorded, and where it lies; None: the format has no such."""
+        return self._facts.manifest
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        return self._reader.is_local
+
+    @property
+    def is_copied_to_workers(self) -> bool:
+        """Whether a pickle holds the data; else it opens the store again."""
+        return self._facts.is_copied
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._facts.fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        return self.lengths_of[default_axis(self.lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        return self._reader.layout.lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Names of the shards, in the order of their sequences."""
+        return self._reader.layout.shards
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of schema and content (32 hex digits), made without reading data where it can."""
+        if self._fingerprint is None:
+            self._fingerprint = self._facts.make_fingerprint()
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Return the ids of sequences.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        wanted = np.asarray(numbers, dtype=np.int64)
+        if self._reader.ids is not None:
+            return self._reader.ids.take(wanted)
+        self._check_numbers(wanted)
+        return [str(number) for number in wanted.tolist()]
+
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Return the bytes of ids or of a field of texts; see ``text_bytes.SupportsRawTexts``.
+
+        Raises:
+            ConfigError: If there is no such sequence or field of texts.
+        """
+        source = self._reader.ids if name is None else self._reader.texts(name)
+        if source is not None:
+            return source.read_bytes(numbers)
+        if name is not None:
+            texts = [name for name, one in self.fields.items() if not kind_of(one).is_array]
+            raise make_unknown_name_error(
+                self._reader.layout.location, "field of texts", name, texts
+            )
+        self._check_numbers(numbers)
+        return format_decimals(numbers)
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same numbers: this store is not a view."""
+        return numbers
+
+    def place(self, number: int) -> DataLocation:
+        """Return the place of a sequence, for an error; of an unknown one the data set's."""
+        layout = self._reader.layout
+        if 0 <= number < len(layout):
+            return layout.locate(number)
+        return DataLocation(dataset=layout.location)
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns; see ``protocols.Store.read``."""
+        return self._reader.read(spans, fields, axis)
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
+        return self._reader.expect(numbers)
+
+    def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
+        """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.
+
+        Args:
+            first: First sequence.
+            stop: One past the last.
+            fields: Names; None: all.
+
+        Raises:
+            ConfigError: If a field is not there.
+        """
+        names = list(self.fields if fields is None else fields)
+        for name in names:
+            if name not in self.fields:
+                raise make_unknown_name_error(
+                    self._reader.layout.location, "field", name, self.fields
+                )
+        if self._facts.populate is not None:
+            self._facts.populate(first, stop, names)
+
+    def _check_numbers(self, numbers: NDArray[np.int64]) -> None:
+        is_outside = (numbers < 0) | (numbers >= len(self))
+        if is_outside.any():
+            self._reader.layout.find_shard(int(numbers[is_outside][0]))
