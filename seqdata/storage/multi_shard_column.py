@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Column
 from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.columns import SpanColumn
 from seqdata.storage.extents import extents_of
 
 
@@ -66,15 +67,15 @@ class MultiShardColumn:
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all pieces into place and pad; see ``protocols.Column.fill``."""
-        columns: Sequence[Any] = self._columns
-        if not all(hasattr(column, "part") for column in columns):
+        columns = [column for column in self._columns if isinstance(column, SpanColumn)]
+        if len(columns) < len(self._columns):  # not every column can be sliced
             self._fill_through_copies(out, bounds, padding)
             return
         breaks = np.flatnonzero(np.diff(self._owner)) + 1
         for first, stop in zip([0, *breaks.tolist()], [*breaks.tolist(), len(self)], strict=True):
             if first < stop:
                 at = int(self._index[first])
-                column = columns[int(self._owner[first])].part(at, at + stop - first)
+                column = columns[int(self._owner[first])].slice(at, at + stop - first)
                 column.fill(out, bounds[first : stop + 1], padding)
 
     def _fill_through_copies(

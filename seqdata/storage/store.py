@@ -204,9 +204,9 @@ class StoreFields:
         return None if source is None else source.texts
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Return False: all bytes are at hand."""
+        """Return True: all bytes are at hand, so more may be announced."""
         del numbers
-        return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
