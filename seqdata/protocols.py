@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import SupportsBase as SupportsBase
+from seqdata.capabilities import SupportsCopy as SupportsCopy
+from seqdata.capabilities import SupportsItems as SupportsItems
+from seqdata.capabilities import SupportsLocality as SupportsLocality
+from seqdata.capabilities import SupportsObserver as SupportsObserver
+from seqdata.capabilities import SupportsPrefetch as SupportsPrefetch
+from seqdata.capabilities import SupportsStores as SupportsStores
+
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-    from pathlib import Path
 
     from seqdata.batch.batch import SequenceBatch
     from seqdata.index import SequenceIndex
@@ -153,23 +160,6 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class SupportsPrefetch(Protocol):
-    """A store that can fetch data before it is read: used by the prefetcher."""
-
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Start to fetch the data of sequences, without waiting for it.
-
-        Args:
-            numbers: int64 (n,), in the order in which they will be read.
-
-        Returns:
-            Whether more may be announced now; else these may have been too many, and are announced
-            again later.
-        """
-        ...
-
-
-@runtime_checkable
 class SupportsParts(Protocol):
     """A store of several named stores, one after the other: what a mixture draws from."""
 
@@ -190,75 +180,6 @@ class SupportsMixing(Protocol):
     @property
     def policies(self) -> Mapping[str, Policy]:
         """Name -> the policy that makes the batches of a part."""
-        ...
-
-
-@runtime_checkable
-class SupportsLocality(Protocol):
-    """A store that knows whether prefetching is of use: used by the prefetcher."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
-        ...
-
-
-@runtime_checkable
-class SupportsBase(Protocol):
-    """A view: a store that selects from a base, whose numbers ``base_numbers`` returns."""
-
-    @property
-    def base(self) -> Store:
-        """The store that is selected from."""
-        ...
-
-
-@runtime_checkable
-class SupportsStores(Protocol):
-    """A store that consists of others: worker processes open each of them again."""
-
-    @property
-    def stores(self) -> Sequence[Store]:
-        """The stores, in order."""
-        ...
-
-
-@runtime_checkable
-class SupportsFolder(Protocol):
-    """A store that lies in a folder: measured lengths are kept there."""
-
-    @property
-    def folder(self) -> Path | None:
-        """A folder of this machine next to whose files others may be kept; None: there is none."""
-        ...
-
-
-@runtime_checkable
-class SupportsObserver(Protocol):
-    """A store that runs user code for each sequence: used by worker processes."""
-
-    def watched(self, tell: Callable[[int], None]) -> Store:
-        """Return a copy of the store that reports each sequence's number before reading."""
-        ...
-
-
-@runtime_checkable
-class SupportsItems(Protocol):
-    """A store of a Dataset's items, for collators that return them unchanged."""
-
-    @property
-    def item_form(self) -> Any:
-        """The form of items, an ``ItemForm``; None: dicts of tensors."""
-        ...
-
-
-@runtime_checkable
-class SupportsCopy(Protocol):
-    """A store whose pickle has its data: worker processes receive a copy and reopen nothing."""
-
-    @property
-    def is_copied_to_workers(self) -> bool:
-        """Whether the pickle has the data; otherwise a reopened store's fingerprint is compared."""
         ...
 
 

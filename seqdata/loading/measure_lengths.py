@@ -29,7 +29,7 @@ from seqdata.loading.transforms.declare import length_map_for, qualified_name
 from seqdata.loading.transforms.results import TransformResults
 from seqdata.loading.transforms.rng import count_occurrences
 from seqdata.loading.workers.session import WorkerPoolCache
-from seqdata.protocols import Columns, Store, SupportsBase, SupportsFolder, Transform
+from seqdata.protocols import Columns, Store, SupportsBase, SupportsLocality, Transform
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
@@ -216,7 +216,7 @@ def _run_in_workers(
 def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
     """Return the file that caches lengths; None if there is no folder for it."""
     base = store.base if isinstance(store, SupportsBase) else store
-    if not isinstance(base, SupportsFolder) or base.folder is None:
+    if not isinstance(base, SupportsLocality) or base.folder is None:
         return None
     digest = hashlib.sha256()
     for part in (store.fingerprint, axis, qualified_name(transform), code_digest(transform)):

@@ -5,10 +5,12 @@ import pickle
 import numpy as np
 import pytest
 
-from seqdata import Loader, TokenBudget, concat, open_store, write_store
+from seqdata import TokenBudget, World, concat, open_store, write_store
 from seqdata.errors import ConfigError
+from seqdata.index import SequenceIndex
 from seqdata.loading.prefetch import make_prefetch_hint
-from seqdata.protocols import SupportsBase, SupportsFolder, SupportsLocality, SupportsStores
+from seqdata.protocols import SupportsBase, SupportsLocality, SupportsStores
+from seqdata.sharing import share
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.store import ShardStore
 
@@ -63,17 +65,16 @@ def test_a_pickle_is_the_same_store(store):
 
 
 def test_local_data_is_not_fetched_ahead(store):
-    plan = Loader(store, TokenBudget(16)).plan
+    steps = share(TokenBudget(16).plan(SequenceIndex.of_store(store), seed=0, epoch=0), World(0, 1))
     assert store.is_local
     assert store.expect(np.arange(7)) is True
-    assert make_prefetch_hint(store, plan) is None
-    assert make_prefetch_hint(store.take([1, 2]), plan) is None
+    assert make_prefetch_hint(store, steps) is None
+    assert make_prefetch_hint(store.take([1, 2]), steps) is None
 
 
 def test_what_loading_asks_of_a_store_is_a_capability(tmp_path):
     store = write_store(tmp_path / "store", ROWS)
     assert isinstance(store, SupportsLocality)
-    assert isinstance(store, SupportsFolder)
     assert store.folder == tmp_path / "store"
     assert MemoryStore.of(ROWS).folder is None
     assert isinstance(store.take([1]), SupportsBase)

@@ -141,7 +141,6 @@ def open_shards(
     location, kind = redact_url(options.location), options.kind
     indexes = load_indexes(location, shards, kind, known)
     names = [shard.name for shard in shards]
-
     remote = options.remote or Remote()
     files = FileShards.of(location, shards, indexes, kind, remote)
 
@@ -175,13 +174,17 @@ def open_shards(
         reader = SmallFiles(fields, shards, wanted)
     elif not local:
         reader = ShardsOnDemand(replace(files, file_fields=fields))
-    facts = StoreFacts(
+    return ShardStore(_describe(location, options, fields), reader)
+
+
+def _describe(location: str, options: Options, fields: FileFields) -> StoreFacts:
+    """Return what a store of files is, besides its data."""
+    return StoreFacts(
         label="IndexedStore", location=location, fields=fields.fields, verify=fields.verify,
-        bits=fields.bits, manifest=indexes,
+        bits=fields.bits, manifest=fields.indexes,
         make_fingerprint=lambda: _make_fingerprint(fields, options.keys),
         reopen=lambda store: (_reopen, (options, fields.bits, store.fingerprint)),
     )  # fmt: skip
-    return ShardStore(facts, reader)
 
 
 def _make_fingerprint(fields: FileFields, keys: str) -> str:

@@ -1,0 +1,98 @@
+"""What stores can do beyond ``protocols.Store``: the loader asks for each by its protocol.
+
+A store has a capability by having its members; nothing is inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from seqdata.protocols import Store
+
+
+@runtime_checkable
+class SupportsPrefetch(Protocol):
+    """A store that can fetch data before it is read: used by the prefetcher."""
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Start to fetch the data of sequences, without waiting for it.
+
+        Args:
+            numbers: int64 (n,), in the order in which they will be read.
+
+        Returns:
+            Whether more may be announced now; else these may have been too many, and are announced
+            again later.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsLocality(Protocol):
+    """A store that knows where its data is: used by the prefetcher, and to keep lengths."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """A folder of this machine next to whose files others may be kept; None: there is none."""
+        ...
+
+
+@runtime_checkable
+class SupportsBase(Protocol):
+    """A view: a store that selects from a base, whose numbers ``base_numbers`` returns."""
+
+    @property
+    def base(self) -> Store:
+        """The store that is selected from."""
+        ...
+
+
+@runtime_checkable
+class SupportsStores(Protocol):
+    """A store that consists of others: worker processes open each of them again."""
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """The stores, in order."""
+        ...
+
+
+@runtime_checkable
+class SupportsObserver(Protocol):
+    """A store that runs user code for each sequence: used by worker processes."""
+
+    def watched(self, tell: Callable[[int], None]) -> Store:
+        """Return a copy of the store that reports each sequence's number before reading."""
+        ...
+
+
+@runtime_checkable
+class SupportsItems(Protocol):
+    """A store of a Dataset's items, for collators that return them unchanged."""
+
+    @property
+    def item_form(self) -> Any:
+        """The form of items, an ``ItemForm``; None: dicts of tensors."""
+        ...
+
+
+@runtime_checkable
+class SupportsCopy(Protocol):
+    """A store whose pickle has its data: worker processes receive a copy and reopen nothing."""
+
+    @property
+    def is_copied_to_workers(self) -> bool:
+        """Whether the pickle has the data; otherwise a reopened store's fingerprint is compared."""
+        ...
