@@ -93,8 +93,8 @@ class RemoteShards(Protocol):
         """Shard -> what it was when it was first read by ranges; filled in."""
         ...
 
-    def is_here(self, number: int) -> bool:
-        """Return whether a shard is on this machine, or a copy of it in the cache."""
+    def opens_for_texts(self, number: int) -> bool:
+        """Return whether a shard is opened whole to read texts; else they are read by ranges."""
         ...
 
     def hold(self, number: int, release: Callable[[], None]) -> OpenShard:

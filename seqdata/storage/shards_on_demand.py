@@ -98,10 +98,7 @@ class ShardsOnDemand:
     def open_for_texts(
         self, name: str, numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, OpenShard], dict[int, ShardRequest]]:
-        """Return the shard of each sequence, shards by number, and what is asked of each.
-
-        Whole shards are not fetched for texts.
-        """
+        """Return the shard of each sequence, shards by number, and what is asked of each."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         shards, requests = self._divide(spans, [name], next(iter(self.layout.lengths_of)))
@@ -115,7 +112,7 @@ class ShardsOnDemand:
     def _is_here(self, number: int) -> bool:
         if self._shards.remote.how == "ranges":
             return self._shards.file(number) is None
-        return self._open.peek(number) is not None or self._shards.is_here(number)
+        return self._open.peek(number) is not None or self._shards.opens_for_texts(number)
 
     def _divide(
         self, spans: NDArray[np.int64], names: Sequence[str], axis: str

@@ -88,8 +88,8 @@ class ArrowShards:
         """How shards are read."""
         return self._files.remote
 
-    def is_here(self, number: int) -> bool:
-        """Return whether a copy of a shard is in the cache."""
+    def opens_for_texts(self, number: int) -> bool:
+        """Return whether a copy of a shard is in the cache: none is fetched for texts."""
         return self._cache.has(self.make_request(number))
 
     def hold(self, number: int, release: Callable[[], None]) -> OpenShard:

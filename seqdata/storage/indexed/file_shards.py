@@ -27,7 +27,6 @@ from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.remote.copy_repair import RepairFn
-from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import SparseFile
 from seqdata.storage.remote.range_requests import allocate_sparse
@@ -101,12 +100,10 @@ class FileShards:
             raise ValueError(f"{self.location}: fields are asked for before they are known")
         return self.file_fields
 
-    def is_here(self, number: int) -> bool:
-        """Return whether a file is on this machine, or a copy of it in the cache."""
-        file, index = self.file(number), self.indexes[number]
-        if file is None:
-            return True
-        return make_cache(file[0]).has(CacheRequest(file[1], index.bytes, index.sha256))
+    def opens_for_texts(self, number: int) -> bool:
+        """Return True: texts are read as any other field."""
+        del number
+        return True
 
     def content(self, number: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
         """Return the bytes of a whole file that is the one that was indexed."""
