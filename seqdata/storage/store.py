@@ -118,8 +118,8 @@ def check_request(
     location = layout.location
     if spans.ndim != 2 or spans.shape[1] != 3:
         raise ConfigError(
-            f"{location}: `spans` have shape {spans.shape}, must be (n, 3); give sequence, start, "
-            "stop"
+            f"{location}: `spans` must have shape (n, 3): sequence, start, stop, but have "
+            f"{spans.shape}"
         )
     if axis not in layout.lengths_of:
         raise make_unknown_name_error(location, "axis", axis, layout.lengths_of)

@@ -171,7 +171,7 @@ def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str
         )  # fmt: skip
     else:
         field, one = along, fields[along]
-        is_number = one.dtype not in ("str", "bytes") and np.dtype(one.dtype).kind in "iuf"
+        is_number = np.dtype(one.dtype).kind in "iuf"
         if one.axis is None or one.shape or not is_number:
             raise ConfigError(
                 must_be(

@@ -130,8 +130,8 @@ class ArrowShards:
                 return stat
         raise replace(location, offset=start, length=shard.footer_bytes).make_error(
             CorruptShardError,
-            f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
-            "another file or damaged, restore it or write the store again",
+            f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: it is "
+            "another file or damaged. Restore it, or write the store again",
             expected=shard.footer_sha256, found=found,
         )  # fmt: skip
 
@@ -265,6 +265,7 @@ def check_shard_size(stat: FileStat, shard: ArrowShard, location: DataLocation) 
         shorter, longer = sorted((stat.size, shard.bytes))
         raise replace(location, offset=shorter, length=longer - shorter).make_error(
             CorruptShardError,
-            f"has {stat.size} bytes, must have {shard.bytes}; restore it or write the store again",
+            f"must have {shard.bytes} bytes, but has {stat.size}. Restore it, or write the store "
+            "again",
             expected=shard.bytes, found=stat.size,
         )  # fmt: skip
