@@ -177,7 +177,9 @@ def test_a_view_is_read_ahead_and_gives_the_same(there, local, remote):
 def test_bad_asks_are_refused(in_memory, tmp_path, how):
     store = open_store(in_memory, remote=Remote(how=how, cache_dir=tmp_path / "cache"))
     one = np.array([[0, 0, 1]])
-    with pytest.raises(ConfigError, match=r"no sequence 120, must be in \[0, 120\); was the plan"):
+    with pytest.raises(
+        ConfigError, match=r"the sequence must be in \[0, 120\), but is 120\. Was the plan"
+    ):
         store.read(np.array([[120, 0, 0]]), ["x"])
     with pytest.raises(ConfigError, match=r"sequence 0: no timesteps 0\.\.999, must lie in 0\.\."):
         store.read(np.array([[0, 0, 999]]), ["x"])
