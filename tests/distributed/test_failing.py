@@ -153,7 +153,7 @@ def test_ranks_that_have_unequally_many_batches_end_with_one_error(ranks):
     assert told[0]["drawn"] == [0, 1, 2, 3]
     assert told[0]["error"] == (
         "IncompleteEpochError: ranks: rank 2 has no batch left, but 2 of 3 ranks have one. Give "
-        "every rank the same limits",
+        "every rank the same limits.",
         {"rank": 2},
     )
 
