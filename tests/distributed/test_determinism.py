@@ -55,7 +55,7 @@ def test_ranks_that_were_given_other_things_are_named_before_the_first_step(rank
     assert len({one["refused"] for one in told}) == 1
     assert named in told[0]["refused"]
     assert told[0]["refused"].startswith("PlanError: ranks: ")
-    assert "must be equal; give every rank the same packages, data" in told[0]["refused"]
+    assert "must be equal. Give every rank the same packages, data" in told[0]["refused"]
 
 
 @pytest.mark.parametrize("package", ["torch", "lightning", "lightning-seqdata", "numpy"])
@@ -65,7 +65,7 @@ def test_ranks_with_other_releases_are_named(ranks, tmp_path, package):
     assert told[0] == told[1]
     name = package.removeprefix("lightning-")
     assert f"`{name}` is '" in told[0]["refused"]
-    assert " on rank 0 but '0.0.1' on rank 1, must be equal" in told[0]["refused"]
+    assert " on rank 0 but '0.0.1' on rank 1, which must be equal" in told[0]["refused"]
 
 
 def test_all_that_differs_is_named_at_once(ranks, tmp_path):
@@ -83,7 +83,7 @@ def test_settings_that_differ_are_warned_of_on_every_rank(ranks):
     assert message == (
         "ranks: `float32 matmul precision` is 'highest' on rank 0 but 'high' on rank 1; "
         "`CUBLAS_WORKSPACE_CONFIG` is None on rank 0 but ':4096:8' on rank 1; results may "
-        "differ be equal: results may differ with the rank; set up every rank alike"
+        "differ between ranks. Configure every rank alike"
     )
 
 
@@ -96,7 +96,7 @@ def test_drivers_that_differ_are_named_before_the_first_step(ranks, tmp_path):
     assert told[0] == told[1]
     (message,) = told[0]["warned"]
     named = [driver.partition("\n")[0] for driver in drivers]
-    assert f"`driver` is {named[0]!r} on rank 0 but {named[1]!r} on rank 1, had better" in message
+    assert f"`driver` is {named[0]!r} on rank 0 but {named[1]!r} on rank 1; results" in message
 
 
 def test_ranks_that_are_alike_are_not_warned(ranks):
