@@ -135,7 +135,7 @@ def test_ranks_with_the_same_batch_are_named_in_the_first_step(ranks):
         [
             (
                 "RankConsistency: in the first step ranks 0, 1 have the same batch, so they repeat "
-                "each other's work. Pass a SequenceDataModule, or share the data out by rank"
+                "each other's work. Pass a SequenceDataModule, or shard the data by rank"
             )
         ],
         [],
