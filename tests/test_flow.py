@@ -6,7 +6,7 @@ import pytest
 from seqdata import Loader, TokenBudget, open_store, write_store
 from tests.flow import follow, later_batch
 
-MOST_FILES = {"arrow": 11, "webdataset": 14}
+MOST_FILES = {"arrow": 10, "webdataset": 12}
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])

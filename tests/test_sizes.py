@@ -16,9 +16,8 @@ LEFTOVERS = ("TODO", "FIXME", "XXX", "raise NotImplementedError", "pragma: no co
 # Grown by longer names; whoever works in one brings it back under the limit and takes it out here.
 LONGER = {
     "seqdata/lightning/datamodule.py": 433,
-    "seqdata/storage/indexed/format_kind.py": 401,
-    "seqdata/storage/remote/file_cache.py": 404,
-    "seqdata/storage/remote/transport.py": 405,
+    "seqdata/storage/remote/file_cache.py": 402,
+    "seqdata/storage/remote/transport.py": 403,
     "seqdata/storage/views.py": 413,
 }
 LONGER_FUNCTIONS = {
