@@ -88,7 +88,7 @@ def test_the_position_counts_batches_up_to_the_plans_end():
 
 @pytest.mark.parametrize("first", [-1, 10])
 def test_share_refuses_a_position_past_the_plan(first):
-    with pytest.raises(PlanError, match=rf"`first` is {first} but the plan has 9 batches"):
+    with pytest.raises(PlanError, match=rf"`first` is {first}, but the plan has 9 batches"):
         share(nine(), World(0, 2), first=first)
 
 

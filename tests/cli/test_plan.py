@@ -222,6 +222,6 @@ def test_stores_and_weights_must_match(parts):
     assert "`--mix` must have a weight for each of 2 stores, but has 3" in text
     text = run(*parts, "--mix", "1,a", "--max-tokens", 9, code=2)
     assert "must be weights like 0.7,0.3, but is '1,a'" in text
-    assert "a `weight` must be a finite number" in run(
+    assert "the weight of part 'code' must be a finite number" in run(
         *parts, "--mix", "1,-1", "--max-tokens", 9, code=2
     )

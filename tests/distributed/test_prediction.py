@@ -40,7 +40,7 @@ def test_a_wrong_first_output_is_told_on_every_rank(ranks, tmp_path):
     wrong = {1: {"model": {"gives": "many"}}}
     told = ranks.play("write_predictions", 2, spec, ranks=wrong)
     assert told[0] == told[1]
-    assert told[0].startswith("ConfigError: rank 1: PredictionWriter: prediction 'prediction' has")
+    assert told[0].startswith("ConfigError: rank 1: PredictionWriter: prediction 'prediction' must")
     assert not list(tmp_path.iterdir())
 
 
@@ -48,7 +48,7 @@ def test_ranks_that_predict_different_things_are_told_so(ranks, tmp_path):
     spec = {"location": str(tmp_path / "out")}
     told = ranks.play("write_predictions", 2, spec, ranks={1: {"model": {"gives": "flags"}}})
     assert told[0] == told[1]
-    assert "the predictions are prediction on rank 1 but steps, sum elsewhere" in told[0]
+    assert "the predictions are prediction on rank 1, but steps, sum elsewhere" in told[0]
     assert not list(tmp_path.iterdir())
 
 

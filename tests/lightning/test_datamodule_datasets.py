@@ -68,7 +68,7 @@ def test_lengths_of_named_locations_go_by_name():
 
 
 def test_lengths_by_unknown_names_are_refused():
-    with pytest.raises(ConfigError, match="`lengths` has valid, must be by train, val, test"):
+    with pytest.raises(ConfigError, match=r"`lengths` must be train, val, .*, but are valid"):
         made(train=TRAIN, lengths={"valid": [1]})
 
 

@@ -48,7 +48,7 @@ def data(store, **options):
     return SequenceDataModule(**{"train": store, "batching": Bucketed(4), **options})
 
 
-@says(ConfigError, "`train`", "pass it")
+@says(ConfigError, "`train`", "Pass it")
 def test_a_fit_without_training_data(store):
     trainer().fit(Model(), SequenceDataModule(predict=store))
 

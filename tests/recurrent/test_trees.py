@@ -55,7 +55,7 @@ def test_zeros_have_as_many_rows_as_asked_for_and_the_dtype_of_each_leaf():
 
 @pytest.mark.parametrize("tree", [None, 3, (FIRST, None), {"a": "x"}, torch.Size([1])])
 def test_what_is_no_tensor_is_refused(tree):
-    with pytest.raises(ConfigError, match="lanes: a state holds"):
+    with pytest.raises(ConfigError, match="lanes: a state must be a tensor, or a tuple, list"):
         list(iter_leaves(tree))
 
 

@@ -216,11 +216,11 @@ def test_what_a_dataset_raises_says_which_item_it_was():
     [
         (None, "a Items has no lengths to plan with; pass `lengths`"),
         ([2], r"`lengths` must be integers of \(2,\), one per item, but are int64 of shape \(1,\)"),
-        ([2.0, 2.0], "`lengths` are float64 of shape"),
+        ([2.0, 2.0], "`lengths` must be integers of .* are float64 of shape"),
         ([2, -1], "`lengths` must not be negative, but has -1 for item 1"),
         (
             [3, 2],
-            r"item 0 has x \(2,\), one must have the length 3 as its first dimension, since",
+            r"item 0 must have an array with first dimension 3, .* but has x \(2,\)",
         ),
         (lambda item: 2.0, "`lengths` must return an integer, but returned 2.0 for item 0"),
     ],

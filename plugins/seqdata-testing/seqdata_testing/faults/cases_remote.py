@@ -47,7 +47,7 @@ _HOSTILE = (
     ),
     (
         "S7", hostile.bomb,
-        replace(_MORE, texts=("they came as 'deflate'",), happened={hostile.BOMB: 1}),
+        replace(_MORE, texts=("encoded as 'deflate'",), happened={hostile.BOMB: 1}),
     ),
     (
         "S8", hostile.sent_on,

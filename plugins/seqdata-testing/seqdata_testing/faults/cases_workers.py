@@ -76,7 +76,7 @@ _ALONE = {
 }
 _BUS = Expectation(
     kinds=("WorkerDiedError",), facts=("pid", "worker", "shard", "file"), seconds=SOON,
-    values={"signal": "SIGBUS"}, texts=("cut off",),
+    values={"signal": "SIGBUS"}, texts=("truncated",),
 )  # fmt: skip
 _BUS_ALONE = (
     "the training process ends by SIGBUS, with no wrong value before; with a worker it is an error"
