@@ -71,7 +71,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Say to a process of tests which Python it is."""
+    """Name to a process of tests the Python that it is."""
     node.workerinput["python"] = sys.executable
 
 

@@ -223,7 +223,7 @@ def held_up(sequence, rng):
 
 
 def is_held(pool, member):
-    """Say whether a worker is at a sequence that it is held up before."""
+    """Return whether a worker is at a sequence that it is held up before."""
     return (pool._take_snapshot(member).sequence or 0) >= 20
 
 
