@@ -4,7 +4,9 @@
 
 The same updates on one process and on two (gloo, one thread each): a wavefront of S = 2 stages over
 N = 1, 4 and 8 chunks, N S / (N + S - 1), and a ring of D = 2 parts with M = 1, 2 and 4 lane groups,
-M D / (M + D - 1). Stages of equal cost: two layers of one size, and a small head. On cores that
+M D / (M + D - 1). ``split``: the wavefront with ``split_backward``, 3 N S / (3 N + S - 1), next to
+one process with the same cells and, in brackets, with torch's. ``torch``: its 1F1B schedule. Stages
+of equal cost: two layers of one size, and a small head. On cores that
 others use the measured column says nothing; the processes' own computing time, printed beside it,
 does.
 """
@@ -20,12 +22,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from seqdata_models import StatefulLM
-from seqdata_models.parallel import Mesh, Ring, Wavefront
+from seqdata_models.parallel import Engine, Mesh, Ring, TorchWavefront, Wavefront
 from torch import multiprocessing
 
 from seqdata import SequenceBatch
 
-ITEMS = {"wavefront": (1, 4, 8), "ring": (1, 2, 4)}
+ITEMS = {"wavefront": (1, 4, 8), "split": (8,), "torch": (8,), "ring": (1, 2, 4)}
 CASES = [(kind, items) for kind, counts in ITEMS.items() for items in counts]
 
 
@@ -56,8 +58,14 @@ def measure(kind: str, items: int, options: argparse.Namespace) -> tuple[float, 
     torch.manual_seed(0)
     model = StatefulLM(64, options.hidden, options.hidden, 2)
     mesh = Mesh(dist.get_world_size() if dist.is_initialized() else 1)
-    chunks = items if kind == "wavefront" else 1
-    engine = Wavefront(model, mesh) if kind == "wavefront" else Ring(model, mesh, items)
+    chunks = 1 if kind == "ring" else items
+    engine: Engine
+    if kind == "ring":
+        engine = Ring(model, mesh, items)
+    elif kind == "torch" and mesh.size > 1:
+        engine = TorchWavefront(model, mesh)
+    else:
+        engine = Wavefront(model, mesh, split_backward=kind == "split")
     found = []
     for turn in range(options.rounds + 1):
         batches = batches_of(chunks, options.lanes, options.steps, turn * chunks)
@@ -95,11 +103,18 @@ def main() -> None:
         found: list[Any] = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
     print(f"{'':10} {'items':>5} {'formula':>8} {'measured':>9}  computing s: one, each")
     for number, (kind, items) in enumerate(CASES):
-        formula = items * 2 / (items + 1)
+        formula = 6 * items / (3 * items + 1) if kind == "split" else items * 2 / (items + 1)
         seconds = max(rank[number][0] for rank in found)
         cpu = [f"{rank[number][1]:.3f}" for rank in found]
         speedup = alone[number][0] / seconds
-        print(f"{kind:10} {items:5} {formula:8.2f} {speedup:9.2f}   {alone[number][1]:.3f}, {cpu}")
+        note = ""
+        if kind == "split":
+            torchs = alone[CASES.index(("wavefront", items))][0]
+            note = f" ({torchs / seconds:.2f} over torch's cells)"
+        print(
+            f"{kind:10} {items:5} {formula:8.2f} {speedup:9.2f}   {alone[number][1]:.3f}, "
+            f"{cpu}{note}"
+        )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Trains it on one process, then on several, and prints the difference as the last line::
 
     python examples/parallel_lstm.py --mode wavefront          # 2 stages, 4 chunks an update
+    python examples/parallel_lstm.py --mode pipeline           # the same, by torch's 1F1B schedule
     python examples/parallel_lstm.py --mode ring book.txt      # 2 parts of each row's timesteps
     python examples/parallel_lstm.py --mode hybrid             # 2 replicas of 2 stages
     python examples/parallel_lstm.py --mode ddp                # 2 replicas
@@ -36,6 +37,7 @@ def strategy_of(mode: str) -> tuple[Any, int]:
     return {
         "one": lambda: ("auto", 1),
         "ddp": lambda: ("ddp", 2),
+        "pipeline": lambda: (WavefrontStrategy(2, chunks=CHUNKS, engine="torch"), 2),
         "wavefront": lambda: (WavefrontStrategy(2, chunks=CHUNKS), 2),
         "ring": lambda: (RingStrategy(2, lane_groups=4), 2),
         "hybrid": lambda: (WavefrontStrategy(2, chunks=CHUNKS, data=2), 4),
@@ -71,7 +73,8 @@ def main() -> None:
     """Train twice and compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("text", nargs="?", type=Path)
-    parser.add_argument("--mode", choices=["ddp", "wavefront", "ring", "hybrid"], required=True)
+    modes = ["ddp", "pipeline", "wavefront", "ring", "hybrid"]
+    parser.add_argument("--mode", choices=modes, required=True)
     parser.add_argument("--updates", type=int, default=10)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")

@@ -145,6 +145,28 @@ def test_a_rare_speaker_is_found_when_drawn_by_weight(tmp_path):
     assert weighted > plain + 0.3
 
 
+@pytest.mark.slow
+def test_sequences_without_a_label_are_trained_in_the_same_steps(speakers):
+    options = ("--kept", 3, "--epochs", 12, "--seeds", 1)
+    lines = run_example("semi_supervised.py", speakers[0], *options)
+    assert lines[0] == "9 sequences with a label, 51 without"
+    alone, both = (float(share) for share in re.findall(r"(\d+\.\d) %", lines[-1]))
+    assert min(alone, both) > 60
+    assert lines[-1].startswith(f"accuracy {alone:.1f} % from labels alone; {both:.1f} % with")
+
+
+@pytest.mark.slow
+def test_a_small_language_is_learned_better_by_temperature():
+    lines = run_example("two_languages.py", "--smoke")
+    shares = [float(found) / 100 for found in re.findall(r"small ([\d.]+) %", lines[-1])]
+    losses = [float(found) for found in re.findall(r"([\d.]+) nats", lines[-1])]
+    assert lines[-1] == "; ".join(lines[-3:-1])
+    assert shares[0] == pytest.approx(2_429 / (2_429 + 34_418), abs=0.01)
+    assert shares[1] > 3 * shares[0]
+    assert losses[3] < losses[1] - 0.2  # the small one; the large one loses less than that
+    assert losses[2] < losses[0] + 0.2
+
+
 def test_japanese_vowels_says_which_files_are_missing(tmp_path):
     with pytest.raises(SystemExit, match=r"has 0 files \*_TRAIN.ts, must have one"):
         example("japanese_vowels").read_split(tmp_path, "TRAIN")

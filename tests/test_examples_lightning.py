@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import itertools
 import re
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_the_ddp_example_ends_the_same_on_1_2_and_4_processes_under_both_launche
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["wavefront", "ring"])
+@pytest.mark.parametrize("mode", ["ddp", "pipeline", "wavefront", "ring", "hybrid"])
 def test_the_character_model_is_the_same_on_several_processes(mode):
     command = [python(), str(EXAMPLES / "parallel_lstm.py"), "--mode", mode, "--updates", "2"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=patient(150))
@@ -95,3 +96,42 @@ def test_the_character_model_is_the_same_on_several_processes(mode):
     last = found.stdout.splitlines()[-1]
     assert last.startswith(f"{mode}: largest difference of a weight from one process: ")
     assert float(last.split()[-1]) <= 1e-12
+
+
+def check_curves(lines: list[str], starts: list[tuple[str, str]]) -> None:
+    """Each model has the same losses in each way: by the Trainer, and by plain torch."""
+    form = r"(\w+) +(\d) processes, (\w+) *: ([\w ]+), (\w+): (\S+)"
+    found = [re.fullmatch(form, line) for line in lines[:-1]]
+    assert list(dict.fromkeys((one[1], one[2]) for one in found)) == starts
+    of_torchrun = [(one[3], one[4], one[5]) for one in found if one[1] == "torchrun"]
+    cases = {"classifier", "tagger", "byte lm", "forecaster", "seq2seq", "stateful lm"}
+    expected = itertools.product(
+        ("Trainer", "torch"), cases | {"stateful tagger"}, ("float32", "float64")
+    )
+    assert set(of_torchrun) == set(expected)
+    for one in found:
+        assert float(one[6]) <= {"float32": 1e-5, "float64": 1e-12}[one[5]], one[0]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_reference_models_have_the_same_losses_on_two_processes():
+    lines = run_example("data_parallel.py", "--smoke", seconds=150)
+    check_curves(lines, [("Trainer", "1"), ("torchrun", "2")])
+    assert lines[-1] == "the same losses over 6 updates"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_reference_models_have_the_same_losses_on_1_2_and_4_processes_in_every_way():
+    lines = run_example("data_parallel.py", seconds=1500)
+    ways = [
+        ("Trainer", "1"),
+        ("Trainer", "2"),
+        ("Trainer", "4"),
+        ("torchrun", "2"),
+        ("torchrun", "4"),
+    ]
+    check_curves(lines, ways)
+    assert lines[-1] == "the same losses over 50 updates"

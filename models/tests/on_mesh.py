@@ -31,8 +31,11 @@ def break_it(model: torch.nn.Module, kind: str, folder: Path) -> None:
             raise ValueError("broken on purpose")
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         while True:
-            time.sleep(60)
+            if kind != "spin":
+                time.sleep(60)
 
     model.embedding.register_forward_pre_hook(fail)
     model.head.register_forward_pre_hook(fail)
@@ -65,7 +68,9 @@ def main() -> None:
     for kind in spec["kinds"]:
         for case in spec.get("cases", CASES):
             for dtype in spec.get("dtypes", ["float64", "float32"]):
-                results[f"{kind}/{case}/{dtype}"] = train(kind, case, getattr(torch, dtype), mesh)
+                results[f"{kind}/{case}/{dtype}"] = train(
+                    kind, case, getattr(torch, dtype), mesh, lane_groups=spec.get("lane_groups", 2)
+                )
     torch.save(results, folder / f"{rank}.pt")
     mesh.barrier("the end")
     mesh.close()

@@ -1,6 +1,7 @@
 """Fit under a strategy, on from a checkpoint; run as ``on_ranks_parallel.py SPEC`` (JSON)."""
 
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -13,16 +14,20 @@ from seqdata_models.parallel import RingStrategy, WavefrontStrategy
 
 from seqdata import TBPTT, SequenceDataModule
 
+sys.path.insert(0, str(Path(__file__).parent))
+from on_mesh import break_it
+
 TOKENS, CHUNKS = 7, 2
 
 
 class Saving(L.Callback):
-    """Saves after the last update."""
+    """Saves after the last update; the processes of a ring read parts of rows only."""
 
     def __init__(self, steps: int, path: str) -> None:
         self.steps, self.path = steps, path
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        assert (batch.whole is None) != isinstance(trainer.strategy, RingStrategy)
         if trainer.global_step == self.steps:
             trainer.save_checkpoint(self.path)
 
@@ -35,14 +40,17 @@ def main() -> None:
         "one": lambda: "auto",
         "data": lambda: "ddp",
         "wave": lambda: WavefrontStrategy(2, chunks=CHUNKS, lane_groups=2),
-        "ring": lambda: RingStrategy(2, lane_groups=2),
+        "ring": lambda: RingStrategy(2, lane_groups=2, split_backward=True),
+        "torch": lambda: WavefrontStrategy(2, chunks=CHUNKS, engine="torch"),
         "hybrid": lambda: WavefrontStrategy(2, chunks=CHUNKS, data=2),
+        "ring hybrid": lambda: RingStrategy(2, lane_groups=2, data=2),
     }
     torch.manual_seed(0)
     random = np.random.default_rng(1)
     texts = [random.integers(0, TOKENS, n) for n in random.integers(1, 60, 24)]
+    fault = spec.get("fault")
     data = SequenceDataModule(
-        train=texts, val=texts[:5], batching=TBPTT(4, 10, segments=True), shift=1
+        train=texts, val=None if fault else texts[:5], batching=TBPTT(4, 10, segments=True), shift=1
     )
     trainer = L.Trainer(
         max_steps=spec["steps"],
@@ -52,7 +60,7 @@ def main() -> None:
         precision="64-true",
         accumulate_grad_batches=CHUNKS,
         gradient_clip_val=0.1,
-        val_check_interval=0.25,
+        val_check_interval=None if fault else 0.25,
         callbacks=[Saving(spec["steps"], spec["save"])],
         logger=False,
         enable_checkpointing=False,
@@ -61,6 +69,8 @@ def main() -> None:
     )
     model = StatefulLM(TOKENS, 4, 6, 3, learning_rate=0.05)
     model.double()  # before a checkpoint is loaded: Lightning converts it later
+    if fault and fault["rank"] == int(os.environ["RANK"]):
+        break_it(model, fault["kind"], Path(spec["folder"]))
     trainer.fit(model, data, ckpt_path=spec.get("resume"), weights_only=False)
     if trainer.is_global_zero:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from seqdata_models import ByteLM, StatefulLM, StatefulTagger
-from seqdata_models.parallel import Engine, Mesh, Ring, Wavefront
+from seqdata_models.parallel import Engine, Mesh, Ring, TorchWavefront, Wavefront
 from torch import nn
 
 from seqdata import TBPTT, Fixed, Loader, SequenceBatch, World
@@ -38,31 +38,34 @@ def make_model(case: str, dtype: torch.dtype) -> nn.Module:
         model = StatefulLM(TOKENS, None, 5, LAYERS)
     else:
         cell = "gru" if case == "gru" else "lstm"
-        drop = 0.3 if case == "dropout" else 0.0
-        model = StatefulLM(TOKENS, 4, 6, LAYERS, cell=cell, dropout=drop)
+        drop = 0.3 if case in ("dropout", "deep") else 0.0
+        layers = 4 if case == "deep" else LAYERS  # two stages each for two processes
+        model = StatefulLM(TOKENS, 4, 6, layers, cell=cell, dropout=drop)
     return model.to(dtype)
 
 
-def make_updates(case: str, replica: int = 0, data: int = 1) -> list[list[SequenceBatch]]:
+def make_updates(case: str, world: World = World()) -> list[list[SequenceBatch]]:  # noqa: B008
     """Return the batches of each update; ragged rows, idle lanes and resets are among them."""
     random = np.random.default_rng(1)
     lengths = random.integers(1, 40, 24)
     texts: list[Any] = [random.integers(0, TOKENS, n).astype(np.uint8) for n in lengths]
     options: dict[str, Any] = {"shift": 1}
-    batching: Any = TBPTT(5, 6, segments=case in ("segments", "dropout", "tied"))
+    batching: Any = TBPTT(5, 6, segments=case in ("segments", "dropout", "tied", "deep"))
     if case == "whole rows":
         batching = Fixed(4)
     elif case in ("lstm", "gru", "projection"):
         batching = TBPTT(5, 6, continuous=True)
+    elif case == "empty":  # of two replicas one has an idle lane only
+        batching, texts = TBPTT(2, 2), texts[:1]
     elif case == "lanes":
         batching, options = TBPTT(3, 8), {}
         texts = [
             {"x": random.normal(size=(n, 3)), "y": random.integers(0, 3, n)} for n in lengths[:11]
         ]
-    accumulate = CHUNKS // data if case == "whole rows" else CHUNKS  # lanes are shared out, too
-    loader = Loader(
-        texts, batching, world=World(replica, data), accumulate=accumulate, seed=3, **options
-    )
+    accumulate = (
+        CHUNKS // world.size if case == "whole rows" else CHUNKS
+    )  # lanes are shared out, too
+    loader = Loader(texts, batching, world=world, accumulate=accumulate, seed=3, **options)
     return list(group(iter(loader), accumulate))[:UPDATES]
 
 
@@ -79,19 +82,34 @@ def make_optimizer(model: nn.Module, dtype: torch.dtype) -> torch.optim.Optimize
 
 
 def make_engine(kind: str, model: nn.Module, mesh: Mesh, lane_groups: int) -> Engine:
-    engine = Wavefront if kind == "wave" else Ring
-    return engine(model, mesh, lane_groups, seed=5)
+    """Return an engine: ``wave``, ``ring``, ``fed``, or with ``+split``; ``torch+`` a schedule."""
+    name, _, option = kind.partition("+")
+    if name == "torch" and mesh.size > 1:
+        return TorchWavefront(model, mesh, lane_groups, schedule=option, seed=5)
+    engine = Ring if name in ("ring", "fed") else Wavefront
+    return engine(model, mesh, lane_groups, seed=5, split_backward=option == "split")
 
 
 def train(
     kind: str, case: str, dtype: torch.dtype, mesh: Mesh, *, lane_groups: int = 2, clip: float = 0.5
 ) -> dict[str, Any]:
-    """Train; return losses and, from the whole model, weights and lane states."""
+    """Train; return losses and, from the whole model, weights and lane states.
+
+    Args:
+        kind: ``wave``; ``ring``, whose processes read whole rows; ``fed``, one whose processes read
+            their parts only.
+        case: What is trained on.
+        dtype: Of the weights.
+        mesh: Of processes.
+        lane_groups: Of the engine.
+        clip: Norm to which gradients are clipped.
+    """
     model = make_model(case, dtype)
     engine = make_engine(kind, model, mesh, lane_groups)
     optimizer = make_optimizer(model, dtype)
     losses = []
-    for batches in make_updates(case, mesh.replica, mesh.data):
+    part = (mesh.position, mesh.size) if kind.startswith("fed") else (0, 1)
+    for batches in make_updates(case, World(mesh.replica, mesh.data, *part)):
         total, count = engine.update(batches)
         losses.append(float(total / count))
         engine.clip_gradients(clip)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,18 @@ import pytest
 import torch
 from torch import nn
 
-from seqdata import ConfigError, ResumeError
-from seqdata_testing.waiting import patient, until
+from seqdata import ConfigError, ResumeError, World
+from seqdata_testing.waiting import patient
 from tests.preloaded import python
 
 sys.path.insert(0, str(Path(__file__).parent))
 from parallel_cases import CASES, difference, make_model, make_updates, train, train_by_hand
-from seqdata_models.parallel import Mesh, Ring, Wavefront
+from seqdata_models.parallel import Mesh, Ring, TorchWavefront, Wavefront
+from seqdata_models.parallel.deferred import DeferredLayer, WeightGradients
+from seqdata_models.parallel.engine import run_pipeline
 
 SCRIPT = Path(__file__).parent / "on_mesh.py"
+KINDS = ["wave", "ring", "fed"]
 BOUNDS = {"float64": 1e-14, "float32": 1e-6}
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
 
@@ -46,9 +49,9 @@ def play(world: int, folder: Path, spec: dict[str, Any]) -> list[dict[str, Any]]
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
 
 
-@pytest.mark.parametrize("kind", ["wave", "ring"])
+@pytest.mark.parametrize("kind", ["wave", "ring", "wave+split"])
 @pytest.mark.parametrize("case", [case for case in CASES if case != "dropout"])
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.nightly)])
 def test_an_engine_of_one_process_trains_as_the_module_does(kind, case, dtype):
     whole = train(kind, case, getattr(torch, dtype), Mesh(1))
     by_hand = train_by_hand(case, getattr(torch, dtype))
@@ -61,15 +64,29 @@ def test_an_engine_of_one_process_trains_as_the_module_does(kind, case, dtype):
 @pytest.mark.parametrize(
     ("world", "spec"),
     [
-        (2, {"size": 2, "kinds": ["wave", "ring"], "dtypes": ["float64"]}),
-        (2, {"size": 2, "kinds": ["wave", "ring"], "cases": ["lstm", "whole rows"],
-             "dtypes": ["float32"]}),
-        (3, {"size": 3, "kinds": ["wave", "ring"], "dtypes": ["float64"],
-             "cases": ["gru", "segments", "dropout"]}),
-        (4, {"size": 2, "kinds": ["wave", "ring"], "dtypes": ["float64"],
-             "cases": ["lstm", "segments", "whole rows"]}),
+        (2, {"size": 2, "kinds": KINDS, "dtypes": ["float64"]}),
+        (2, {"size": 2, "kinds": KINDS, "cases": ["lstm", "whole rows"], "dtypes": ["float32"]}),
+        (3, {"size": 3, "kinds": KINDS, "dtypes": ["float64"],
+             "cases": ["segments"]}),
+        (4, {"size": 2, "kinds": KINDS, "dtypes": ["float64"], "cases": ["segments"]}),
+        pytest.param(
+            3, {"size": 3, "kinds": KINDS, "dtypes": ["float64"],
+                "cases": ["gru", "segments", "dropout"]}, marks=pytest.mark.nightly),
+        pytest.param(
+            4, {"size": 2, "kinds": KINDS, "dtypes": ["float64"],
+                "cases": ["lstm", "segments", "whole rows"]}, marks=pytest.mark.nightly),
+        (2, {"size": 2, "kinds": ["wave+split", "ring+split", "torch+GPipe", "torch+1F1B"],
+             "cases": ["gru", "dropout", "tied"], "dtypes": ["float64"], "lane_groups": 5}),
+        (2, {"size": 2, "kinds": ["wave+split", "torch+ZBV"], "cases": ["deep"], "lane_groups": 1}),
+        (3, {"size": 3, "kinds": ["wave+split", "ring+split", "fed+split", "torch+1F1B"],
+             "dtypes": ["float64"], "cases": ["segments"], "lane_groups": 1}),
+        (4, {"size": 2, "kinds": ["wave", "ring", "torch+1F1B"], "cases": ["empty", "lstm"],
+             "dtypes": ["float64"], "lane_groups": 1}),
     ],
-    ids=["2", "2 float32", "3", "2x2"],
+    ids=[
+        "2", "2 float32", "3", "2x2", "3 at night", "2x2 at night", "2 split and torch", "2 deep",
+        "3 split", "2x2 empty",
+    ],
 )  # fmt: skip
 def test_several_processes_train_as_one_does(world, spec, tmp_path):
     found = play(world, tmp_path, spec)
@@ -85,34 +102,82 @@ def test_several_processes_train_as_one_does(world, spec, tmp_path):
                 assert difference(saved["lanes"], alone["lanes"]) <= BOUNDS[dtype], (name, rank)
 
 
-@pytest.mark.distributed
-@pytest.mark.timeout(200)
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "fault", "rank", "message"),
+    ("schedule", "lane_groups", "chunks", "message"),
     [
-        ("wave", "raise", 0, "ValueError: broken on purpose"),
-        ("ring", "raise", 1, "ValueError: broken on purpose"),
-        ("wave", "kill", 0, "rank 0 gives no sign of life; it was killed or stopped"),
-        ("ring", "kill", 1, "rank 1 gives no sign of life; it was killed or stopped"),
-        ("wave", "stall", 1, "waited 4 seconds for rank 1 (replica 0, stage 1)"),
+        ("1F1B", 2, 4, r"must have the 2 rows of the first with engine='torch', but chunk 0, rows "
+         r"2 to 4, has 3\. Use engine='seqdata', which takes ragged shapes"),
+        ("ZBV", 1, 2, r"at least 3 micro-batches .* with schedule='ZBV', but has 2\. Use engine="),
     ],
-)
-def test_a_stage_that_fails_ends_all_with_the_same_error(kind, fault, rank, message, tmp_path):
-    spec = {"size": 2, "kinds": [kind], "cases": ["lstm"], "dtypes": ["float64"]}
-    spec["stall"] = 4 if fault == "stall" else 60
-    processes = start(2, tmp_path, {**spec, "fault": {"rank": rank, "kind": fault}})
-    with contextlib.ExitStack() as stack:
-        for process in processes:
-            stack.callback(process.kill)
-        assert until((tmp_path / "broken").exists)
-        errors = [process.communicate(timeout=patient(15))[1] for process in processes]
-    assert all(process.returncode != 0 for process in processes)
-    for number, error in enumerate(errors):
-        if fault != "kill" or number != rank:  # who was killed says nothing
-            assert message in error, error[-3000:]
-    if fault == "raise":
-        assert all(f"at rank {rank} (replica 0, stage {rank}), forward of" in one for one in errors)
+)  # fmt: skip
+def test_torchs_engine_refuses_shapes_that_are_not_static(schedule, lane_groups, chunks, message):
+    mesh = Mesh(1)
+    mesh.size = 2  # as if there were another process
+    wave = TorchWavefront(make_model("deep", torch.float32), mesh, lane_groups, schedule=schedule)
+    with pytest.raises(ConfigError, match=message):
+        wave.update(make_updates("deep")[0][:chunks])
+
+
+def simulate(items: int, stages: int, *, split: bool) -> float:
+    """Return the speedup of an update by the slots that its stages take; a forward has one."""
+    orders: list[list[tuple[str, int]]] = []
+    for position in range(stages):
+        counts = {"F": 0, "B": 0, "W": 0}
+        orders.append([])
+
+        def do(kind: str, counts: dict[str, int] = counts, order: Any = orders[-1]) -> None:
+            order.append((kind, counts[kind]))
+            counts[kind] += 1
+
+        later = partial(do, "W") if split else None
+        run_pipeline(range(items), position, stages, lambda _: do("F"), partial(do, "B"), later)
+        assert counts == {"F": items, "B": items, "W": items if split else 0}
+    ends: dict[tuple[str, int, int], int] = {}
+    clocks, places = [0] * stages, [0] * stages
+    while any(place < len(order) for place, order in zip(places, orders, strict=True)):
+        for stage, order in enumerate(orders):
+            if places[stage] == len(order):
+                continue
+            kind, item = order[places[stage]]
+            awaited = {"F": stage - 1, "B": stage + 1}.get(kind, -1)
+            if awaited in range(stages):
+                if (kind, item, awaited) not in ends:
+                    continue
+                clocks[stage] = max(clocks[stage], ends[kind, item, awaited])
+            clocks[stage] += 2 if kind == "B" and not split else 1
+            ends[kind, item, stage] = clocks[stage]
+            places[stage] += 1
+    return 3 * items * stages / max(clocks)
+
+
+@pytest.mark.parametrize(("stages", "items"), [(2, 8), (4, 16), (2, 1), (3, 7)])
+def test_the_order_of_work_reaches_the_speedup_of_the_formula(stages, items):
+    whole = simulate(items, stages, split=False)
+    assert whole == pytest.approx(items * stages / (items + stages - 1))
+    split = simulate(items, stages, split=True)
+    if items >= stages:
+        assert split == pytest.approx(3 * items * stages / (3 * items + stages - 1))
+    else:
+        assert split >= whole
+
+
+def test_split_backward_gives_upstream_no_weight_gradient_and_adds_it_later():
+    torch.manual_seed(0)
+    layer, weights = nn.LSTM(3, 4, batch_first=True), WeightGradients()
+    x = torch.randn(2, 5, 3, requires_grad=True)
+    out, _ = DeferredLayer(layer, weights)(x, None)
+    out.sum().backward()
+    assert x.grad is not None
+    assert layer.weight_ih_l0.grad is layer.weight_hh_l0.grad is None
+    layer.bias_hh_l0.requires_grad_(False)
+    add = weights.take()
+    add()
+    found = {name: weight.grad for name, weight in layer.named_parameters()}
+    layer.zero_grad()
+    layer(x)[0].sum().backward()
+    assert found.pop("bias_hh_l0") is None
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, getattr(layer, name).grad)
 
 
 def test_dropout_is_the_same_however_rows_are_grouped_and_is_not_none():
@@ -122,6 +187,13 @@ def test_dropout_is_the_same_however_rows_are_grouped_and_is_not_none():
     assert difference(*found) <= BOUNDS["float64"]
     plain = train("wave", "segments", torch.float64, Mesh(1))
     assert difference(plain["model"], found[0]["model"]) > 0.01
+
+
+def test_a_ring_refuses_another_part_than_its_own():
+    ring = Ring(make_model("whole rows", torch.float32), Mesh(1))
+    for world in (World(0, 1, 0, 2), World(0, 1, 1, 2)):
+        with pytest.raises(ConfigError, match="must hold part 0 of 1 of its rows' timesteps"):
+            ring.update(make_updates("whole rows", world)[0])
 
 
 def test_what_cannot_be_split_is_refused():
@@ -134,6 +206,10 @@ def test_what_cannot_be_split_is_refused():
     for engine in (Wavefront, Ring):
         with pytest.raises(ConfigError, match="must read forward only, but is bidirectional"):
             engine(model, Mesh(1))
+    with pytest.raises(ConfigError, match="`schedule` must be one of 'GPipe', '1F1B', 'ZBV', but"):
+        TorchWavefront(model, Mesh(1), schedule="zero")
+    with pytest.raises(ConfigError, match="`stages` must be at least 2 with engine='torch', but"):
+        TorchWavefront(model, Mesh(1))
     with pytest.raises(ConfigError, match="Linear must have `parallel_stages`"):
         Wavefront(nn.Linear(2, 2), Mesh(1))
     with pytest.raises(ConfigError, match="number of processes must be a multiple of 2"):

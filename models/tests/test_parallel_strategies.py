@@ -21,7 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parallel_cases import difference
 
 SCRIPT = Path(__file__).parent / "on_ranks_parallel.py"
-CHAIN = (("one", 1), ("wave", 2), ("ring", 2), ("data", 2), ("hybrid", 4), ("one", 1))
+CHAINS = {
+    "all": (("one", 1), ("wave", 2), ("ring", 2), ("data", 2), ("hybrid", 4), ("one", 1)),
+    "rings": (("ring hybrid", 4), ("ring", 2), ("one", 1)),
+    "torch": (("torch", 2), ("wave", 2), ("one", 1)),
+}  # fmt: skip
 STEPS = 3  # of each link of the chain
 
 
@@ -39,12 +43,15 @@ def fit(folder: Path, **spec: Any) -> tuple[dict[str, Any], dict[str, float]]:
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_that_changes_its_strategy_is_the_undisturbed_run(tmp_path):
-    steps = STEPS * len(CHAIN)
+@pytest.mark.parametrize(
+    "chain", [pytest.param(one, marks=[pytest.mark.nightly] * (one != "all")) for one in CHAINS]
+)
+def test_a_run_that_changes_its_strategy_is_the_undisturbed_run(chain, tmp_path):
+    steps = STEPS * len(CHAINS[chain])
     save = str(tmp_path / "undisturbed.ckpt")
     expected, metrics = fit(tmp_path, strategy="one", devices=1, steps=steps, save=save)
     resume = None
-    for number, (strategy, devices) in enumerate(CHAIN, 1):
+    for number, (strategy, devices) in enumerate(CHAINS[chain], 1):
         save = str(tmp_path / f"{number}.ckpt")
         spec = {"strategy": strategy, "devices": devices, "steps": STEPS * number, "save": save}
         found, found_metrics = fit(tmp_path, **spec, resume=resume)
@@ -57,11 +64,25 @@ def test_a_run_that_changes_its_strategy_is_the_undisturbed_run(tmp_path):
     assert difference(found_metrics, metrics) <= 1e-12
 
 
+def test_a_ring_asks_for_its_part_of_rows_unless_it_wants_them_whole():
+    parts = [RingStrategy(2).time_part, RingStrategy(3, whole_rows=True).time_part]
+    assert parts == [(0, 2), (0, 1)]
+
+
 def test_devices_that_do_not_make_the_mesh_are_refused(trainer_of):
     for strategy in (WavefrontStrategy(2, chunks=2), RingStrategy(2)):
         trainer = trainer_of(strategy=strategy, max_steps=1)
         with pytest.raises(ConfigError, match="number of processes must be a multiple of 2"):
             trainer.strategy.setup_environment()
+
+
+def test_an_engine_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="`engine` must be 'seqdata' or 'torch', but is 'gpipe'"):
+        WavefrontStrategy(2, engine="gpipe")
+    with pytest.raises(ConfigError, match="`schedule` must be one of 'GPipe', '1F1B', 'ZBV'"):
+        WavefrontStrategy(2, engine="torch", schedule="wave")
+    with pytest.raises(ConfigError, match="`split_backward` must be False with engine='torch'"):
+        WavefrontStrategy(2, engine="torch", split_backward=True)
 
 
 def test_a_trainer_that_cannot_be_split_is_refused(trainer_of):

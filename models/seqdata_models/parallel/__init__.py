@@ -6,6 +6,7 @@ from seqdata_models.parallel.mesh import Mesh
 from seqdata_models.parallel.ring import Ring
 from seqdata_models.parallel.stack import SupportsStages
 from seqdata_models.parallel.strategies import RingStrategy, WavefrontStrategy
+from seqdata_models.parallel.torch_engine import TorchWavefront
 from seqdata_models.parallel.wavefront import Wavefront
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Ring",
     "RingStrategy",
     "SupportsStages",
+    "TorchWavefront",
     "Wavefront",
     "WavefrontStrategy",
 ]

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import ConfigError, ResumeError, SequenceBatch
+from seqdata_models.parallel.deferred import WeightGradients
 from seqdata_models.parallel.mesh import Mesh
+from seqdata_models.parallel.slices import find_whole
 from seqdata_models.parallel.stack import Stack
 
 Item = TypeVar("Item")
@@ -27,6 +29,7 @@ def run_pipeline(
     size: int,
     forward: Callable[[Item], None],
     backward: Callable[[], None],
+    add_weights: Callable[[], None] | None = None,
 ) -> None:
     """Run items forward and backward in the order 1F1B.
 
@@ -40,16 +43,31 @@ def run_pipeline(
         size: Number of stages.
         forward: Runs an item.
         backward: Runs the oldest item that was not run backward.
+        add_weights: Adds the weight gradients of the oldest item whose backward left them. The
+            later a stage, the later it does so (Qi et al. 2024, ZB-H1), so that of N items with
+            three slots each S stages take 3 N + S - 1.
     """
-    waiting = 0
+    waiting, deferred = 0, 0
+
+    def run_backward() -> None:
+        nonlocal waiting, deferred
+        backward()
+        waiting -= 1
+        deferred += 1
+        if add_weights is not None and deferred > position:
+            add_weights()
+            deferred -= 1
+
     for item in items:
         forward(item)
         waiting += 1
         if waiting >= size - position:
-            backward()
-            waiting -= 1
-    for _ in range(waiting):
-        backward()
+            run_backward()
+    while waiting:
+        run_backward()
+    if add_weights is not None:
+        for _ in range(deferred):
+            add_weights()
 
 
 class Engine(ABC):
@@ -60,10 +78,12 @@ class Engine(ABC):
         mesh: Of processes.
         lane_groups: Groups of rows that follow each other through the pipeline.
         seed: Of dropout masks.
+        split_backward: Whether gradients of inputs come first, and those of weights later.
 
     Attributes:
         mesh: Of processes.
         stack: The module's parts.
+        weights: Where gradients of weights wait; None: they do not.
         splits_weights: Whether a process steps the weights of its own stage only.
 
     Raises:
@@ -72,13 +92,16 @@ class Engine(ABC):
 
     splits_weights = False
 
-    def __init__(self, module: nn.Module, mesh: Mesh, lane_groups: int, seed: int) -> None:
+    def __init__(
+        self, module: nn.Module, mesh: Mesh, lane_groups: int, seed: int, *, split_backward: bool
+    ) -> None:
         if type(lane_groups) is not int or lane_groups < 1:
             raise ConfigError(
                 f"parallel: `lane_groups` must be a number from 1, but is {lane_groups!r}."
             )
         self.module, self.mesh, self.lane_groups = module, mesh, lane_groups
-        self.stack = Stack(module, seed)
+        self.weights = WeightGradients() if split_backward else None
+        self.stack = Stack(module, seed, self.weights)
         self._is_stale = False
         self._hook = module.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
             self._refuse_stale
@@ -104,7 +127,8 @@ class Engine(ABC):
                 parameter.grad = None
             nll = self._run(batches, scale).double()
             self.mesh.flush()
-            tokens = sum(b.num_tokens for b in batches) if self.mesh.position == 0 else 0
+            wholes = map(find_whole, batches)
+            tokens = sum(b.num_tokens for b in wholes) if self.mesh.position == 0 else 0
             totals = torch.stack([nll, nll.new_tensor(tokens)])
             for axis in ("model", "data"):
                 self.mesh.all_reduce(totals, axis)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import os
 import pickle
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn
@@ -27,6 +30,8 @@ from seqdata import PeerFailedError, SeqDataError
 
 _SLICE = timedelta(seconds=0.5)
 _ERROR, _CLOSED = "error", "closed"
+_LEAST_SECONDS = 1e-3  # of a thread's processor time: less is none
+_LEAST_SHARE = 0.02  # of one processor, of all other threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +40,10 @@ class LinkTimeouts:
 
     Attributes:
         heartbeat: Between two signs of life; they come from a thread.
-        unresponsive: Without a sign: the process was killed or stopped.
-        stall: Without the value that is waited for, though its process gives signs.
+        unresponsive: Without a sign: the process was killed or stopped. Or, within an update,
+            without any processor time, though the process does not wait for another: it stands
+            still. A long computation has processor time, and may last. In a debugger, raise it.
+        stall: Without the value that is waited for, though its process gives signs and computes.
         exit_grace: For a process to end by itself once one has failed.
     """
 
@@ -51,6 +58,9 @@ class Link:
 
     A thread gives a sign of life every second, looks at those of the others, and ends a process
     whose main thread does not come back after another process has failed.
+
+    Attributes:
+        place: What this process does, for errors.
     """
 
     def __init__(self, rank: int, world: int, timeouts: LinkTimeouts) -> None:
@@ -67,11 +77,26 @@ class Link:
             for _ in range(2)
         ]
         self._store, self._thread_store = stores
+        self.place = ""
+        self._computing: tuple[int, int] | None = None  # a thread's clock, and which block it is
+        self._blocks = itertools.count()
         self._closed = threading.Event()
         self._failure: str | None = None  # of a process, once the thread has seen it
         self._store.set(f"beat/{rank}", "")
         self._thread = threading.Thread(target=self._watch, name="parallel-link", daemon=True)
         self._thread.start()
+
+    @contextmanager
+    def computing(self, *, is_computing: bool) -> Iterator[None]:
+        """Note whether this thread computes in the block, or waits for other processes."""
+        before, self._computing = self._computing, None
+        if is_computing and hasattr(time, "pthread_getcpuclockid"):
+            clock = time.pthread_getcpuclockid(threading.get_ident())
+            self._computing = clock, next(self._blocks)
+        try:
+            yield
+        finally:
+            self._computing = None if before is None else (before[0], next(self._blocks))
 
     def notify(self, key: str) -> None:
         """Set a key."""
@@ -86,6 +111,10 @@ class Link:
         Raises:
             PeerFailedError: If it is not set in time, or a process has failed.
         """
+        with self.computing(is_computing=False):
+            self._wait(key, what)
+
+    def _wait(self, key: str, what: str) -> None:
         deadline = time.monotonic() + self._timeouts.stall
         while True:
             try:
@@ -163,9 +192,12 @@ class Link:
 
     def _watch(self) -> None:
         seen: dict[int, tuple[bytes, float]] = {}
+        progress = Progress(self._timeouts.unresponsive)
         try:
             while not self._closed.wait(self._timeouts.heartbeat):
                 self._beat(time.monotonic(), seen)
+                if progress.has_stopped(self._computing):
+                    self._report_still()
                 if self._thread_store.check([_ERROR]):
                     self._failure = bytes(self._thread_store.get(_ERROR)).decode()
                     self._thread_store.set(f"seen/{self._rank}", "")
@@ -191,12 +223,59 @@ class Link:
                     _ERROR, "", _pickle_error(error, f"rank {rank}", rank)
                 )
 
+    def _report_still(self) -> None:
+        error = PeerFailedError.at(
+            f"parallel: rank {self._rank} stands still: it has computed nothing for "
+            f"{self._timeouts.unresponsive:g} seconds, at {self.place}",
+            rank=self._rank,
+        )
+        self._thread_store.compare_set(_ERROR, "", _pickle_error(error, self.place, self._rank))
+
     def _exit(self, saved: str) -> None:
         """End the process: its main thread waits for one that is gone."""
         _, text, place, _ = pickle.loads(base64.b64decode(saved))
         print(f"parallel: this process is ended, for another failed: {text}\n  at {place}",  # noqa: T201
               file=sys.stderr, flush=True)  # fmt: skip
         os._exit(1)
+
+
+class Progress:
+    """Whether a thread that should compute gets any processor time.
+
+    Args:
+        seconds: How long it may get none.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._block: int | None = None
+        self._begin = self._own = self._all = 0.0
+
+    def has_stopped(self, computing: tuple[int, int] | None) -> bool:
+        """Return whether neither the thread nor the other ones of the process have computed.
+
+        Args:
+            computing: The thread's clock, and the number of the block that it runs; None: it does
+                not compute, but waits for others.
+        """
+        if computing is None:
+            self._block = None
+            return False
+        clock, block = computing
+        try:
+            own = time.clock_gettime(clock)
+        except OSError:  # the thread has ended
+            return False
+        now = time.monotonic()
+        others = time.process_time() - time.thread_time()
+        is_idle = (
+            block == self._block
+            and own - self._own < _LEAST_SECONDS
+            and others - self._all < _LEAST_SHARE * (now - self._begin) + _LEAST_SECONDS
+        )
+        if not is_idle:
+            self._block, self._begin, self._own, self._all = block, now, own, others
+        return is_idle and now - self._begin > self._seconds
 
 
 def _lost(rank: int) -> str:

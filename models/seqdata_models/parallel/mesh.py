@@ -6,6 +6,7 @@ flow: below the engines. Reads: the default process group. Makes: groups, sends 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,6 +58,11 @@ class Mesh:
         self._groups = {"data": mesh.get_group("data"), "model": mesh.get_group("model")}
         self._link = Link(rank, world, timeouts or LinkTimeouts())
 
+    @property
+    def group(self) -> Any:
+        """The process group of this replica's stages."""
+        return self._groups["model"]
+
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Make an exception in the block that of every process.
@@ -66,11 +72,23 @@ class Mesh:
                 process failed first, its error.
         """
         try:
-            yield
+            with self.computing(is_computing=True):
+                yield
         except BaseException as error:
             if self.world > 1:
                 self._link.fail(error, f"{self.describe()}, {self._place}")
             raise
+
+    @contextmanager
+    def computing(self, *, is_computing: bool) -> Iterator[None]:
+        """Note whether this process computes in the block, or waits for others.
+
+        One that should compute and gets no processor time stands still: all processes end.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.world > 1:
+                stack.enter_context(self._link.computing(is_computing=is_computing))
+            yield
 
     def describe(self, rank: int | None = None) -> str:
         """Return the name of a process: its rank, replica and stage."""
@@ -86,6 +104,7 @@ class Mesh:
         """
         self._place = place
         if self.world > 1:
+            self._link.place = f"{self.describe()}, {place}"
             self._link.raise_failure()
 
     def send(self, value: Tensor, position: int, kind: str) -> None:
@@ -117,13 +136,15 @@ class Mesh:
         source = self.replica * self.size + position
         key = self._key(source, self.rank, kind)
         self._link.wait(key, f"{self.describe(source)} to send {kind}; at {self._place}")
-        dist.recv(value, source, group=self._groups["model"], tag=_tag(kind))
+        with self.computing(is_computing=False):
+            dist.recv(value, source, group=self._groups["model"], tag=_tag(kind))
         return value
 
     def flush(self) -> None:
         """Return once all that was sent has arrived."""
-        for work, _ in self._works:
-            work.wait()  # ends: within the group's timeout
+        with self.computing(is_computing=False):
+            for work, _ in self._works:
+                work.wait()  # ends: within the group's timeout
         self._works.clear()
 
     def barrier(self, name: str) -> None:
@@ -148,7 +169,8 @@ class Mesh:
         """
         if self.world > 1 and (self.data if axis == "data" else self.size) > 1:
             self.barrier(f"sum over {axis}")
-            dist.all_reduce(value, group=self._groups[axis])
+            with self.computing(is_computing=False):
+                dist.all_reduce(value, group=self._groups[axis])
         return value
 
     def broadcast(self, value: Tensor, position: int) -> Tensor:
@@ -161,7 +183,8 @@ class Mesh:
         if self.size > 1:
             self.barrier("broadcast")
             source = self.replica * self.size + position
-            dist.broadcast(value, source, group=self._groups["model"])
+            with self.computing(is_computing=False):
+                dist.broadcast(value, source, group=self._groups["model"])
         return value
 
     def gather(self, value: Any) -> list[Any]:
@@ -174,7 +197,8 @@ class Mesh:
             return [value]
         self.barrier("gather")
         values = [value] * self.size
-        dist.all_gather_object(values, value, group=self._groups["model"])
+        with self.computing(is_computing=False):
+            dist.all_gather_object(values, value, group=self._groups["model"])
         return values
 
     def leave(self, error: BaseException) -> None:

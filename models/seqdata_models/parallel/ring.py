@@ -11,7 +11,7 @@ Place in the flow: above ``stack``. Reads: batches. Makes: gradients of all para
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from seqdata import SequenceBatch
 from seqdata_models.parallel.engine import Engine, run_pipeline, sum_gradients
 from seqdata_models.parallel.mesh import Mesh
-from seqdata_models.parallel.slices import BatchPart, split_rows, split_time
+from seqdata_models.parallel.slices import BatchPart, find_whole, split_rows, split_time
 from seqdata_models.parallel.stack import State, map_state
 
 
@@ -28,12 +28,16 @@ class Ring(Engine):
 
     The weights are whole on every process. Gradients reach from the last timestep of a batch's row
     to its first; with lanes, its first timestep begins with the state that the batch before left.
+    Batches hold whole rows, of which each process cuts out its part, or that part only: a Loader
+    with ``World(mesh.replica, mesh.data, mesh.position, mesh.size)`` reads nothing else.
 
     Args:
         module: Names its parts (``SupportsStages``).
         mesh: Of processes; ``mesh.size`` parts.
         lane_groups: Groups of rows that follow each other.
         seed: Of dropout masks.
+        split_backward: Whether a part sends the gradient of its first state before it computes
+            those of its weights, as ``Wavefront`` does.
 
     Examples:
         ring = Ring(model, Mesh(2), lane_groups=4)
@@ -42,10 +46,17 @@ class Ring(Engine):
     """
 
     def __init__(
-        self, module: nn.Module, mesh: Mesh, lane_groups: int = 4, *, seed: int = 0
+        self,
+        module: nn.Module,
+        mesh: Mesh,
+        lane_groups: int = 4,
+        *,
+        seed: int = 0,
+        split_backward: bool = False,
     ) -> None:
-        super().__init__(module, mesh, lane_groups, seed)
+        super().__init__(module, mesh, lane_groups, seed, split_backward=split_backward)
         self._graphs: deque[tuple[int, Tensor | None, Tensor, Tensor]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def owner_of(self, parameter: nn.Parameter) -> int:
         """Return part 0: every process has and steps all parameters."""
@@ -64,16 +75,19 @@ class Ring(Engine):
 
     def _run_batch(self, batch: SequenceBatch, scale: float, number: int) -> None:
         size, position = self.mesh.size, self.mesh.position
-        self._initial: State = self.stack.take(batch)
+        whole = find_whole(batch)
+        self._initial: State = self.stack.take(whole, self.stack.lanes)
         self._ends: list[State] = []
         self._scale, self._number = scale * batch.loss_scale, number
         self._graphs.clear()
+        self._waiting.clear()
         groups = split_rows(batch, self.lane_groups)
-        run_pipeline(groups, position, size, self._forward, self._backward)
+        add_weights = None if self.weights is None else self._add_weights
+        run_pipeline(groups, position, size, self._forward, self._backward, add_weights)
         if self.stack.lanes is not None and batch.lanes is not None:
-            whole = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
-            flat = self.mesh.broadcast(flatten_state(whole).detach(), size - 1)
-            self.stack.put(batch, self._unflatten(flat, len(batch)))
+            ends = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
+            flat = self.mesh.broadcast(flatten_state(ends).detach(), size - 1)
+            self.stack.lanes.put(whole, self._unflatten(flat, len(batch)))
 
     def _forward(self, group: BatchPart) -> None:
         first, stop = group.rows
@@ -111,6 +125,11 @@ class Ring(Engine):
         if received is not None:
             left = torch.zeros_like(received) if received.grad is None else received.grad
             self.mesh.send(left, self.mesh.position - 1, "gradients")
+        if self.weights is not None:
+            self._waiting.append(self.weights.take())
+
+    def _add_weights(self) -> None:
+        self._waiting.popleft()()
 
     def _unflatten(self, flat: Tensor, rows: int) -> State:
         """Return the states of all layers that ``flatten_state`` has made flat."""

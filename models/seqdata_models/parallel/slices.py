@@ -1,7 +1,8 @@
 """Parts of a batch: some of its rows, or a part of each row's timesteps.
 
-Place in the flow: the engines cut a batch into what one process runs at a time. Reads: padded
-batches. Makes: batches with the same metadata, so that masks and states of a part are right.
+A loader that reads only a part of each row's timesteps delivers what ``split_time`` cuts out of
+whole rows. Place in the flow: the engines cut a batch into what one process runs at a time. Reads:
+padded batches. Makes: batches with the same metadata, so that masks and states of a part are right.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqdata import ConfigError, SequenceBatch
+from seqdata import ConfigError, SequenceBatch, World
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,24 +54,32 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
     empty parts.
 
     Args:
-        part: Of whole rows.
+        part: Of whole rows, or of rows of which the loader has read this part only.
         number: From 0.
         parts: How many.
 
     Raises:
-        ConfigError: If a row of the batch is read again by the next one, or has a horizon.
+        ConfigError: If a row of the batch is read again by the next one, or has a horizon; or if
+            the loader has read another part.
     """
-    batch = part.batch
+    given = part.batch
+    batch = find_whole(given)
     if batch.overlap or batch.horizon:
         raise ConfigError(
             "ring: `overlap` and `horizon` of a batch must be 0, but are "
             f"{batch.overlap} and {batch.horizon}. Use chunks or whole sequences, or another "
             "strategy for overlapping windows."
         )
-    starts = batch.lengths * number // parts  # (r,)
-    stops = batch.lengths * (number + 1) // parts
+    starts, stops = World(0, 1, number, parts).time_bounds(batch.lengths)  # (r,) each
+    if given is not batch and not torch.equal(given.lengths, stops - starts):
+        raise ConfigError(
+            f"ring: the batch must hold part {number} of {parts} of its rows' timesteps, or whole "
+            "rows, but holds others. Pass world=World(mesh.replica, mesh.data, mesh.position, "
+            "mesh.size) to the Loader."
+        )
     width = max(1, int((stops - starts).max()))
-    data = {name: _slice_time(batch, name, starts, width) for name in batch.data}
+    begins = starts if given is batch else torch.zeros_like(starts)  # in the data
+    data = {name: _slice_time(given, name, begins, width) for name in given.data}
     segments, restarts = _cut_segments(batch, starts, stops)
     fields = {
         "data": data,
@@ -86,6 +95,11 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
     return BatchPart(_replace(batch, fields), part.rows, starts, restarts)
 
 
+def find_whole(batch: SequenceBatch) -> SequenceBatch:
+    """Return the metadata of a batch's whole rows; of whole rows the batch itself."""
+    return batch if batch.whole is None else batch.whole
+
+
 def _select_rows(batch: SequenceBatch, first: int, stop: int) -> BatchPart:
     def rows_of(value: Any) -> Any:
         return None if value is None else value[first:stop]
@@ -98,6 +112,7 @@ def _select_rows(batch: SequenceBatch, first: int, stop: int) -> BatchPart:
         "data": {name: rows_of(value) for name, value in batch.data.items()},
         "segments": segments,
         "padded_length": padded_length(batch),
+        "whole": None if batch.whole is None else _select_rows(batch.whole, first, stop).batch,
     }
     for name in ("lengths", "ids", "start", "weight", "lanes", "reset", "burn_in", "positions"):
         fields[name] = rows_of(getattr(batch, name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import ConfigError, LaneStates, SequenceBatch
+from seqdata_models.parallel.deferred import DeferredLayer, DeferredLinear, WeightGradients
 from seqdata_models.parallel.slices import BatchPart
 
 State = Any
@@ -63,12 +64,19 @@ class Step:
         number: In the stack.
         layer: Of the recurrent part; None: another part.
         drop: Share of activations that are dropped; 0: this is not a dropout.
+        deferred: What runs in its place, if weight gradients wait.
     """
 
     module: nn.Module
     number: int
     layer: int | None = None
     drop: float = 0.0
+    deferred: Callable[..., Any] | None = None
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """What takes inputs and, if it is a layer, a state."""
+        return self.module if self.deferred is None else self.deferred
 
 
 class Stack:
@@ -78,6 +86,7 @@ class Stack:
         module: Names its parts.
         seed: Of the dropout masks. Each is drawn for (seed, epoch, batch, step, lane), so that it
             is the same however the stack, rows and timesteps are split.
+        weights: Where gradients of layers' weights wait; None: they do not.
 
     Attributes:
         steps: In order.
@@ -88,7 +97,9 @@ class Stack:
         ConfigError: If the module does not name its parts, or its recurrent part cannot be cut.
     """
 
-    def __init__(self, module: nn.Module, seed: int = 0) -> None:
+    def __init__(
+        self, module: nn.Module, seed: int = 0, weights: WeightGradients | None = None
+    ) -> None:
         if not isinstance(module, SupportsStages):
             raise ConfigError(
                 f"parallel: {type(module).__name__} must have `parallel_stages`, `parallel_inputs` "
@@ -106,6 +117,8 @@ class Stack:
         (self.rnn,) = recurrent
         _check_forward_only(self.rnn, name)
         self.steps = _make_steps(parts)
+        if weights is not None:
+            self.steps = [_defer(step, weights) for step in self.steps]
         found = [value for value in vars(module).values() if isinstance(value, LaneStates)]
         self.lanes = found[0] if found else None
         self._runner = LaneStates()
@@ -172,11 +185,11 @@ class Stack:
         for step in steps:
             if step.layer is not None:
                 state = states(step.layer)
-                x, ends[step.layer] = self._runner.run(step.module, part.batch, x, state)
+                x, ends[step.layer] = self._runner.run(step.run, part.batch, x, state)
             elif step.drop:
                 x = self._drop(x, part, step)
             else:
-                x = step.module(x)
+                x = step.run(x)
         return x, ends
 
     def inputs(self, batch: SequenceBatch) -> Tensor:
@@ -189,22 +202,17 @@ class Stack:
         nll: Tensor = self.module.parallel_nll(outputs, batch)
         return nll.sum()
 
-    def take(self, batch: SequenceBatch) -> State:
+    def take(self, batch: SequenceBatch, lanes: LaneStates | None) -> State:
         """Return the states of all layers where a batch begins, of lanes or zeros."""
-        if self.lanes is None or batch.lanes is None:
+        if lanes is None or batch.lanes is None:
             return self.make_zeros(len(batch))
-        if self.lanes.has_initial and batch.segments is not None and not batch.carry:
+        if lanes.has_initial and batch.segments is not None and not batch.carry:
             raise ConfigError(
                 "parallel: sequences that begin within a row must begin with zeros, but `initial` "
                 "of the module's LaneStates is given. Plan with segments=False."
             )
-        state = self.lanes.take(batch)
+        state = lanes.take(batch)
         return self.make_zeros(len(batch)) if state is None else state
-
-    def put(self, batch: SequenceBatch, state: State) -> None:
-        """Keep the states of all layers for the next chunk of each lane."""
-        if self.lanes is not None and batch.lanes is not None:
-            self.lanes.put(batch, state)
 
     def _drop(self, x: Tensor, part: BatchPart, step: Step) -> Tensor:
         if not step.module.training:
@@ -273,6 +281,15 @@ def _make_steps(parts: Sequence[nn.Module]) -> list[Step]:
                 if part.dropout and layer + 1 < part.num_layers:
                     steps.append(Step(part, len(steps), drop=part.dropout))
     return steps
+
+
+def _defer(step: Step, weights: WeightGradients) -> Step:
+    """Return a step whose weight gradients wait; one that cannot wait as it is."""
+    if step.layer is not None and isinstance(step.module, nn.RNNBase):
+        return replace(step, deferred=DeferredLayer(step.module, weights))
+    if type(step.module) is nn.Linear:
+        return replace(step, deferred=DeferredLinear(step.module, weights))
+    return step
 
 
 def _view_layer(rnn: nn.RNNBase, layer: int) -> nn.RNNBase:

@@ -8,7 +8,7 @@ Makes: gradients as of one process, whole checkpoints, from which any strategy r
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from seqdata_models.parallel.engine import Engine
 from seqdata_models.parallel.link import LinkTimeouts
 from seqdata_models.parallel.mesh import Mesh, check_mesh
 from seqdata_models.parallel.ring import Ring
+from seqdata_models.parallel.torch_engine import TorchWavefront, check_schedule
 from seqdata_models.parallel.wavefront import Wavefront
 
 
@@ -36,6 +37,7 @@ class ParallelStrategy(DDPStrategy):
         size: Stages or parts of a replica.
         data: Replicas; None: as many as the devices allow.
         lane_groups: Groups of rows that follow each other.
+        split_backward: Whether gradients of weights are computed later than those of inputs.
         seed: Of dropout masks.
         timeouts: How long processes wait for each other.
         options: Of ``DDPStrategy``: ``timeout``, ``process_group_backend``, ...
@@ -46,12 +48,15 @@ class ParallelStrategy(DDPStrategy):
         size: int,
         data: int | None,
         lane_groups: int,
+        *,
+        split_backward: bool,
         seed: int,
         timeouts: LinkTimeouts | None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.size, self.data, self.lane_groups = size, data, lane_groups
+        self.split_backward = split_backward
         self.engine: Engine | None = None
         self._seed, self._timeouts = seed, timeouts
         self._batches: list[SequenceBatch] = []
@@ -207,9 +212,19 @@ class WavefrontStrategy(ParallelStrategy):
         chunks: Of an update: ``Trainer(accumulate_grad_batches=chunks)``, which is checked.
         lane_groups: Groups of lanes that follow each other through the stages.
         data: Replicas, for a mesh of data x stages; None: as many as the devices allow.
+        engine: ``seqdata`` takes batches of any shape; ``torch`` runs the schedules of
+            ``torch.distributed.pipelining``, for micro-batches of equal numbers of rows.
+        schedule: Of torch's engine: ``GPipe``, ``1F1B``, or ``ZBV``, which needs two layers or more
+            for each process.
+        split_backward: Whether a stage sends the gradient of its inputs before it computes those
+            of its weights, where it would stand idle; cells are ours then, slower than torch's.
+            ``ZBV`` always does.
         seed: Of dropout masks.
         timeouts: How long processes wait for each other.
         options: Of ``DDPStrategy``.
+
+    Raises:
+        ConfigError: If the engine or schedule is unknown.
 
     Examples:
         Trainer(devices=2, strategy=WavefrontStrategy(2, chunks=8), accumulate_grad_batches=8)
@@ -222,12 +237,28 @@ class WavefrontStrategy(ParallelStrategy):
         lane_groups: int = 1,
         *,
         data: int | None = None,
+        engine: Literal["seqdata", "torch"] = "seqdata",
+        schedule: Literal["GPipe", "1F1B", "ZBV"] = "1F1B",
+        split_backward: bool = False,
         seed: int = 0,
         timeouts: LinkTimeouts | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(stages, data, lane_groups, seed, timeouts, **options)
-        self.chunks = chunks
+        check_schedule(schedule)
+        if engine not in ("seqdata", "torch"):
+            raise ConfigError(
+                f"wavefront: `engine` must be 'seqdata' or 'torch', but is {engine!r}."
+            )
+        if engine == "torch" and split_backward:
+            raise ConfigError(
+                "wavefront: `split_backward` must be False with engine='torch', but is True. Use "
+                "schedule='ZBV', which splits it."
+            )
+        super().__init__(
+            stages, data, lane_groups,
+            split_backward=split_backward, seed=seed, timeouts=timeouts, **options,
+        )  # fmt: skip
+        self.chunks, self.engine_name, self.schedule = chunks, engine, schedule
 
     def check_update(self, batches: int) -> None:
         """Return if an update is of ``chunks`` batches.
@@ -243,18 +274,28 @@ class WavefrontStrategy(ParallelStrategy):
 
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
         """Return what trains the module."""
-        return Wavefront(module, mesh, self.lane_groups, seed=self._seed)
+        if self.engine_name == "torch":
+            return TorchWavefront(
+                module, mesh, self.lane_groups, schedule=self.schedule, seed=self._seed
+            )
+        return Wavefront(
+            module, mesh, self.lane_groups, seed=self._seed, split_backward=self.split_backward
+        )
 
 
 class RingStrategy(ParallelStrategy):
     """Time over devices: each runs a part of every row's timesteps; full BPTT over the batch.
 
-    The speedup of D parts is M D / (M + D - 1), with M lane groups.
+    The speedup of D parts is M D / (M + D - 1), with M lane groups. A ``SequenceDataModule`` reads
+    for each process its own timesteps only, so that none ever holds a whole row in training.
 
     Args:
         parts: Into how many the timesteps of each row are split.
         lane_groups: Groups of rows that follow each other around the ring.
         data: Replicas, for a mesh of data x parts; None: as many as the devices allow.
+        split_backward: As of ``WavefrontStrategy``.
+        whole_rows: Whether each process reads whole rows, and cuts out its part: for transforms
+            that need them.
         seed: Of dropout masks.
         timeouts: How long processes wait for each other.
         options: Of ``DDPStrategy``.
@@ -269,12 +310,25 @@ class RingStrategy(ParallelStrategy):
         lane_groups: int = 4,
         *,
         data: int | None = None,
+        split_backward: bool = False,
+        whole_rows: bool = False,
         seed: int = 0,
         timeouts: LinkTimeouts | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(parts, data, lane_groups, seed, timeouts, **options)
+        super().__init__(
+            parts, data, lane_groups,
+            split_backward=split_backward, seed=seed, timeouts=timeouts, **options,
+        )  # fmt: skip
+        self.whole_rows = whole_rows
+
+    @property
+    def time_part(self) -> tuple[int, int]:
+        """Number and count of the parts of rows that a DataModule reads for this process."""
+        return (0, 1) if self.whole_rows else (self.global_rank % self.size, self.size)
 
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
         """Return what trains the module."""
-        return Ring(module, mesh, self.lane_groups, seed=self._seed)
+        return Ring(
+            module, mesh, self.lane_groups, seed=self._seed, split_backward=self.split_backward
+        )

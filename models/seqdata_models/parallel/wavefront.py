@@ -11,9 +11,7 @@ Place in the flow: above ``stack``. Reads: batches. Makes: gradients of its stag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,19 +19,8 @@ from torch import Tensor, nn
 from seqdata import SequenceBatch
 from seqdata_models.parallel.engine import Engine, run_pipeline, sum_gradients
 from seqdata_models.parallel.mesh import Mesh
-from seqdata_models.parallel.slices import BatchPart, padded_length, split_rows
 from seqdata_models.parallel.stack import State, map_state
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Item:
-    """A group of rows of a chunk."""
-
-    chunk: int
-    batch: SequenceBatch
-    part: BatchPart
-    is_first: bool
-    is_last: bool
+from seqdata_models.parallel.stage import Item, Stage, iter_items
 
 
 class Wavefront(Engine):
@@ -47,9 +34,13 @@ class Wavefront(Engine):
         mesh: Of processes; ``mesh.size`` stages.
         lane_groups: Groups of rows of each chunk that follow each other.
         seed: Of dropout masks.
+        split_backward: Whether a stage sends the gradient of its inputs before it computes those
+            of its weights, where it would stand idle: N S / (N + (S - 1) / 3) at best. The cells
+            are ours then, slower than torch's.
 
     Attributes:
         stages: The steps of each stage.
+        placement: Of each stage, the position of the process that runs it.
 
     Examples:
         wave = Wavefront(model, Mesh(2))
@@ -63,24 +54,34 @@ class Wavefront(Engine):
     splits_weights = True
 
     def __init__(
-        self, module: nn.Module, mesh: Mesh, lane_groups: int = 1, *, seed: int = 0
+        self,
+        module: nn.Module,
+        mesh: Mesh,
+        lane_groups: int = 1,
+        *,
+        seed: int = 0,
+        split_backward: bool = False,
     ) -> None:
-        super().__init__(module, mesh, lane_groups, seed)
-        self.stages = self.stack.cut(mesh.size)
-        self._steps = self.stages[mesh.position]
-        self._layers = [step.layer for step in self._steps if step.layer is not None]
-        self._users = _find_users(self.stages)
-        self._state: State = None
+        super().__init__(module, mesh, lane_groups, seed, split_backward=split_backward)
+        self.placement = self.place_stages()
+        self.stages = self.stack.cut(len(self.placement))
+        self._own = self._make_stages()
+        self._users = self._find_users()
         self._tables: set[str] = set()  # of lane states, whose batches were trained
         self._graphs: deque[tuple[int, Tensor | None, Tensor]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def place_stages(self) -> tuple[int, ...]:
+        """Return of each stage the position of its process: one stage each, in order."""
+        return tuple(range(self.mesh.size))
 
     @property
     def is_last(self) -> bool:
         """Whether this process has the last stage, where the loss is."""
-        return self.mesh.position == self.mesh.size - 1
+        return self.placement[-1] == self.mesh.position
 
     def owner_of(self, parameter: nn.Parameter) -> int:
-        """Return the first stage that uses a parameter; 0 if it is in none."""
+        """Return the first process that uses a parameter; 0 if it is in no stage."""
         return min(self._users.get(id(parameter), (0,)))
 
     def synchronize(self) -> None:
@@ -96,49 +97,49 @@ class Wavefront(Engine):
                     self.stack.lanes.replace_states(table, self._gather_layers)
         self._is_stale = False
 
+    def _make_stages(self) -> dict[int, Stage]:
+        """Return the stages of this process by number."""
+        place = self.mesh.position
+        return {place: Stage(self.stack, self.stages[place], self.stack.lanes)}
+
     def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:
-        self._total = torch.zeros((), device=self.stack.weight.device, dtype=torch.float64)
-        self._scale = scale
-        self._graphs.clear()
+        self._begin(batches, scale)
         run_pipeline(
-            self._iterate(batches),
+            iter_items(batches, self.lane_groups),
             self.mesh.position,
             self.mesh.size,
             self._forward,
             self._backward,
+            None if self.weights is None else self._add_weights,
         )
         return self._total
 
-    def _iterate(self, batches: Sequence[SequenceBatch]) -> Iterator[_Item]:
-        for chunk, batch in enumerate(batches):
-            parts = split_rows(batch, self.lane_groups)
-            for number, part in enumerate(parts):
-                yield _Item(chunk, batch, part, number == 0, number == len(parts) - 1)
+    def _begin(self, batches: Sequence[SequenceBatch], scale: float) -> None:
+        self._total = torch.zeros((), device=self.stack.weight.device, dtype=torch.float64)
+        self._scale = scale
+        self._tables.update(batch.loader for batch in batches)
+        self._graphs.clear()
+        self._waiting.clear()
 
-    def _forward(self, item: _Item) -> None:
-        rows = slice(*item.part.rows)
-        self.mesh.at(f"forward of chunk {item.chunk}, rows {rows.start} to {rows.stop - 1}")
-        if item.is_first:
-            self._state = self.stack.take(item.batch)
-            self._tables.add(item.batch.loader)
-            self._ends: list[State] = []
-        given = map_state(lambda leaf: leaf[:, rows].contiguous(), self._state)
-        x = self._receive(item.part)
-        out, ends = self.stack.run(
-            self._steps, item.part, self._inputs(item.part) if x is None else x,
-            lambda layer: map_state(lambda leaf: leaf[layer : layer + 1], given),
-        )  # fmt: skip
+    def _forward(self, item: Item) -> None:
+        self.mesh.at(f"forward of {item.describe()}")
+        stage = self._own[self.mesh.position]
+        x = None
+        if self.mesh.position > 0:
+            x = self.mesh.receive(stage.make_input(item.part), self.mesh.position - 1, "outputs")
+            x.requires_grad_()
+        out = stage.forward(item, self.stack.inputs(item.part.batch) if x is None else x)
         if self.is_last:
-            nll = self.stack.loss(out, item.part.batch)
-            self._total += nll.detach()
-            out = nll * (item.batch.loss_scale * self._scale)
+            out = self._score(out, item)
         else:
             self.mesh.send(out, self.mesh.position + 1, "outputs")
         self._graphs.append((item.chunk, x, out))
-        self._ends.append(self._with_own_layers(given, ends))
-        if item.is_last:
-            whole = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
-            self.stack.put(item.batch, whole)
+
+    def _score(self, out: Tensor, item: Item) -> Tensor:
+        """Return the loss of the last stage's outputs, scaled; note it."""
+        nll = self.stack.loss(out, item.part.batch)
+        self._total += nll.detach()
+        return nll * (item.batch.loss_scale * self._scale)
 
     def _backward(self) -> None:
         chunk, x, out = self._graphs.popleft()
@@ -151,39 +152,28 @@ class Wavefront(Engine):
         if x is not None:
             sent = torch.zeros_like(x) if x.grad is None else x.grad
             self.mesh.send(sent, self.mesh.position - 1, "gradients")
+        if self.weights is not None:
+            self._waiting.append(self.weights.take())
 
-    def _inputs(self, part: BatchPart) -> Tensor:
-        return self.stack.inputs(part.batch)
-
-    def _receive(self, part: BatchPart) -> Tensor | None:
-        """Return what the stage before has sent, (r, T, size); None: this is the first stage."""
-        if self.mesh.position == 0:
-            return None
-        layer: Any = self._steps[0].module
-        shape = len(part.batch), padded_length(part.batch), layer.input_size
-        x = torch.empty(shape, dtype=layer.weight_ih_l0.dtype, device=layer.weight_ih_l0.device)
-        return self.mesh.receive(x, self.mesh.position - 1, "outputs").requires_grad_()
-
-    def _with_own_layers(self, given: State, ends: dict[int, State]) -> State:
-        """Return states of all layers: this stage's at the end, others as they were given."""
-        first, stop = self._layers[0], self._layers[-1] + 1
-        own = map_state(lambda *leaves: torch.cat(leaves), *(ends[n] for n in range(first, stop)))
-        return map_state(
-            lambda old, new: torch.cat([old[:first], new.detach().to(old.dtype), old[stop:]]),
-            given, own,
-        )  # fmt: skip
+    def _add_weights(self) -> None:
+        self._waiting.popleft()()
 
     def _gather_layers(self, state: State) -> State:
         """Return states with each stage's own layers; all processes call it."""
-        first, stop = self._layers[0], self._layers[-1] + 1
-        own = map_state(lambda leaf: leaf[first:stop].cpu(), state)
-        gathered = self.mesh.gather(own)
+        own = {
+            number: map_state(lambda leaf, s=stage: leaf[slice(*s.layers)].cpu(), state)
+            for number, stage in self._own.items()
+        }
+        gathered: dict[int, State] = {}
+        for parts in self.mesh.gather(own):
+            gathered.update(parts)
         return map_state(
-            lambda old, *parts: torch.cat(parts).to(old.device, old.dtype), state, *gathered
-        )
+            lambda old, *parts: torch.cat(parts).to(old.device, old.dtype),
+            state, *(gathered[number] for number in sorted(gathered)),
+        )  # fmt: skip
 
     def _reduce_gradients(self) -> None:
-        """Sum what several stages use over them, then take the mean over replicas."""
+        """Sum what several processes use over them, then take the mean over replicas."""
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         everywhere = range(self.mesh.size)
         shared = [p for p in parameters if len(self._users.get(id(p), everywhere)) > 1]
@@ -196,12 +186,11 @@ class Wavefront(Engine):
             if not any(parameter is one for one in used):
                 parameter.grad = None
 
-
-def _find_users(stages: Sequence[Sequence[Any]]) -> dict[int, tuple[int, ...]]:
-    """Return for each parameter's id the stages that use it."""
-    users: dict[int, tuple[int, ...]] = {}
-    for stage, steps in enumerate(stages):
-        for step in steps:
-            for parameter in () if step.drop else step.module.parameters():
-                users[id(parameter)] = (*users.get(id(parameter), ()), stage)
-    return {key: tuple(dict.fromkeys(found)) for key, found in users.items()}
+    def _find_users(self) -> dict[int, tuple[int, ...]]:
+        """Return for each parameter's id the positions of the processes that use it."""
+        users: dict[int, tuple[int, ...]] = {}
+        for place, steps in zip(self.placement, self.stages, strict=True):
+            for step in steps:
+                for parameter in () if step.drop else step.module.parameters():
+                    users[id(parameter)] = (*users.get(id(parameter), ()), place)
+        return {key: tuple(dict.fromkeys(found)) for key, found in users.items()}

@@ -82,7 +82,7 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
     from seqdata.runs.to_plain import PlainReader
 
     file = RunFile.read(path)
-    reader, parts = PlainReader(file.roots, path.name), dict[str, Store]()
+    reader, parts = PlainReader(file.roots, path.name, path.parent), dict[str, Store]()
     for kind in KINDS:
         plain = file.data.get(kind)
         named = plain.get("named") if isinstance(plain, Mapping) else None

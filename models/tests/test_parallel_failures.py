@@ -1,0 +1,141 @@
+"""A stage that fails: every process ends with the same error, in a plain loop and under a Trainer.
+
+Waits are for events; how long a process may take to end is what a machine under load allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqdata_testing.waiting import patient, until
+from tests.preloaded import python
+
+sys.path.insert(0, str(Path(__file__).parent))
+from seqdata_models.parallel.link import Progress
+from test_parallel import start
+
+HERE = Path(__file__).parent
+LOST = "rank {} gives no sign of life; it was killed or stopped"
+STILL = "rank 1 stands still: it has computed nothing for 6 seconds, at rank 1 (replica 0, stage 1)"
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(200)]
+
+
+def end(processes: list[subprocess.Popen[str]], folder: Path, fault: str, rank: int) -> list[str]:
+    """Return what each process has said, of those that say something; all must have failed."""
+    with contextlib.ExitStack() as stack:
+        for process in processes:
+            stack.callback(dispose, process)
+        assert until((folder / "broken").exists)
+        silent = {rank} if fault in ("kill", "stop") else set()
+        errors = [
+            process.communicate(timeout=patient(15))[1]
+            for number, process in enumerate(processes)
+            if number not in silent
+        ]
+        ended = [process for number, process in enumerate(processes) if number not in silent]
+        assert all(process.returncode not in (0, None) for process in ended)
+    return errors
+
+
+def dispose(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait(timeout=patient())
+    process.stderr.close()
+
+
+def start_trainers(folder: Path, spec: dict[str, Any]) -> list[subprocess.Popen[str]]:
+    """Start two processes of a Trainer as torchrun does."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    common = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test",
+    }  # fmt: skip
+    return [
+        subprocess.Popen(
+            [python(), str(HERE / "on_ranks_parallel.py"), json.dumps(spec)],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=folder,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "rank", "message"),
+    [
+        ("wave", "raise", 0, "ValueError: broken on purpose"),
+        ("ring", "raise", 1, "ValueError: broken on purpose"),
+        ("torch+1F1B", "raise", 1, "broken on purpose"),
+        ("wave", "kill", 0, LOST.format(0)),
+        ("ring", "kill", 1, LOST.format(1)),
+        ("wave", "stop", 1, LOST.format(1)),
+        ("wave", "stall", 1, STILL),
+    ],
+)
+def test_a_stage_that_fails_ends_all_with_the_same_error(kind, fault, rank, message, tmp_path):
+    spec = {"size": 2, "kinds": [kind], "cases": ["lstm"], "dtypes": ["float64"], "lane_groups": 1}
+    processes = start(2, tmp_path, {**spec, "fault": {"rank": rank, "kind": fault}})
+    errors = end(processes, tmp_path, fault, rank)
+    for error in errors:
+        assert message in error, error[-3000:]
+        if fault == "raise":
+            assert f"at rank {rank} (replica 0, stage {rank}), forward of" in error
+
+
+def test_a_stage_that_computes_for_ever_ends_all_after_the_time_that_was_chosen(tmp_path):
+    spec = {"size": 2, "kinds": ["wave"], "cases": ["lstm"], "dtypes": ["float64"], "stall": 4}
+    processes = start(2, tmp_path, {**spec, "fault": {"rank": 1, "kind": "spin"}})
+    errors = end(processes, tmp_path, "spin", 1)
+    assert all("waited 4 seconds for rank 1 (replica 0, stage 1)" in error for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fault", "rank", "message"),
+    [
+        ("wave", "raise", 1, "broken on purpose"),
+        ("ring", "raise", 0, "broken on purpose"),
+        ("wave", "kill", 1, "rank 1"),  # the DataModule's watchdog may see it first
+        pytest.param("ring", "stall", 1, STILL, marks=pytest.mark.nightly),
+        ("wave", "stall", 1, STILL),
+        pytest.param("torch", "stall", 1, STILL, marks=pytest.mark.nightly),
+    ],
+)
+def test_under_a_trainer_all_processes_end_with_the_error_of_one(
+    strategy, fault, rank, message, tmp_path
+):
+    spec = {
+        "strategy": strategy, "devices": 2, "steps": 9, "save": str(tmp_path / "x.ckpt"),
+        "folder": str(tmp_path), "fault": {"rank": rank, "kind": fault},
+    }  # fmt: skip
+    for error in end(start_trainers(tmp_path, spec), tmp_path, fault, rank):
+        assert message in error, error[-3000:]
+        if fault == "kill":
+            assert LOST.format(1) in error or "has lost rank 1 (" in error, error[-3000:]
+
+
+def test_a_thread_stands_still_only_if_it_should_compute_and_gets_no_processor_time():
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    progress = Progress(0.0)
+    assert not progress.has_stopped((clock, 0))  # the first look
+    assert not progress.has_stopped((clock, 1))  # another block has begun
+    assert not progress.has_stopped(None)  # it waits for others
+    assert not progress.has_stopped((clock, 2))
+    assert progress.has_stopped((clock, 2))
+    began = time.thread_time()
+    while time.thread_time() < began + 0.01:
+        pass
+    assert not progress.has_stopped((clock, 2))
+    assert not Progress(60.0).has_stopped((clock, 2))

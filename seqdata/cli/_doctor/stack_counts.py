@@ -1,0 +1,258 @@
+"""Counts of a model's recurrent stack: weights, operations, and values kept for backward.
+
+They follow from the shapes of weights; nothing is run. A part whose weights multiply each timestep
+has two operations per weight and timestep forward, and twice that backward.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from seqdata.errors import ConfigError, must_be
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Weights = Mapping[str, Tensor]
+
+_CELLS = {1: "rnn", 3: "gru", 4: "lstm"}  # by gates
+_KEPT_PER_HIDDEN = {"lstm": 7.0, "gru": 7.0, "rnn": 1.0}
+"""Values that torch keeps for backward, per value of a state and timestep."""
+_KEPT_BY_ONEDNN = 16.5
+"""The same of float32 LSTMs on CPUs, which oneDNN runs with a workspace of its own (measured)."""
+_WEIGHT = re.compile(r"(?:(?P<owner>.+)\.)?(?P<kind>(?:weight|bias)_(?:ih|hh|hr))_l(?P<layer>\d+)"
+                     r"(?P<reverse>_reverse)?")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCounts:
+    """One recurrent layer, or another part of a model that runs at each timestep.
+
+    Attributes:
+        name: Of its weights: ``rnn.l0``, ``head``.
+        cell: ``lstm``, ``gru``, ``rnn``; empty: another part.
+        inputs: Size of what it reads, per timestep.
+        hidden: Size of its state; 0: it has none.
+        outputs: Size of what it makes, per timestep.
+        parameters: Number of its weights.
+        cost: How many of them each timestep is multiplied by; 0 for an embedding.
+        kept: Values kept for backward, per row and timestep.
+        directions: 2: it reads from the end as well; ``hidden`` and ``outputs`` are of both.
+        has_bias: Whether it adds one.
+    """
+
+    name: str
+    cell: str = ""
+    inputs: int = 0
+    hidden: int = 0
+    outputs: int = 0
+    parameters: int = 0
+    cost: int = 0
+    kept: float = 0.0
+    directions: int = 1
+    has_bias: bool = True
+
+    @property
+    def state(self) -> int:
+        """Values of its state, per row: of an LSTM (h, c)."""
+        return self.outputs * bool(self.cell) + self.hidden * (self.cell == "lstm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackCounts:
+    """What is counted of a model.
+
+    Attributes:
+        name: Of the model.
+        parts: In the order in which they run.
+        parameters: Of the whole model; what several parts share is counted once.
+        shared: Of those, how many several parts share.
+        itemsize: Bytes of a weight.
+        recurrent: Names of its recurrent modules.
+        is_bidirectional: Whether one of them reads from the end as well.
+        names_parts: Whether it has ``parallel_stages``; None: unknown, for a checkpoint.
+    """
+
+    name: str
+    parts: tuple[PartCounts, ...]
+    parameters: int
+    shared: int
+    itemsize: int
+    recurrent: tuple[str, ...]
+    is_bidirectional: bool
+    names_parts: bool | None
+
+    @property
+    def layers(self) -> list[PartCounts]:
+        """The recurrent layers."""
+        return [part for part in self.parts if part.cell]
+
+    def cut(self, stages: int) -> list[tuple[PartCounts, ...]]:
+        """Return contiguous stages of about equal cost; each begins with a recurrent layer.
+
+        The first has what comes before the first layer, too: the stages of a wavefront.
+
+        Args:
+            stages: At most the number of layers.
+        """
+        places = [number for number, part in enumerate(self.parts) if part.cell][1:]
+        costs = [0, *itertools.accumulate(part.cost for part in self.parts)]
+
+        def most(cuts: tuple[int, ...]) -> int:
+            bounds = [0, *cuts, len(self.parts)]
+            return max(costs[b] - costs[a] for a, b in itertools.pairwise(bounds))
+
+        best = min(itertools.combinations(places, stages - 1), key=most)
+        bounds = [0, *best, len(self.parts)]
+        return [self.parts[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def count_model(model: nn.Module | Weights, name: str, *, is_cpu: bool) -> StackCounts:
+    """Return the counts of a module, or of a checkpoint's weights.
+
+    Args:
+        model: A module, or tensors by name.
+        name: For messages and reports.
+        is_cpu: Whether it is trained on CPUs.
+
+    Raises:
+        ConfigError: If it has no recurrent part.
+    """
+    named = list(_split_weights(model) if isinstance(model, Mapping) else _split_module(model))
+    parts: list[PartCounts] = []
+    for part in named:
+        parts += _count_part(part, parts[-1].outputs if parts else 0, is_cpu=is_cpu)
+    recurrent = {part.name.rpartition(".")[0]: None for part in parts if part.cell}
+    if not recurrent:
+        raise ConfigError(
+            must_be(
+                f"doctor: {name}", "a model with a recurrent part (nn.LSTM, nn.GRU or nn.RNN)",
+                "one without any", "There is nothing to split along layers or time",
+            )
+        )  # fmt: skip
+    if not parts[-1].cell:  # a loss keeps what the last part makes
+        parts[-1] = replace(parts[-1], kept=parts[-1].kept + parts[-1].outputs)
+    tensors = [value for part in named for value in part.weights.values()]
+    parameters = sum({value.data_ptr(): value.numel() for value in tensors}.values())
+    return StackCounts(
+        name=name,
+        parts=tuple(parts),
+        parameters=parameters,
+        shared=sum(value.numel() for value in tensors) - parameters,
+        itemsize=tensors[0].element_size(),
+        recurrent=tuple(recurrent),
+        is_bidirectional=any(key.endswith("_reverse") for part in named for key in part.weights),
+        names_parts=None if isinstance(model, Mapping) else hasattr(model, "parallel_stages"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedPart:
+    """A part with its weights, by their names in it."""
+
+    name: str
+    weights: Weights
+    is_embedding: bool = False
+    drop: bool = False
+
+
+def _split_module(module: nn.Module) -> Iterator[_NamedPart]:
+    """Yield the parts of a module: those that it names, or all that have weights."""
+    from torch import nn
+
+    names = {id(child): name for name, child in module.named_modules()}
+    parallel = getattr(module, "parallel_stages", None)
+    children = list(parallel()) if callable(parallel) else list(module.modules())
+    for child in children:
+        weights = dict(child.named_parameters(recurse=callable(parallel)))
+        drop = isinstance(child, nn.Dropout | nn.RNNBase) and _drops(child)
+        if weights or drop:
+            name = names.get(id(child), "") or type(child).__name__
+            yield _NamedPart(name, weights, isinstance(child, nn.Embedding), drop)
+
+
+def _drops(child: nn.Module) -> bool:
+    return bool(getattr(child, "p", 0) or getattr(child, "dropout", 0))
+
+
+def _split_weights(weights: Weights) -> Iterator[_NamedPart]:
+    """Yield the parts of a checkpoint, by owner; a matrix without a bias is an embedding."""
+    by_owner: dict[str, dict[str, Tensor]] = {}
+    for name, value in weights.items():
+        if value.is_floating_point():
+            owner, _, key = name.rpartition(".")
+            by_owner.setdefault(owner, {})[key] = value
+    for owner, members in by_owner.items():
+        yield _NamedPart(owner, members, list(members) == ["weight"])
+
+
+def _count_part(part: _NamedPart, width: int, *, is_cpu: bool) -> Iterator[PartCounts]:
+    """Yield the counts of a part, or of each of its layers.
+
+    Args:
+        part: The part.
+        width: Size of what comes before it makes.
+        is_cpu: Whether it is trained on CPUs.
+    """
+    layers: dict[int, dict[str, Tensor]] = {}
+    for key, value in part.weights.items():
+        if found := _WEIGHT.fullmatch(key):
+            layers.setdefault(int(found["layer"]), {})[key] = value
+    for number, members in sorted(layers.items()):
+        drop = part.drop and number + 1 < len(layers)
+        yield _count_layer(f"{part.name}.l{number}", members, drop=drop, is_cpu=is_cpu)
+    if layers:
+        return
+    sizes = {key: value.numel() for key, value in part.weights.items()}
+    parameters = sum(sizes.values())
+    matrices = [value for value in part.weights.values() if value.ndim > 1]
+    inputs = int(matrices[0].shape[1]) if matrices and not part.is_embedding else width
+    outputs = int(matrices[-1].shape[1 if part.is_embedding else 0]) if matrices else width
+    yield PartCounts(
+        name=part.name,
+        inputs=inputs,
+        outputs=outputs,
+        parameters=parameters,
+        cost=0 if part.is_embedding else parameters,
+        kept=0.0 if part.is_embedding else float(inputs),
+        has_bias="bias" in part.weights,
+    )
+
+
+def _count_layer(
+    name: str, weights: Mapping[str, Tensor], *, drop: bool, is_cpu: bool
+) -> PartCounts:
+    number = name.rpartition(".l")[2]
+    from_inputs, from_state = (weights[f"weight_{kind}_l{number}"] for kind in ("ih", "hh"))
+    projection = weights.get(f"weight_hr_l{number}")
+    directions = 2 if f"weight_ih_l{number}_reverse" in weights else 1
+    hidden = int(from_state.shape[1] if projection is None else projection.shape[1])
+    outputs = int(from_state.shape[1])
+    cell = _CELLS[from_state.shape[0] // hidden]
+    per_hidden = _KEPT_PER_HIDDEN[cell]
+    if is_cpu and cell == "lstm" and projection is None and from_state.element_size() == 4:
+        per_hidden = _KEPT_BY_ONEDNN
+    kept = from_inputs.shape[1] + directions * (per_hidden * hidden)
+    extra = outputs * (projection is not None) + outputs * drop
+    parameters = sum(value.numel() for value in weights.values())
+    return PartCounts(
+        name=name,
+        cell=cell,
+        inputs=int(from_inputs.shape[1]),
+        hidden=hidden * directions,
+        outputs=outputs * directions,
+        parameters=parameters,
+        cost=parameters,
+        kept=float(kept + directions * extra),
+        directions=directions,
+        has_bias=f"bias_ih_l{number}" in weights,
+    )
+
+
+def sum_costs(parts: Sequence[PartCounts]) -> int:
+    """Return how many weights each timestep is multiplied by, in all parts."""
+    return sum(part.cost for part in parts)
