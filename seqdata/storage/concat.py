@@ -27,6 +27,7 @@ from seqdata.storage.views import (
     View,
     as_sequence_store,
     format_title,
+    get_measured_transform,
     locate_sequence,
 )
 
@@ -238,7 +239,12 @@ def concat_stores(stores: Sequence[Store]) -> SequenceStore:
     if len(stores) == 1:
         return as_sequence_store(stores[0])
     _check_fields(stores)
-    transform = _common_transform(stores)
+    if not have_common_transform(stores):
+        raise ConfigError(
+            "concat: all stores must carry the same transform, or none, but they differ. Call "
+            "`concat` first and `measure_lengths` on what it returns"
+        )
+    transform = join_transforms(stores)
     bases: list[Store] = []
     index_of: dict[Any, int] = {}
     for store in stores:
@@ -276,24 +282,24 @@ def _base_numbers(store: Store) -> NDArray[np.int64]:
     return store.numbers if isinstance(store, View) else np.arange(len(store), dtype=np.int64)
 
 
-def _common_transform(stores: Sequence[Store]) -> MeasuredTransform | None:
-    """Return the transform that all stores carry, with the lengths of all of them."""
-    transforms = [store.measured_transform if isinstance(store, View) else None for store in stores]
+def have_common_transform(stores: Iterable[Store]) -> bool:
+    """Return whether all stores carry the same transform, or none."""
+    transforms = list(map(get_measured_transform, stores))
     first = transforms[0]
-    present = [transform for transform in transforms if transform is not None and first is not None]
-    if not present and all(transform is None for transform in transforms):
+    if first is None:
+        return all(carried is None for carried in transforms)
+    return all(
+        carried is not None and carried.transform is first.transform and carried.axis == first.axis
+        for carried in transforms
+    )
+
+
+def join_transforms(stores: Iterable[Store]) -> MeasuredTransform | None:
+    """Return the transform that all stores carry, with the lengths of all of them."""
+    carried = [found for store in stores if (found := get_measured_transform(store)) is not None]
+    if not carried:
         return None
-    if first is None or any(
-        transform is None
-        or transform.transform is not first.transform
-        or transform.axis != first.axis
-        for transform in transforms
-    ):
-        raise ConfigError(
-            "concat: all stores must carry the same transform, or none, but they differ. Call "
-            "`concat` first and `measure_lengths` on what it returns"
-        )
-    return replace(first, lengths=np.concatenate([transform.lengths for transform in present]))
+    return replace(carried[0], lengths=np.concatenate([found.lengths for found in carried]))
 
 
 def _check_fields(stores: Sequence[Store]) -> None:

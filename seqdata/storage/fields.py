@@ -116,7 +116,7 @@ class NumberKind:
         field = Field(array.dtype.name, array.shape[1:] if axis is not None else array.shape, axis)
         if not 0 < self.width(field) < MAX_WIDTH:
             raise FieldMismatch(
-                f"has shape {array.shape}, must hold at least one number per timestep"
+                f"must have at least one number per timestep, but has shape {array.shape}"
             )
         return field
 
@@ -278,14 +278,25 @@ def _describe_wrong_type(value: Any, expected: str) -> str:
     return f"must be {expected} as in sequence 0, but is a {type(value).__name__}. Convert it"
 
 
+def is_text(field: Field) -> bool:
+    """Return whether the values of a field are text."""
+    return kind_of(field).is_id
+
+
+def has_numbers(field: Field, kinds: str) -> bool:
+    """Return whether the values of a field are numbers of these kinds of NumPy, such as ``iu``."""
+    return kind_of(field).is_array and np.dtype(field.dtype).kind in kinds
+
+
 def make_unknown_name_error(
     context: str, kind: str, name: object, known: Iterable[str]
 ) -> UnknownNameError:
     """Return the error about an unknown name, with the nearest known one."""
     names = sorted(known)
-    hint = did_you_mean(name, names) or f"choose one of them as `{kind}`"
+    hint = did_you_mean(name, names)
     return UnknownNameError(
-        f"{context}: no {kind} {name!r}, must be one of {', '.join(names)}; {hint}"
+        f"{context}: no {kind} {name!r}{f'; {hint}' if hint else '.'} "
+        f"Choose one of {', '.join(names) or 'none'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Named stores as one, the parts of a mixture: numbered through, each still known by its name.
+"""Named stores as one, which a policy draws from: numbered through, each still known by its name.
 
 Place in the flow: between the stores that a user names and a policy that draws from them. Reads:
 stores. Makes: a store.
@@ -14,22 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.protocols import Store
-from seqdata.storage.concat import ConcatStore
+from seqdata.protocols import Field, Store
+from seqdata.storage.concat import ConcatStore, have_common_transform, join_transforms
+from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.store_repr import format_shape
-from seqdata.storage.views import format_title, get_measured_transform
+from seqdata.storage.views import format_title, get_measured_transform, without_transform
 
 
 class PartsStore(ConcatStore):
     """The sequences of several named stores, one store after the other. Made by ``join_parts``.
 
     Args:
-        parts: Name -> store, all with the same fields.
+        parts: Name -> store; with the same fields, unless each is read by itself.
     """
 
     def __init__(self, parts: Mapping[str, Store]) -> None:
         super().__init__(list(parts.values()))
         self._names = tuple(parts)
+        self._fields: dict[str, Field] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PartsStore, (dict(self.parts),)
@@ -46,6 +48,18 @@ class PartsStore(ConcatStore):
         return dict(zip(self._names, self.stores, strict=True))
 
     @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field, of the fields that all parts have, and have alike."""
+        if self._fields is None:
+            first, *others = self.stores
+            self._fields = {
+                name: field
+                for name, field in first.fields.items()
+                if all(_describe(store, name) == _describe(first, name) for store in others)
+            }
+        return self._fields
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the parts and their names, in their order (32 hex digits)."""
         if self._fingerprint is None:
@@ -54,6 +68,11 @@ class PartsStore(ConcatStore):
                 digest.update(f"{name!r}={part.fingerprint}\n".encode())
             self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
+
+    @property
+    def measured_transform(self) -> MeasuredTransform | None:
+        """The transform that all parts carry; None: none does, or they carry different ones."""
+        return join_transforms(self.stores) if have_common_transform(self.stores) else None
 
     def own_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers that sequences have in the base stores of their parts, int64 (n,)."""
@@ -66,12 +85,17 @@ class PartsStore(ConcatStore):
         return PartsStore(dict(zip(self._names, stores, strict=True)))
 
 
-def join_parts(parts: Mapping[str, Store]) -> PartsStore:
+def join_parts(parts: Mapping[str, Store], *, read_together: bool = True) -> PartsStore:
     """Return named stores as the parts of one.
 
+    Args:
+        parts: Name -> store.
+        read_together: Whether they are read as one store. If each is read by itself, fields may
+            differ, and each may carry a transform.
+
     Raises:
-        ConfigError: If there is none, a part is empty or carries a transform, or fields
-            differ.
+        ConfigError: If there is none, a part is empty, or they cannot be read together since their
+            fields or transforms differ.
     """
     if not parts:
         raise ConfigError("parts: at least one store must be named, but the mapping is empty.")
@@ -82,13 +106,38 @@ def join_parts(parts: Mapping[str, Store]) -> PartsStore:
             raise ConfigError(
                 f"parts: {name!r} must have at least one sequence, but has none. Leave it out."
             )
-        if get_measured_transform(part) is not None:
-            raise ConfigError(
-                f"parts: {name!r} must not carry a transform of its own, but does. Pass `transform`"
-                " for all parts, and name the stores that were measured."
-            )
-    _check_fields(parts)
+    if read_together:
+        _check_fields(parts)
+        _check_transforms(parts)
     return PartsStore(parts)
+
+
+def _check_transforms(parts: Mapping[str, Store]) -> None:
+    if have_common_transform(parts.values()):
+        return
+    carried = {name: get_measured_transform(part) for name, part in parts.items()}
+    described = ", ".join(
+        f"{name!r} {'none' if found is None else _describe_transform(found)}"
+        for name, found in carried.items()
+    )
+    raise ConfigError(
+        "parts: all must carry the same transform, or none, since rows of all are collated "
+        f"alike, but carry {described}. Pass one function to `measure_lengths` of each part."
+    )
+
+
+def find_transform(store: Store) -> MeasuredTransform | None:
+    """Return the transform that a view, or all parts of a store, carry; None: there is none."""
+    if isinstance(store, PartsStore):
+        return store.measured_transform
+    return get_measured_transform(store)
+
+
+def drop_transform(store: Store) -> Store:
+    """Return the same sequences as they lie, without a transform that they carry."""
+    if isinstance(store, PartsStore):
+        return PartsStore({name: without_transform(part) for name, part in store.parts.items()})
+    return without_transform(store)
 
 
 def _check_fields(parts: Mapping[str, Store]) -> None:
@@ -102,6 +151,11 @@ def _check_fields(parts: Mapping[str, Store]) -> None:
                     f"in {name!r} and {described[0]} in {first_name!r}. Use `select` and `rename` "
                     "to make them equal, or write one of them again."
                 )
+
+
+def _describe_transform(carried: MeasuredTransform) -> str:
+    name = getattr(carried.transform, "__qualname__", type(carried.transform).__name__)
+    return f"{name} along {carried.axis!r}"
 
 
 def _describe(store: Store, field: str) -> str:

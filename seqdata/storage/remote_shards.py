@@ -203,14 +203,17 @@ class RangeReader:
         self.check(requests)
         sizes = {number: self._shards.sizes[number] for number in requests}
         with self._cache.files(sizes) as files:
-            offsets = {n: list(self._shards.offset_ranges(n, one)) for n, one in requests.items()}
+            offsets = {
+                n: list(self._shards.offset_ranges(n, request)) for n, request in requests.items()
+            }
             self.bring(files, offsets)
             found = []
-            for number, one in requests.items():
-                self._shards.note_offsets(number, one, files[number].content)
+            for number, request in requests.items():
+                self._shards.note_offsets(number, request, files[number].content)
                 found.append(OpenShard(number, self.lay(number, files[number])))
             values = {
-                one.number: list(value_ranges(one.fields, requests[one.number])) for one in found
+                opened.number: list(value_ranges(opened.fields, requests[opened.number]))
+                for opened in found
             }
             self.bring(files, values)
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Field, Transform
 from seqdata.storage.fields import list_axes, make_unknown_name_error
 
@@ -144,6 +145,21 @@ def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     return wanted
 
 
+def check_planned(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return the numbers of sequences of a plan, int64 (n,), if all are in ``[0, count)``.
+
+    Raises:
+        ConfigError: If there is no such sequence.
+    """
+    if len(numbers) and int(numbers.view(np.uint64).max()) >= count:  # one pass: -1 is large
+        remedy = "Plan over this view's index: the plan is one of other data"
+        found = str(find_outside(numbers, count))
+        raise ConfigError(
+            must_be("view: the number of a sequence", f"in [0, {count})", found, remedy)
+        )
+    return numbers
+
+
 def check_number(number: Any, count: int) -> int:
     """Return the number of one sequence, in ``[0, count)``; a negative one counts from the end.
 
@@ -179,3 +195,28 @@ def check_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
 def find_outside(numbers: NDArray[np.int64], count: int) -> int:
     """Return the first number that is not in ``[0, count)``."""
     return int(numbers[(numbers < 0) | (numbers >= count)][0])
+
+
+def digest_selection(
+    base: str,
+    numbers: NDArray[np.int64] | None,
+    names: NameMap | None,
+    measured_transform: MeasuredTransform | None,
+) -> str:
+    """Return the digest of a selection (32 hex digits).
+
+    Args:
+        base: The fingerprint of the base.
+        numbers: int64 (sequences,), the base's numbers; None: they are not selected.
+        names: The fields; None: they are not selected.
+        measured_transform: A transform that is carried.
+    """
+    digest = hashlib.sha256(base.encode())
+    if numbers is not None:
+        digest.update(np.ascontiguousarray(numbers, dtype="<i8").data)
+    if names is not None:
+        digest.update(f"names:{list(names.items())!r}".encode())
+    if measured_transform is not None:
+        digest.update(measured_transform.axis.encode())
+        digest.update(np.ascontiguousarray(measured_transform.lengths, dtype="<i8").data)
+    return digest.hexdigest()[:32]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError
+from seqdata.errors import ConfigError, CorruptSampleError, must_be
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
 from seqdata.storage.remote.open_shards import OpenShards
@@ -66,15 +66,15 @@ class ShardsOnDemand:
         whole = list(requests)
         if self._shards.remote.how == "ranges":
             whole = [number for number in requests if self._shards.file(number) is None]
-        found = {one.number: one for one in self._open.get(whole)}
+        found = {shard.number: shard for shard in self._open.get(whole)}
         everything = self._open.get_all() if whole else None
         if everything is not None:
             self._joined = self._shards.join(everything)
-        by_ranges = {number: one for number, one in requests.items() if number not in found}
+        by_ranges = {number: request for number, request in requests.items() if number not in found}
         tries_left = len(by_ranges)
         while True:
             if by_ranges:
-                found |= {one.number: one for one in self._ranges.open(by_ranges)}
+                found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
             try:
                 return _read_shards(found, requests, shards)
             except CorruptSampleError:  # where texts lie came wrong, so other bytes came for them
@@ -103,10 +103,10 @@ class ShardsOnDemand:
         spans[:, 0] = numbers
         shards, requests = self._divide(spans, [name], next(iter(self.layout.lengths_of)))
         whole = [number for number in requests if self._is_here(number)]
-        found = {one.number: one for one in self._open.get(whole)}  # some may just have gone
-        by_ranges = {number: one for number, one in requests.items() if number not in found}
+        found = {shard.number: shard for shard in self._open.get(whole)}  # some may just have gone
+        by_ranges = {number: request for number, request in requests.items() if number not in found}
         if by_ranges:
-            found |= {one.number: one for one in self._ranges.open(by_ranges)}
+            found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
         return shards, found, requests
 
     def _is_here(self, number: int) -> bool:
@@ -138,9 +138,12 @@ class ShardsOnDemand:
             row = int(np.flatnonzero(bad)[0])
             number, start, stop = spans[row].tolist()
             raise ConfigError(
-                f"{location}: sequence {number}: no timesteps {start}..{stop}, must lie in "
-                f"0..{int(lengths[row])}; was the plan made for other data?"
-            )
+                must_be(
+                    f"{location}: sequence {number}: its span", f"within 0..{int(lengths[row])}",
+                    f"{start}..{stop}",
+                    "Plan over this store's index: the plan is one of other data",
+                )
+            )  # fmt: skip
 
     def _find_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each sequence, integers (n,)."""
@@ -192,8 +195,8 @@ def _read_shards(
 ) -> dict[str, Any]:
     """Return the columns of a batch, put together of those of its shards."""
     columns = [
-        found[number].fields.read(one.spans, one.names, one.axis)
-        for number, one in sorted(requests.items())
+        found[number].fields.read(request.spans, request.names, request.axis)
+        for number, request in sorted(requests.items())
     ]
     if len(columns) == 1:
         return columns[0]

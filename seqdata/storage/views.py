@@ -9,7 +9,6 @@ index that is planned over. Reads: numbers, ids. Makes: stores.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -28,7 +27,8 @@ from seqdata.storage.selection import (
     check_mask,
     check_number,
     check_numbers,
-    find_outside,
+    check_planned,
+    digest_selection,
     rename_fields,
     select_names,
 )
@@ -129,7 +129,7 @@ class View(SequenceStore):
     """A store that selects sequences and fields of a base store. Made by the functions below.
 
     Args:
-        base: A store that is no view.
+        base: A store that is not a view.
         numbers: int64 (sequences,), the base's numbers; repeats allowed. None: all, in its order.
         measured_transform: A transform; the view's lengths along its axis are those of its results.
         names: Name -> the base's name, of the fields that are shown; None: all as they are.
@@ -185,7 +185,7 @@ class View(SequenceStore):
 
     @property
     def measured_transform(self) -> MeasuredTransform | None:
-        """The transform that is applied by whoever plays the view; None: there is none."""
+        """The transform that the engine applies to what it reads; None: there is none."""
         return self._measured_transform
 
     @property
@@ -232,19 +232,11 @@ class View(SequenceStore):
         if self.is_identity:
             return self._base.fingerprint
         if self._fingerprint is None:
-            self._fingerprint = self._digest()
+            numbers = None if self._numbers is None and self._names is not None else self.numbers
+            self._fingerprint = digest_selection(
+                self._base.fingerprint, numbers, self._names, self._measured_transform
+            )
         return self._fingerprint
-
-    def _digest(self) -> str:
-        digest = hashlib.sha256(self._base.fingerprint.encode())
-        if self._numbers is not None or self._names is None:
-            digest.update(np.ascontiguousarray(self.numbers, dtype="<i8").data)
-        if self._names is not None:
-            digest.update(f"names:{list(self._names.items())!r}".encode())
-        if self._measured_transform is not None:
-            digest.update(self._measured_transform.axis.encode())
-            digest.update(np.ascontiguousarray(self._measured_transform.lengths, dtype="<i8").data)
-        return digest.hexdigest()[:32]
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
@@ -268,13 +260,7 @@ class View(SequenceStore):
         Raises:
             ConfigError: If there is no such sequence.
         """
-        numbers = np.asarray(numbers, dtype=np.int64)
-        if len(numbers) and int(numbers.view(np.uint64).max()) >= len(self):
-            raise ConfigError(
-                f"view: no sequence {find_outside(numbers, len(self))}, must be in [0, "
-                f"{len(self)}); "
-                "was the plan made for other data?"
-            )
+        numbers = check_planned(np.asarray(numbers, dtype=np.int64), len(self))
         return numbers if self._numbers is None else self._numbers[numbers]
 
     def read(

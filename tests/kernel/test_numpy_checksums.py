@@ -7,27 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.kernel import numpy_kernel
 from seqdata.storage.extents import extents_of
+from tests.kernel.engines import get_compiled, int64, numpy_kernel, spans
 
 BIG = 2**63 - 1
-
-
-def compiled():
-    return pytest.importorskip("seqdata.kernel._fill")
-
-
-@pytest.fixture(params=["c", "numpy"])
-def engine(request):
-    return numpy_kernel if request.param == "numpy" else compiled()
-
-
-def int64(*values):
-    return np.array(values, dtype=np.int64)
-
-
-def spans(*rows):
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def summed(engine, data, bounds, name="crc32c"):
@@ -49,7 +32,7 @@ def test_both_kernels_compute_the_same_of_pieces_of_any_size_and_place(name):
     sizes = [*range(80), 191, 192, 193, 767, 768, 769, 1023, 1024, 1025, 1279, 1280, 12_287, 12_289]
     bounds = np.concatenate([[3], 3 + np.cumsum(sizes)])
     assert bounds[-1] <= len(data)
-    assert summed(compiled(), data, bounds, name) == summed(numpy_kernel, data, bounds, name)
+    assert summed(get_compiled(), data, bounds, name) == summed(numpy_kernel, data, bounds, name)
 
 
 @pytest.mark.parametrize("bounds", [(0, 2, 1), (-1, 0, 2), (0, 2, 9), (0, 1), (0, 1, 2, 3), ()])
@@ -65,7 +48,7 @@ def test_checksums_refuses_another_algorithm(engine, name):
 
 
 def test_the_compiled_kernel_has_both():
-    assert compiled().algorithms() == ("crc32c", "crc32") == numpy_kernel.algorithms()
+    assert get_compiled().algorithms() == ("crc32c", "crc32") == numpy_kernel.algorithms()
 
 
 class Field:
@@ -286,6 +269,6 @@ def outcomes(engine, call, use_bits):
 
 @given(checked(), st.booleans())
 def test_the_compiled_kernel_and_its_twin_verify_alike_whatever_the_buffers_hold(call, use_bits):
-    found = outcomes(compiled(), call, use_bits)
+    found = outcomes(get_compiled(), call, use_bits)
     assert found == outcomes(numpy_kernel, call, use_bits)
     assert found[0] == found[1]

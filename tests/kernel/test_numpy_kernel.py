@@ -5,28 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from seqdata.kernel import numpy_kernel
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.extents import extents_of
+from tests.kernel.engines import get_compiled, int64, numpy_kernel, spans
 
 BIG = 2**63 - 1
-
-
-def compiled():
-    return pytest.importorskip("seqdata.kernel._fill")
-
-
-@pytest.fixture(params=["c", "numpy"])
-def engine(request):
-    return numpy_kernel if request.param == "numpy" else compiled()
-
-
-def int64(*values):
-    return np.array(values, dtype=np.int64)
-
-
-def spans(*rows):
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def ragged(engine, *lengths_of_shards, dtype=np.int32):
@@ -306,7 +289,7 @@ def outcome(engine, call):
     (((b"",), extents_of([int64(0)]), int64(0, 0), 1), (spans([0, 0, 0]), int64(0, 0)), 0, None)
 )
 def test_the_compiled_kernel_and_its_twin_do_the_same_whatever_the_buffers_hold(call):
-    assert outcome(compiled(), call) == outcome(numpy_kernel, call)
+    assert outcome(get_compiled(), call) == outcome(numpy_kernel, call)
 
 
 def test_the_kernel_in_use_fills(monkeypatch):

@@ -5,13 +5,6 @@ import os
 import numpy as np
 import pytest
 
-from seqdata.kernel import numpy_kernel
-
-
-@pytest.fixture(params=["c", "numpy"])
-def engine(request):
-    return numpy_kernel if request.param == "numpy" else pytest.importorskip("seqdata.kernel._fill")
-
 
 @pytest.fixture
 def file(tmp_path):

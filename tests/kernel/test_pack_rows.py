@@ -5,13 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from seqdata.kernel import numpy_kernel
 from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldBuffer, FieldKind
-
-
-@pytest.fixture(params=["c", "numpy"])
-def engine(request):
-    return numpy_kernel if request.param == "numpy" else pytest.importorskip("seqdata.kernel._fill")
 
 
 def ragged(name="x", dtype="int32", shape=(), room=8, most=8):

@@ -1,10 +1,8 @@
 """What files ask for is looked at before memory is taken, and what they say before it is used."""
 
 import hashlib
-import importlib.util
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,19 +20,9 @@ from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.foreign import table_file, untrusted_ipc
 from seqdata.storage.integrity.checksums import compute_checksums
+from tests.fuzz import bombs, cases
 
 HERE = DataLocation(dataset="/d", shard=0, file="f")
-
-
-def load(name):
-    path = Path(__file__).parents[1] / "fuzz" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-bombs, cases = load("bombs"), load("cases")
 
 
 def write(path, columns, compression=None, *, stream=False):

@@ -45,9 +45,9 @@ OPENED = {
     ),
     "self/x": (ConfigError, "its links lead back to itself"),
     "x.tar": (ConfigError, "its links lead back to itself"),
-    "dangling": (ConfigError, "is a link to 'nowhere', which is not there, must lead to a store"),
-    "file/x": (ConfigError, r"is not there \(nor is its parent\), must be a store's folder"),
-    "pipe": (DataError, "is a pipe, a device or a socket, must be a store's folder"),
+    "dangling": (ConfigError, "a store's folder, but is a link to 'nowhere', which is not there"),
+    "file/x": (ConfigError, r"must be a store's folder, but is not there \(nor is its parent\)"),
+    "pipe": (DataError, "must be a store's folder .*, but is a pipe, a device or a socket"),
     "/dev/zero": (DataError, "is a pipe, a device or a socket"),
     "pipes": (
         DataError,

@@ -5,11 +5,20 @@ import pickle
 import numpy as np
 import pytest
 
-from seqdata import ConfigError, DataError, Fixed, Mix, open_store, write_store
+from seqdata import (
+    ConfigError,
+    DataError,
+    Fixed,
+    Loader,
+    Mix,
+    measure_lengths,
+    open_store,
+    write_store,
+)
 from seqdata.index import SequenceIndex
 from seqdata.protocols import SupportsMixing, SupportsParts
 from seqdata.resolve import resolve_parts
-from seqdata.storage.parts import PartsStore, join_parts
+from seqdata.storage.parts import PartsStore, drop_transform, find_transform, join_parts
 
 MIX = Mix({"a": 1, "b": 1}, Fixed(2))
 
@@ -112,16 +121,38 @@ def test_a_part_that_cannot_be_opened_is_named(tmp_path):
         resolve_parts({"a": [[1]], "b": tmp_path / "broken"}, MIX)
 
 
-def test_a_part_with_a_transform_of_its_own_is_refused(tmp_path):
-    from seqdata import measure_lengths
-
-    measured = measure_lengths(open_store([[1, 2]]), double, cache=False)
-    with pytest.raises(ConfigError, match=r"parts: 'b' must not carry a transform of its own"):
-        join_parts({"a": open_store([[1]]), "b": measured})
-
-
 def double(sequence, rng):
     return {"x": np.repeat(sequence["x"], 2)}
+
+
+def measured(rows, transform=double):
+    return measure_lengths(open_store(rows), transform, cache=False)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_parts_with_the_same_transform_are_planned_by_its_lengths(copied):
+    parts = {"a": measured([[1, 2], [3]]).take([1, 0]), "b": measured([[7, 8, 9]])}
+    store = join_parts(parts)
+    store = pickle.loads(pickle.dumps(store)) if copied else store
+    assert store.lengths.tolist() == [2, 4, 6]
+    assert find_transform(store).lengths.tolist() == [2, 4, 6]
+    assert drop_transform(store).lengths.tolist() == [1, 2, 3]
+    assert find_transform(drop_transform(store)) is None
+    loader = Loader(store.parts, Mix({"a": 1, "b": 1}, Fixed(1), batches=6, keep="batch"))
+    found = {(batch.part, *batch["x"][0].tolist()) for batch in loader}
+    assert found == {("a", 1, 1, 2, 2), ("a", 3, 3), ("b", 7, 7, 8, 8, 9, 9)}
+    assert [batch.ids.tolist() for batch in loader if batch.part == "a"].count([1]) > 0
+
+
+@pytest.mark.parametrize("other", [None, lambda sequence, rng: sequence])
+def test_parts_of_other_transforms_are_refused(other):
+    second = open_store([[1]]) if other is None else measured([[1]], other)
+    with pytest.raises(
+        ConfigError,
+        match=r"parts: all must carry the same transform, or none, since rows .*, but carry "
+        r"'a' double along 'time', 'b' (none|.*<lambda> along 'time')\. Pass one function",
+    ):
+        join_parts({"a": measured([[1, 2]]), "b": second})
 
 
 def test_names_are_texts():

@@ -16,24 +16,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.text_bytes import SupportsRawTexts
 from seqdata.storage.views import View
-
-
-def made(count, speakers=5):
-    rows = [
-        {
-            "id": f"u{i}",
-            "x": np.full(i, i),
-            "text": b"t" * (i + 1),
-            "speaker": f"s{i % speakers}",
-            "y": i % 3,
-        }
-        for i in range(count)
-    ]
-    return MemoryStore.of(rows, axes={"text": "text"})
-
-
-def numbers(view):
-    return view.numbers.tolist()
+from tests.storage.speakers import made, numbers
 
 
 def test_a_split_is_a_partition_in_the_stores_order():
@@ -106,7 +89,7 @@ def test_an_empty_part_is_an_error():
 
 def test_a_field_that_cannot_split_is_an_error():
     parts = {"a": 0.5, "b": 0.5}
-    with pytest.raises(ConfigError, match=r"split: no field 'speeker', .*; did you mean 'speaker'"):
+    with pytest.raises(ConfigError, match=r"split: no field 'speeker'; did you mean 'speaker'"):
         split(made(9), parts, by="speeker")
     with pytest.raises(
         ConfigError, match="split: 'x' must have one value per sequence, but is a field of many"
@@ -280,7 +263,7 @@ def test_the_texts_of_a_sequence_that_is_not_there_are_an_error(tmp_path):
         for number in (9, -1):
             with pytest.raises(ConfigError, match=rf"must be in \[0, 9\), but is {number}"):
                 stores[kind].raw_texts(None, np.array([0, number]))
-        with pytest.raises(ConfigError, match="no field of texts 'level', must be one of id, raw,"):
+        with pytest.raises(ConfigError, match=r"no field of texts 'level'. Choose one of id, raw,"):
             stores[kind].raw_texts("level", np.array([0]))
     with pytest.raises(ConfigError, match=r"must be in \[0, 5\), but is -3"):
         MemoryStore.of([[0]] * 5).raw_texts(None, np.array([1, -3]))
@@ -357,7 +340,7 @@ def test_stratified_parts_and_folds_have_every_value_evenly(by):
         (lambda s: split(s, {"a": "0.8", "b": 0.2}), "must be fractions above 0 that add up to 1"),
         (lambda s: split(s, {"a": 1}, by="level", stratify="raw"), "cannot both be given, but are"),
         (lambda s: folds(s, 2, by="level", stratify="raw"), "cannot both be given"),
-        (lambda s: split(s, {"a": 1}, stratify="levl"), "no field 'levl', .*did you mean 'level'"),
+        (lambda s: split(s, {"a": 1}, stratify="levl"), "no field 'levl'; did you mean 'level'"),
         (
             lambda s: folds(s, 2, stratify="x"),
             "folds: 'x' must have one value per sequence, but is",
@@ -366,7 +349,7 @@ def test_stratified_parts_and_folds_have_every_value_evenly(by):
             lambda s: split(s, {"a": 0.99, "b": 0.01}, exact=True),
             "part 'b' must have at least one sequence",
         ),
-        (lambda s: split(s, {"train": 1})["trian"], "no part 'trian', .*did you mean 'train'"),
+        (lambda s: split(s, {"train": 1})["trian"], "no part 'trian'; did you mean 'train'"),
     ],
 )
 def test_divisions_that_cannot_be_are_refused(change, text):

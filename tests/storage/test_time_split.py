@@ -211,7 +211,11 @@ def test_a_shift_is_refused_with_a_context():
         (DATES, {"stratify": "site"}, "split: `stratify` cannot be given with `along`, but is"),
         (DATES, {"exact": True}, "split: `exact` cannot be given with `along`, but is True"),
         (DATES, {"along": None, "context": 2}, "split: `context` goes with `along`, but is 2 with"),
-        (DATES, {"along": "where"}, "split: `along`: no field 'where', must be one of"),
+        (
+            DATES,
+            {"along": "where"},
+            "split: `along`: no field 'where'; did you mean 'when'? Choose one of",
+        ),
         ({"a": "..3"}, {"along": "where"}, "split: `along`: no field or axis 'where'"),
     ],
 )

@@ -231,7 +231,7 @@ def _rows(steps: Any) -> list[Row]:
 def _state(loaders: Sequence[LoaderLike]) -> dict[str, Any]:
     states = {json.dumps(loader.state_dict(), sort_keys=True) for loader in loaders}
     if len(states) > 1:
-        raise ConformanceError(f"loader: ranks save {sorted(states)}, must save the same state")
+        raise ConformanceError(f"loader: ranks must save the same state, but save {sorted(states)}")
     state: dict[str, Any] = json.loads(states.pop())
     return state
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.plan_table import PlanBatch
+from seqdata.plan_table import ArrayTable, PlanBatch
 from seqdata.planning.wrapping import SupportsDraws, count_epoch_batches
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport
@@ -58,7 +58,8 @@ def check_table(plan: Plan) -> None:
     Raises:
         ConformanceError: If they do not.
     """
-    spans, rows, offsets = plan.spans, plan.rows, plan.offsets
+    table = plan.as_arrays()
+    spans, rows, offsets = table.spans, table.rows, table.offsets
     if len(offsets) != len(plan) + 1:
         raise ConformanceError(
             f"plan: `offsets` names {len(offsets) - 1} batches, but must be len(plan) = {len(plan)}"
@@ -188,7 +189,8 @@ def _check_coverage(
 def _scored(plan: Plan) -> NDArray[np.int64]:
     """Return what is scored of all spans that hold a timestep, int64 (n, 3)."""
     if not plan.carry:
-        spans = plan.spans[plan.spans[:, 1] < plan.spans[:, 2]]
+        spans = plan.spans
+        spans = spans[spans[:, 1] < spans[:, 2]]
         return without_context(plan, 0, spans, None)
     parts = [scored_spans(plan, number, plan.batch(number)) for number in range(len(plan))]
     spans = np.concatenate([np.empty((0, 3), dtype=np.int64), *parts])
@@ -266,7 +268,8 @@ def check_pure(
     plan = policy.plan(index, seed=seed, epoch=epoch)
     fresh = replace(index, _memo={})
     again = policy.plan(fresh, seed=seed, epoch=epoch)
-    if not same_tables(plan, again):
+    table = plan.as_arrays()
+    if not _is_same(table, again.as_arrays()) or plan.lanes != again.lanes:
         raise ConformanceError(
             f"policy: epoch {epoch} of seed {seed} was planned twice and differs, but must be the "
             "same"
@@ -280,7 +283,7 @@ def check_pure(
     others = [other for other in others if other != (seed, epoch)]
     for other in others:
         changed = policy.plan(index, seed=other[0], epoch=other[1])
-        same = same_tables(plan, changed)
+        same = _is_same(table, changed.as_arrays()) and plan.lanes == changed.lanes
         if not same and changed.fingerprint == plan.fingerprint:
             raise ConformanceError(
                 f"policy: (seed, epoch) {(seed, epoch)} and {other} have unequal plans and one "
@@ -300,14 +303,17 @@ def check_pure(
             )
 
 
-def same_tables(one: Plan, other: Plan) -> bool:
-    """Return whether two plans have the same batches in the same order."""
-    pairs = [(one.spans, other.spans), (one.offsets, other.offsets)]
-    if one.rows is not None and other.rows is not None:
-        pairs.append((one.rows, other.rows))
-    elif (one.rows is None) != (other.rows is None):
-        return False
-    return one.lanes == other.lanes and all(np.array_equal(a, b) for a, b in pairs)
+def _is_same(one: ArrayTable, other: ArrayTable) -> bool:
+    """Return whether two tables have the same batches in the same order."""
+    if one.rows is None or other.rows is None:
+        same_rows = one.rows is other.rows
+    else:
+        same_rows = np.array_equal(one.rows, other.rows)
+    return (
+        same_rows
+        and np.array_equal(one.spans, other.spans)
+        and np.array_equal(one.offsets, other.offsets)
+    )
 
 
 def _check_batch(

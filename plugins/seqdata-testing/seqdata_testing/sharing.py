@@ -251,7 +251,7 @@ def _agreed_position(ranks: Sequence[RankPlan], step: int) -> int:
     states = {json.dumps({"position": mine.position(step)}) for mine in ranks}
     if len(states) > 1:
         raise ConformanceError(
-            f"share: at step {step} the ranks save {sorted(states)}, must save the same state"
+            f"share: at step {step} the ranks must save the same state, but save {sorted(states)}"
         )
     return int(json.loads(states.pop())["position"])
 

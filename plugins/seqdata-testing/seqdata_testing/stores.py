@@ -221,7 +221,7 @@ def check_processes(store: Store, methods: Sequence[str]) -> None:
         told = _in_child(method, store)
         if told != due:
             raise ConformanceError(
-                f"store: a child process started by {method} reads {told}, must read {due}"
+                f"store: a child process started by {method} must read {due}, but reads {told}"
             )
 
 
@@ -260,10 +260,10 @@ def _check_column(
 ) -> None:
     if not kind_of(field).is_array:
         if list(column) != values:
-            raise ConformanceError(f"{where} reads {list(column)[:3]}, must read {values[:3]}")
+            raise ConformanceError(f"{where} must read {values[:3]}, but reads {list(column)[:3]}")
         return
     if not isinstance(column, Column):
-        raise ConformanceError(f"{where} reads a {type(column).__name__}, must read a Column")
+        raise ConformanceError(f"{where} must read a Column, but reads a {type(column).__name__}")
     told = (len(column), column.dtype, tuple(column.shape), column.lengths.tolist())
     due = (len(values), np.dtype(field.dtype), tuple(field.shape), [len(one) for one in values])
     if told != due:

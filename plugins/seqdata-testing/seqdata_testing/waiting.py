@@ -63,7 +63,9 @@ def within(seconds: float) -> Iterator[None]:
     yield
     took, most = time.monotonic() - began, seconds * max(before, slowness())
     if took > most:
-        raise ConformanceError(f"took {took:.1f} s, must take at most {most:.1f} s on this machine")
+        raise ConformanceError(
+            f"must take at most {most:.1f} s on this machine, but took {took:.1f} s"
+        )
 
 
 def _processors() -> int:

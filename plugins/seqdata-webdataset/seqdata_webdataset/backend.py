@@ -51,12 +51,12 @@ class WebDataset:
         self,
         location: Location,
         *,
-        anew: bool = False,
+        rebuild: bool = False,
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
         """Build the index of shards that have none, or of all; see ``index_shards``."""
-        return index_shards(location, anew=anew, executor=executor, progress=progress)
+        return index_shards(location, rebuild=rebuild, executor=executor, progress=progress)
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
@@ -88,7 +88,7 @@ class WebDataset:
 def index_shards(
     location: Location,
     *,
-    anew: bool = False,
+    rebuild: bool = False,
     executor: Executor | None = None,
     progress: bool | Callable[[int, int], None] | None = None,
     remote: str | Remote | None = None,
@@ -97,7 +97,7 @@ def index_shards(
 
     Args:
         location: A tar file, a folder of them, braces, or a list of these.
-        anew: Whether to rebuild existing indexes.
+        rebuild: Whether to rebuild existing indexes.
         executor: The executor that reads shards; None: a few threads.
         progress: Whether to show a progress bar; None: on a terminal. Or a function that is called
             with (sequences, bytes).
@@ -111,5 +111,5 @@ def index_shards(
         DataError: If a shard is not there, is damaged, or does not hold samples.
     """
     return index_files(
-        location, TarKind(), anew=anew, executor=executor, progress=progress, remote=remote
+        location, TarKind(), rebuild=rebuild, executor=executor, progress=progress, remote=remote
     )

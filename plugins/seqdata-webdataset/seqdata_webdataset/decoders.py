@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.backends import DataLocation, check_size
+from seqdata import DecodeError
+from seqdata.backends import (
+    DataLocation,
+    Field,
+    check_size,
+)
 from seqdata.backends import refuse_size as raise_limit_error
-from seqdata.errors import DecodeError
-from seqdata.protocols import Field
 from seqdata_webdataset.array_headers import ArrayHeader, BadHeaderError, read_npy_header
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.schema import Wanted

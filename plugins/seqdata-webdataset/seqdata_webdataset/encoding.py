@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from seqdata import ConfigError, DecodeError
 from seqdata.backends import (
+    Field,
     Packer,
     check_axis_lengths,
     find_key,
@@ -18,8 +20,6 @@ from seqdata.backends import (
     make_packer,
     pack_sequence,
 )
-from seqdata.errors import ConfigError, DecodeError
-from seqdata.protocols import Field
 from seqdata_webdataset.member_names import is_unsafe, last_part, split_name
 from seqdata_webdataset.schema import MULTI_VALUE_EXTENSIONS, TEXT_EXTENSIONS
 from seqdata_webdataset.tar_headers import TAR_BLOCK

@@ -1,7 +1,7 @@
 """The fault target of tar shards, for the matrix of ``seqdata_testing.faults``.
 
-``python -m seqdata_testing.faults --target seqdata_webdataset.faults:TAR`` runs it. Place in the
-flow: beside the backend; nothing of the plugin imports it. Makes: data sets in folders.
+``python -m seqdata_testing.faults --target seqdata_webdataset.faults:TAR`` runs it. No module of
+the plugin imports it.
 """
 
 from __future__ import annotations

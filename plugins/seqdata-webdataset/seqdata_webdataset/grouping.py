@@ -9,9 +9,9 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seqdata import DecodeError
 from seqdata.backends import DataLocation, quote
 from seqdata.backends import refuse_size as raise_limit_error
-from seqdata.errors import DecodeError
 from seqdata_webdataset.array_headers import (
     HEADER_READERS,
     MAX_HEADER_BYTES,

@@ -7,8 +7,8 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata import DecodeError
 from seqdata.backends import Field, FieldIndex, OpenedFiles, field_width
-from seqdata.errors import DecodeError
 from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.schema import Extension, Wanted
 

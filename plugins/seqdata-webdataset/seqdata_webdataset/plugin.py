@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seqdata.hookspecs import hookimpl
+from seqdata.backends import hookimpl
 from seqdata_webdataset.backend import WebDataset
 from seqdata_webdataset.reader import read_tar
 

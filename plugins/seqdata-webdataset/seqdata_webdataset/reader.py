@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import default_axis, open_once
-from seqdata.readers.source import ReadOptions, SourceFile
+from seqdata.backends import (
+    ReadOptions,
+    SourceFile,
+    default_axis,
+    open_once,
+)
 from seqdata_webdataset.kind import TarKind
 
 _SAMPLES_PER_READ = 64  # sequences per read

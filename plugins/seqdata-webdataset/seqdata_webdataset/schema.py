@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from seqdata import ConfigError, DecodeError, UnsafeContentError
 from seqdata.backends import (
+    DEFAULT_AXIS,
     FIELD_DTYPES,
     NUMBER_DTYPES,
     DataLocation,
+    Field,
     kind_of,
     make_unknown_name_error,
     quote,
 )
-from seqdata.errors import ConfigError, DecodeError, UnsafeContentError
-from seqdata.index import DEFAULT_AXIS
-from seqdata.protocols import Field
 from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed

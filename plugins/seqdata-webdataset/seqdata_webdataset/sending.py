@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from seqdata import ConfigError, MissingShardError
 from seqdata.backends import (
     INDEX_FOLDER,
     MANIFEST,
@@ -30,7 +31,6 @@ from seqdata.backends import (
     upload_store,
 )
 from seqdata.backends import INDEX_SUFFIX as INDEX
-from seqdata.errors import ConfigError, MissingShardError
 from seqdata_webdataset.kind import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.writing import is_own, write_local

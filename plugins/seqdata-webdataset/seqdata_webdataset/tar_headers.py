@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from seqdata import CorruptShardError, DecodeError, UnsafeContentError
 from seqdata.backends import DataLocation, quote
 from seqdata.backends import refuse_size as raise_limit_error
-from seqdata.errors import CorruptShardError, DecodeError, UnsafeContentError
 
 TAR_BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20
@@ -73,13 +73,7 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
             )  # fmt: skip
         at = begin + -(-length // TAR_BLOCK) * TAR_BLOCK
         if type_flag in b"LKxg":
-            if length > MAX_HEADER_BYTES:
-                raise_limit_error(
-                    replace(location, offset=begin, length=length), f"is a header of {length} "
-                                                                    "bytes",
-                    f"have at most {MAX_HEADER_BYTES}", length, MAX_HEADER_BYTES,
-                )  # fmt: skip
-            extended = bytes(view[begin : begin + length])
+            extended = _read_extended(view, replace(location, offset=begin, length=length))
             if type_flag == b"L":
                 name = extended.partition(b"\0")[0]
             elif type_flag == b"x":
@@ -93,6 +87,21 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
             _raise_for_type(
                 type_flag, full_name, replace(location, offset=begin - TAR_BLOCK, length=TAR_BLOCK)
             )
+
+
+def _read_extended(view: memoryview, location: DataLocation) -> bytes:
+    """Return the content of a header that extends the next one.
+
+    Raises:
+        LimitError: If it is too large to be one.
+    """
+    begin, length = location.offset or 0, location.length or 0
+    if length > MAX_HEADER_BYTES:
+        raise_limit_error(
+            location, f"is a header of {length} bytes", f"have at most {MAX_HEADER_BYTES}",
+            length, MAX_HEADER_BYTES,
+        )  # fmt: skip
+    return bytes(view[begin : begin + length])
 
 
 def _read_name(block: bytes) -> bytes:

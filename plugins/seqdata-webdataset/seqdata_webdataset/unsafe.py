@@ -11,8 +11,8 @@ import pickle
 from collections.abc import Collection
 from typing import Any
 
+from seqdata import ConfigError, DecodeError
 from seqdata.backends import DataLocation
-from seqdata.errors import ConfigError, DecodeError
 from seqdata_webdataset.member_names import UNSAFE_EXTENSIONS, last_part
 
 PICKLE_EXTENSIONS = ("pyd", "pkl", "pickle")

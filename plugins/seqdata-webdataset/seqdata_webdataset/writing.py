@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from seqdata import ConfigError, DecodeError
 from seqdata.backends import (
     FACTS_SUFFIX,
     INDEX_FOLDER,
@@ -40,7 +41,6 @@ from seqdata.backends import (
     sync_file,
     write_synced,
 )
-from seqdata.errors import ConfigError, DecodeError
 from seqdata_webdataset.kind import SUFFIX, TarKind
 from seqdata_webdataset.tar_format import TarFile, TarFormat, shard_name
 

@@ -78,7 +78,7 @@ def test_where_nothing_may_be_written_it_is_kept_in_the_cache_until_it_may(
     assert kept == [f"x-{shard:03d}.tar.idx" for shard in range(3)]
     assert digest_of(store) == digest_of(open_webdataset(folder))
     assert open_webdataset(location, remote=remote).fingerprint == store.fingerprint
-    index_shards(location, anew=True, remote=options(s3, tmp_path))
+    index_shards(location, rebuild=True, remote=options(s3, tmp_path))
     assert not list(cache.rglob("*.idx"))
     assert open_webdataset(location, remote=options(s3, tmp_path)).fingerprint == store.fingerprint
 

@@ -99,7 +99,7 @@ def test_a_list_that_is_gone_is_told(written):
         match=r"is from a writer that records all of its shards in seqdata-index/shards.json, but",
     ):
         open_webdataset(written)
-    index_shards(written, anew=True, progress=False)  # they are shards as anybody's from here on
+    index_shards(written, rebuild=True, progress=False)  # they are shards as anybody's from here on
     assert "x.npy" in open_webdataset(written).fields
 
 

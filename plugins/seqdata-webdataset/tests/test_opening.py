@@ -109,8 +109,8 @@ def test_without_an_index_opening_says_so_and_how(shards):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"index": "yes"}, "`index` is 'yes', must be 'build' or None"),
-        ({"keys": "any"}, "`keys` is 'any', must be one of unique, by_shard"),
+        ({"index": "yes"}, "`index` must be 'build' or None, but is 'yes'"),
+        ({"keys": "any"}, "`keys` must be one of unique, by_shard, but is 'any'"),
         ({"verify": "often"}, "`verify` must be one of .*, but is 'often'"),
     ],
 )
@@ -153,7 +153,7 @@ def test_only_shards_without_an_index_are_read_again(folder):
     facts = index_shards(folder, progress=lambda *both: told.append(both))
     assert (facts["indexed"], facts["shards"], facts["sequences"]) == (1, 3, 30)
     assert told == [(10, (folder / "x-001.tar").stat().st_size)]
-    assert index_shards(folder, anew=True, progress=False)["indexed"] == 3
+    assert index_shards(folder, rebuild=True, progress=False)["indexed"] == 3
 
 
 def test_a_store_may_be_opened_by_options_of_its_backend(folder):
@@ -240,7 +240,7 @@ def test_views_and_splits_work(folder):
     assert len(split(store, {"a": 0.5, "b": 0.5}, by="txt")["a"])
     assert store.where(store.lengths > 3).lengths.min() > 3
     assert store.take([3, 3]).lengths.tolist() == [store.lengths[3]] * 2
-    with pytest.raises(ConfigError, match="no field of texts 'cls', must be one of json, txt"):
+    with pytest.raises(ConfigError, match=r"no field of texts 'cls'. Choose one of json, txt"):
         store.raw_texts("cls", np.array([0]))
 
 

@@ -209,7 +209,7 @@ def test_flac_needs_its_package(npy, opened, monkeypatch):
 
 
 REFUSED = [
-    ({"mp3": bytes}, "no extension 'mp3', must be one of bin, cls, json, npy, npz, txt, x.npy"),
+    ({"mp3": bytes}, "no extension 'mp3'. Choose one of bin, cls, json, npy, npz, txt, x.npy"),
     (
         {"cls": {"a": int}},
         "`schema` of 'cls' must be one type, but names parts: only json, jsn, npz have parts",

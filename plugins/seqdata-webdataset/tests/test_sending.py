@@ -159,7 +159,7 @@ def test_a_folder_in_a_bucket_is_opened_as_what_lies_in_it(s3, bucket, remote, t
     write_webdataset(tmp_path / "data", rows(), shard_bytes=SHARD)
     with (
         served(folder_of(tmp_path / "data")) as web,  # which lists nothing
-        pytest.raises(MissingShardError, match=r"lists no files: .* must be named, as 'x"),
+        pytest.raises(MissingShardError, match=r"does not list files: name .* as 'x"),
     ):
         open_store(web.url, remote=remote())
 

@@ -62,10 +62,12 @@ class _AuditedFile:
 
 def _list_files(files: RemoteFiles, manifest: Manifest) -> Iterator[_AuditedFile]:
     dataset = files.location
-    for axis, one in manifest.lengths.items():
-        size = manifest.sequences * np.dtype(one.dtype).itemsize
+    for axis, lengths_file in manifest.lengths.items():
+        size = manifest.sequences * np.dtype(lengths_file.dtype).itemsize
         location = locate_lengths(dataset, manifest, axis)
-        yield _AuditedFile(one.file, None, manifest.sequences, size, one.sha256, location)
+        yield _AuditedFile(
+            lengths_file.file, None, manifest.sequences, size, lengths_file.sha256, location
+        )
     for i, shard in enumerate(manifest.shards):
         location = replace(locate_shard(dataset, i, shard), verify=False)
         yield _AuditedFile(shard.file, i, shard.sequences, shard.bytes, shard.sha256, location)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,8 +99,12 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
             for name, field in manifest.fields.items()
         },
         "lengths": {
-            axis: {"file": one.file, "dtype": one.dtype, "sha256": one.sha256}
-            for axis, one in manifest.lengths.items()
+            axis: {
+                "file": lengths_file.file,
+                "dtype": lengths_file.dtype,
+                "sha256": lengths_file.sha256,
+            }
+            for axis, lengths_file in manifest.lengths.items()
         },
         "shards": [
             {
@@ -164,3 +168,18 @@ def compute_digest(text: bytes, recorded: str) -> str:
     recorded_bytes = recorded.encode(errors="replace") or DIGEST_PLACEHOLDER.encode()
     before, _, after = text.rpartition(recorded_bytes)
     return hashlib.sha256(before + DIGEST_PLACEHOLDER.encode() + after).hexdigest()
+
+
+def describe_other_files(names: Sequence[str]) -> str:
+    """Return the message about a folder with other files than a store's."""
+    found = f"holds {', '.join(names[:5])} and no {MANIFEST!r}" if names else "is empty"
+    remedy = "Turn the files into one" if names else "Write one"
+    return f"must be a store's folder, but {found}. {remedy} with `seqdata write`"
+
+
+def describe_missing_manifest(files: int) -> str:
+    """Return the message about a folder that has files of a store, but no manifest."""
+    return (
+        f"is not there, but {files} files of a store are. It is written last: writing was not "
+        "finished, or not all was copied. Write the store again, or copy the rest"
+    )

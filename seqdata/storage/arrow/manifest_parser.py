@@ -176,7 +176,7 @@ class _ManifestReader:
             lengths={
                 axis: self.read_lengths(lengths[axis], f"lengths of {axis!r}") for axis in axes
             },
-            shards=tuple(self.read_shard(one, i, fields, axes) for i, one in enumerate(shards)),
+            shards=tuple(self.read_shard(entry, i, fields, axes) for i, entry in enumerate(shards)),
             statistics=self.read_optional(document, "statistics"),
         )
         found = sum(shard.sequences for shard in manifest.shards)
@@ -269,16 +269,16 @@ class _ManifestReader:
             )
         shards = [
             replace(
-                shard, checksums=self.read_checksum_file(one, i, shard, spec.bytes_per_checksum)
+                shard, checksums=self.read_checksum_file(entry, i, shard, spec.bytes_per_checksum)
             )
-            for i, (one, shard) in enumerate(zip(files, manifest.shards, strict=True))
+            for i, (entry, shard) in enumerate(zip(files, manifest.shards, strict=True))
         ]
         axes = {
             axis: replace(
-                one,
+                lengths_file,
                 checksum=self.read_count(lengths, axis, f"{path}, 'lengths'", _UINT32_VALUES - 1),
             )
-            for axis, one in manifest.lengths.items()
+            for axis, lengths_file in manifest.lengths.items()
         }
         return replace(manifest, checksums=spec, shards=tuple(shards), lengths=axes)
 

@@ -98,7 +98,7 @@ def load_checksums(
         checksums[name] = _load_field_checksums(
             name, spec, files, mapped.checksums, bits, bit_offset, lengths
         )
-        bit_offset += sum(len(one) for one in checksums[name].values)
+        bit_offset += sum(len(sums) for sums in checksums[name].values)
     return checksums
 
 

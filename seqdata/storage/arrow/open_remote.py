@@ -10,7 +10,13 @@ import numpy as np
 from seqdata.errors import DataError, IncompleteDatasetError, MissingShardError, RemoteReadError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Store
-from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, Manifest
+from seqdata.storage.arrow.manifest import (
+    MANIFEST,
+    STORE_FILES,
+    Manifest,
+    describe_missing_manifest,
+    describe_other_files,
+)
 from seqdata.storage.arrow.mapped_files import (
     check_lengths_checksum,
     check_total_timesteps,
@@ -39,7 +45,7 @@ def open_remote(
     verify: str | None = None,
     remote: str | Remote | None = None,
 ) -> Store:
-    """Open a store that lies elsewhere; every shard's size is looked at, no data is read.
+    """Open a store behind a URL; every shard's size is checked, no data is read.
 
     Args:
         location: The URL of its folder.
@@ -47,12 +53,12 @@ def open_remote(
         remote: How it is read.
 
     Raises:
-        ConfigError: If it cannot be meant, or what it needs is not installed.
+        ConfigError: If the location is invalid, or what it needs is not installed.
         RemoteReadError: If it cannot be read.
         MissingShardError: If a shard is not there.
         CorruptShardError: If a shard has another size.
         IncompleteDatasetError: If its writing was never finished.
-        DataError: If it is no store, or its manifest cannot be true.
+        DataError: If it is not a store, or its manifest is invalid.
     """
     files = make_remote_files(os.fspath(location), resolve_remote(remote))
     try:
@@ -102,7 +108,7 @@ def open_from_manifest(
 
 
 def _check_shard_sizes(files: RemoteFiles, manifest: Manifest) -> None:
-    """Refuse shards that are not there or of another size: by a listing, else one by one."""
+    """Raise if a shard is missing or of another size: by a listing, else one by one."""
     try:
         sizes: Mapping[str, int | None] = files.sizes()
     except (MissingShardError, RemoteReadError):  # web servers
@@ -125,7 +131,13 @@ def _open_without_manifest(
     verify: str | None,
     remote: str | Remote | None,
 ) -> Store:
-    """Open what lies at a location without a manifest, or say what that is."""
+    """Open other files of a location that has no manifest.
+
+    Raises:
+        IncompleteDatasetError: If files of a store are there.
+        MissingShardError: If there is nothing.
+        DataError: If there are other files.
+    """
     data_location = DataLocation(dataset=files.location, file=MANIFEST, file_kind="manifest")
     try:
         names = files.names()
@@ -133,17 +145,15 @@ def _open_without_manifest(
         if check_url(os.fspath(location)) in WEB:
             raise data_location.make_error(
                 MissingShardError,
-                "is not there, must be; check the location. A web server lists no files: what is "
-                "no store must be named, as 'x.parquet' or 'x-{000..017}.tar'",
+                "is not there. Check the location. A web server does not list files: name those "
+                "that are not a store, as 'x.parquet' or 'x-{000..017}.tar'",
             ) from None
         raise missing from None
     store_files = [name for name in names if STORE_FILES.names.fullmatch(name)]
     if store_files:
         raise data_location.make_error(
             IncompleteDatasetError,
-            f"is not there, but {len(store_files)} files of a store are, must be: it is written "
-            "last; "
-            "writing was not finished or not all was copied: write it again, or copy the rest",
+            describe_missing_manifest(len(store_files)),
         )
     if any(name.endswith(SUFFIXES) for name in names):
         from seqdata.storage.foreign.store import open_foreign  # it opens local files, too
@@ -153,6 +163,5 @@ def _open_without_manifest(
         raise missing
     raise DataLocation(dataset=files.location).make_error(
         DataError,
-        f"holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn the "
-        "files into one with `seqdata write`",
+        describe_other_files(names),
     )

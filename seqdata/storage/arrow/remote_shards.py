@@ -187,7 +187,7 @@ class ArrowShards:
         shard = self._manifest.shards[number]
         first, stop = self.layout.shard_offsets[number : number + 2]
         checksums = self._load_checksums(number)
-        lengths_of = {axis: one[first:stop] for axis, one in self.layout.lengths_of.items()}
+        lengths_of = {axis: lengths[first:stop] for axis, lengths in self.layout.lengths_of.items()}
         location = self.locate(number)
         layout = ShardLayout(
             self._files.location, (shard.file,), [0, shard.sequences], lengths_of,
@@ -200,8 +200,8 @@ class ArrowShards:
         found = load_checksums(manifest, mapped, None) or {}
         if bits is not None:
             found = {
-                name: replace(one, bits=bits, bit_offsets=(self._bit_offsets[name][number],))
-                for name, one in found.items()
+                name: replace(source, bits=bits, bit_offsets=(self._bit_offsets[name][number],))
+                for name, source in found.items()
             }
         return lay_fields(manifest, layout, [content], found)
 

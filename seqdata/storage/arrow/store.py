@@ -12,10 +12,16 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
+from seqdata.errors import ConfigError, DataError, IncompleteDatasetError, must_be
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Store
-from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, Manifest
+from seqdata.storage.arrow.manifest import (
+    MANIFEST,
+    STORE_FILES,
+    Manifest,
+    describe_missing_manifest,
+    describe_other_files,
+)
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.mapped_files import (
     MappedFiles,
@@ -45,20 +51,20 @@ def open_arrow(
 ) -> Store:
     """Open a store that ``write_arrow`` wrote.
 
-    Every shard's size and footer are checked, and the lengths; of the data nothing is read.
+    Every shard's size and footer are checked, and the lengths; no data is read.
 
     Args:
         location: Its folder: a path or a URL.
-        verify: When checksums of the data are looked at: ``"first_read"``, ``"always"``, or
+        verify: When checksums of the data are compared: ``"first_read"``, ``"always"``, or
             ``"off"``: never. None: at the first read, where the store has checksums.
         remote: How a URL is read; None: through the cache.
 
     Raises:
-        ConfigError: If the location is not there, or ``verify`` cannot be done.
+        ConfigError: If the location is not there, or ``verify`` is not possible.
         IncompleteDatasetError: If its writing was never finished.
         MissingShardError: If a shard is not there.
         CorruptShardError: If a shard is not what was written.
-        DataError: If it is no store, or its manifest cannot be true.
+        DataError: If it is not a store, or its manifest is invalid.
     """
     if is_remote(location):
         from seqdata.storage.arrow.open_remote import open_remote  # local stores do without
@@ -71,7 +77,7 @@ def open_arrow(
 def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -> ShardStore:
     """Open a store on this machine; see ``open_arrow``."""
     root = local_path(location)
-    if not os.path.lexists(root / MANIFEST):  # a link that leads nowhere is told as such
+    if not os.path.lexists(root / MANIFEST):  # a dangling link has its own message
         raise _make_no_store_error(root)
     manifest = load_manifest(root)
     mode = resolve_verify_mode(verify, manifest.checksums, str(root))
@@ -141,43 +147,40 @@ def _locate_shard(location: str, names: Sequence[str], shard: int) -> DataLocati
 
 
 def _make_no_folder_error(root: Path) -> DataError:
-    """Return what lies at a location that is no folder."""
+    """Return the error about a location that is not a folder."""
     location = DataLocation(dataset=str(root))
     if not root.is_file():
         return location.make_error(
             DataError,
-            f"is a pipe, a device or a socket, must be a store's folder with {MANIFEST!r}; "
-            "check the path",
+            f"must be a store's folder with {MANIFEST!r}, but is a pipe, a device or a socket. "
+            "Check the path",
         )
     try:
         with open(root, "rb") as file:
             arrow = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
     except OSError as error:
         return location.make_error(
-            DataError, f"cannot be read ({error.strerror}), must be; check its rights"
+            DataError, f"cannot be read ({error.strerror}). Check its permissions"
         )
-    found = "a single Arrow file" if arrow else "a file, and no Arrow file"
+    found = "a single Arrow file" if arrow else "a file, not of Arrow"
     return location.make_error(
         DataError,
-        f"is {found}, must be a store's folder with {MANIFEST!r}; turn it into one with "
+        f"must be a store's folder with {MANIFEST!r}, but is {found}. Turn it into one with "
         "`seqdata write`",
     )
 
 
 def _make_no_store_error(root: Path) -> ConfigError | DataError:
-    """Say what lies at a location where there is no manifest."""
+    """Return the error about a location without a manifest: what is there instead."""
     if root.is_symlink() and not root.exists():
-        return ConfigError(
-            f"{root}: is a link to {os.readlink(root)!r}, which is not there, must lead to a "
-            "store's folder; check the path"
-        )
+        target = f"a link to {os.readlink(root)!r}, which is not there"
+        return ConfigError(must_be(f"{root}:", "a store's folder", target, "Check the path"))
     if not root.exists():
         parent = root.parent if root.parent.is_dir() else None
         have = sorted(path.name for path in parent.iterdir())[:5] if parent else []
         found = f"{parent} holds {', '.join(have) or 'nothing'}" if parent else "nor is its parent"
-        return ConfigError(
-            f"{root}: is not there ({found}), must be a store's folder; check the path"
-        )
+        found = f"not there ({found})"
+        return ConfigError(must_be(f"{root}:", "a store's folder", found, "Check the path"))
     if not root.is_dir():
         return _make_no_folder_error(root)
     location = DataLocation(dataset=str(root), file=MANIFEST, file_kind="manifest")
@@ -185,29 +188,16 @@ def _make_no_store_error(root: Path) -> ConfigError | DataError:
     own = [name for name in names if STORE_FILES.names.fullmatch(name)]
     if find_staging_dirs(root):
         shards, sequences = count_unfinished(root)
-        finished = (
-            f"{shards} whole shards ({sequences} sequences) are there, and " if shards else ""
-        )
+        finished = f" {shards} finished shards ({sequences} sequences) are there." if shards else ""
         return location.make_error(
             IncompleteDatasetError,
-            f"is not there, must be: it is written last; writing was not finished: {finished}the "
-            "same "
-            f"call or command goes on {'after them' if shards else 'where it stopped'}",
+            f"is not there. It is written last: writing was not finished.{finished} Repeat the "
+            f"same call or command: it continues {'after them' if shards else 'where it stopped'}",
             shards=shards, sequences=sequences,
         )  # fmt: skip
     if own:
         return location.make_error(
             IncompleteDatasetError,
-            f"is not there, but {len(own)} files of a store are, must be: it is written last; "
-            "writing was not finished or not all was copied: write it again, or copy the rest",
+            describe_missing_manifest(len(own)),
         )
-    location = DataLocation(dataset=str(root))
-    if not names:
-        return location.make_error(
-            DataError, "is empty, must hold a store; write one with `seqdata write`"
-        )
-    return location.make_error(
-        DataError,
-        f"holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn the "
-        "files into one with `seqdata write`",
-    )
+    return DataLocation(dataset=str(root)).make_error(DataError, describe_other_files(names))

@@ -96,13 +96,13 @@ def write_arrow(  # noqa: PLR0913
         root, STORE_FILES, resume_key, executor=executor, progress=progress, total=total,
         overwrite=overwrite, resume=resume,
     ) as writer:  # fmt: skip
-        if parts is None:
+        if parts is not None:
+            fields, shards = writer.write_parts(parts, ArrowFormat)
+        else:
             first = next(rows)
-            fields: Mapping[str, Field] = infer_fields(first, axes)
+            fields = infer_fields(first, axes)
             rows = itertools.chain([first], rows)
             shards = writer.write_rows(rows, ArrowFormat(fields, resume_key))
-        else:
-            fields, shards = writer.write_parts(parts, ArrowFormat)
         moves = finalize(writer.folder, fields, shards, resume_key)
         count = sum(finished.shard.sequences for finished in shards)
         writer.report(count, sum(finished.size for finished in shards), total)

@@ -65,7 +65,9 @@ class _ArrowUpload:
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         manifest = load_manifest(folder)
-        found = {one.file: one.sha256 for one in manifest.lengths.values()}
+        found = {
+            lengths_file.file: lengths_file.sha256 for lengths_file in manifest.lengths.values()
+        }
         for shard in manifest.shards:
             found[shard.file] = shard.sha256
             if shard.checksums is not None:

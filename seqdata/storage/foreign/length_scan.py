@@ -96,10 +96,14 @@ def _count_lengths(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Len
     return LengthScan(
         np.array(rows, dtype=np.int64),
         {
-            name: narrow_lengths(np.concatenate([none, *one.lengths]))
-            for name, one in counting.items()
+            name: narrow_lengths(np.concatenate([none, *counter.lengths]))
+            for name, counter in counting.items()
         },
-        {name: _width_range(one.widths) for name, one in counting.items() if kinds[name].nested},
+        {
+            name: _width_range(counter.widths)
+            for name, counter in counting.items()
+            if kinds[name].nested
+        },
     )
 
 
@@ -137,9 +141,11 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | No
     count = int(rows.sum())
     is_valid = all(one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values())
     is_valid = is_valid and all(
-        one.shape == (2,) and one.dtype.kind == "i" for one in widths.values()
+        width.shape == (2,) and width.dtype.kind == "i" for width in widths.values()
     )
-    pairs = {name: (int(one[0]), int(one[1])) for name, one in widths.items()} if is_valid else {}
+    pairs = (
+        {name: (int(width[0]), int(width[1])) for name, width in widths.items()} if is_valid else {}
+    )
     return LengthScan(rows, lengths, pairs) if is_valid else None
 
 

@@ -53,7 +53,7 @@ def audit_files(
             "number"
         )
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
-    total = sum(one.size() for _, one in chosen)
+    total = sum(shard.size() for _, shard in chosen)
     first = (
         0
         if shard is None

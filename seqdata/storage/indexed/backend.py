@@ -76,13 +76,13 @@ class FormatBackend:
         self,
         location: Location,
         *,
-        anew: bool = False,
+        rebuild: bool = False,
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
         """Make the index of files that have none, or of all; see ``protocols.SupportsIndexing``."""
         return index_files(
-            location, FormatKind(self.format), anew=anew, executor=executor, progress=progress
+            location, FormatKind(self.format), rebuild=rebuild, executor=executor, progress=progress
         )
 
     def audit(
@@ -117,7 +117,7 @@ def index_files(
     location: Location,
     kind: FileKind,
     *,
-    anew: bool = False,
+    rebuild: bool = False,
     executor: Executor | None = None,
     progress: bool | ProgressFn | None = None,
     remote: str | Remote | None = None,
@@ -127,7 +127,7 @@ def index_files(
     Args:
         location: A file, a folder of them, a glob, braces, or a list of these.
         kind: What they are.
-        anew: Whether to make those again that are there.
+        rebuild: Whether to rebuild existing indexes.
         executor: Where files are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
             that is told (sequences, bytes).
@@ -142,8 +142,8 @@ def index_files(
     """
     text = format_location(location, kind)
     shards = find_shards(text, kind, resolve_remote(remote))
-    shards = shards if anew else attach_catalogs(shards, kind)
+    shards = shards if rebuild else attach_catalogs(shards, kind)
     where = redact_url(text)
-    folders = build(where, shards, kind, anew=anew, executor=executor, progress=progress)
+    folders = build(where, shards, kind, rebuild=rebuild, executor=executor, progress=progress)
     shards = attach_catalogs(shards, kind)
     return index_facts(where, shards, folders, kind)

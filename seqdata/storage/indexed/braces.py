@@ -36,9 +36,10 @@ def expand_braces(text: str) -> Iterator[str]:
 
 def count_expansions(text: str) -> int:
     """Return an upper bound of the number of expansions, without creating them."""
-    ranges = [abs(int(last) - int(first)) + 1 for first, last, _ in _NUMBERS.findall(text)]
-    choices = [one.count(",") + 1 for one in text.split("{")[1:]]
-    return math.prod(ranges) * math.prod(choices)
+    numbers = [abs(int(last) - int(first)) + 1 for first, last, _ in _NUMBERS.findall(text)]
+    letters = [abs(ord(last) - ord(first)) + 1 for first, last, _ in _LETTERS.findall(text)]
+    choices = [inside.count(",") + 1 for inside in text.split("{")[1:]]
+    return math.prod(numbers) * math.prod(letters) * math.prod(choices)
 
 
 def _find_closing(text: str, begin: int) -> int:
@@ -53,7 +54,7 @@ def _find_closing(text: str, begin: int) -> int:
 def _expand_choices(inside: str) -> Iterator[str]:
     if found := _NUMBERS.fullmatch(inside):
         first, last = int(found[1]), int(found[2])
-        padded = any(re.match(r"-?0\d", one) for one in found.groups()[:2])
+        padded = any(re.match(r"-?0\d", bound) for bound in found.groups()[:2])
         width = max(len(found[1]), len(found[2])) if padded else 0
         for number in _range(first, last, found[3]):
             yield f"{number:0{width}d}"
@@ -63,7 +64,7 @@ def _expand_choices(inside: str) -> Iterator[str]:
         return
     parts = _split_choices(inside)
     if len(parts) == 1:  # no alternatives: the braces are part of the name
-        yield from (f"{{{one}}}" for one in expand_braces(inside))
+        yield from (f"{{{name}}}" for name in expand_braces(inside))
         return
     for part in parts:
         yield from expand_braces(part)

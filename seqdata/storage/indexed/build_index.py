@@ -39,7 +39,7 @@ def build(
     shards: Sequence[Shard],
     kind: FileKind,
     *,
-    anew: bool = False,
+    rebuild: bool = False,
     executor: Executor | None = None,
     progress: bool | ProgressFn | None = None,
     have: Sequence[bool] | None = None,
@@ -50,7 +50,7 @@ def build(
         dataset: The location, for errors.
         shards: The files.
         kind: The kind of the files.
-        anew: Whether to rebuild existing indexes.
+        rebuild: Whether to rebuild existing indexes.
         executor: The executor that reads files; None: a few threads.
         progress: Whether to show a progress bar; None: on a terminal. Or a function that is called
             with (sequences, bytes).
@@ -61,10 +61,12 @@ def build(
         DataError: If a file is damaged, or not of the kind.
     """
     if have is None:
-        have = map_shards(shards, lambda i: not anew and shards[i].has_index(kind))
-    due = [(i, one) for i, one in enumerate(shards) if not have[i]]
+        have = map_shards(shards, lambda i: not rebuild and shards[i].has_index(kind))
+    due = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
     if due and has_many_files(shards, kind):
-        return _build_many(dataset, due, kind, anew=anew, executor=executor, progress=progress)
+        return _build_many(
+            dataset, due, kind, rebuild=rebuild, executor=executor, progress=progress
+        )
     made: list[str] = []
     count = size = done = 0
     with (
@@ -74,7 +76,7 @@ def build(
         if executor is None:
             many = min(8, os.cpu_count() or 1)
             executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        under_way = [executor.submit(build_one_index, dataset, i, one, kind) for i, one in due]
+        under_way = [executor.submit(build_one_index, dataset, i, shard, kind) for i, shard in due]
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
             folder, samples, bytes_ = future.result(timeout=0)
@@ -92,12 +94,12 @@ def _build_many(
     due: Sequence[tuple[int, Shard]],
     kind: FileKind,
     *,
-    anew: bool,
+    rebuild: bool,
     executor: Executor | None,
     progress: bool | ProgressFn | None,
 ) -> list[str]:
     """Build the indexes of very many local files, and keep them in catalogs; see ``build``."""
-    roots = {one.root: one for _, one in due if isinstance(one, LocalShard)}
+    roots = {shard.root: shard for _, shard in due if isinstance(shard, LocalShard)}
     found: dict[Path, list[ShardIndex]] = {root: [] for root in roots}
     count = size = 0
     with (
@@ -108,20 +110,23 @@ def _build_many(
             executor = stack.enter_context(ThreadPoolExecutor(1, "seqdata-index"))
         under_way = []
         for first in range(0, len(due), _AT_A_TIME):
-            few = [(i, LocalShard(one.root, one.name)) for i, one in due[first : first + _AT_A_TIME]
-                   if isinstance(one, LocalShard)]  # fmt: skip
+            few = [
+                (i, LocalShard(shard.root, shard.name))
+                for i, shard in due[first : first + _AT_A_TIME]
+                if isinstance(shard, LocalShard)
+            ]
             under_way.append(executor.submit(_index_some, dataset, few, kind))
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
-            for root, one in future.result(timeout=0):
-                found[root].append(one)
-                count, size = count + len(one), size + one.bytes
+            for root, index in future.result(timeout=0):
+                found[root].append(index)
+                count, size = count + len(index), size + index.bytes
             if bar is not None:
                 bar.update(count, size, sum(map(len, found.values())))
             if callable(progress):
                 progress(count, size)
     folders = [
-        str(write_catalog(root, group, alone=anew and not number).parent)
+        str(write_catalog(root, group, alone=rebuild and not number).parent)
         for root, mine in found.items()
         for number, group in enumerate(group_alike(sorted(mine, key=_name_of)))
     ]
@@ -201,8 +206,8 @@ def compute_checksums(
     """
     if not fields:
         return
-    begins = np.concatenate([one for one, _ in fields])
-    sizes = np.concatenate([one for _, one in fields])
+    begins = np.concatenate([extents for extents, _ in fields])
+    sizes = np.concatenate([extents for _, extents in fields])
     counts = np.maximum(1, -(-sizes // CHECKSUM_BYTES))
     there = np.flatnonzero(begins >= 0)
     order = there[np.argsort(begins[there], kind="stable")]
@@ -213,8 +218,8 @@ def compute_checksums(
     places[order] = at
     missing = begins < 0
     first = 0
-    for one, _ in fields:
-        part = slice(first, first + len(one))
+    for extents, _ in fields:
+        part = slice(first, first + len(extents))
         first = part.stop
         which = np.repeat(places[part], counts[part]) + _within(counts[part])
         values = computed[which]
@@ -261,7 +266,7 @@ def index_facts(
     return {
         "shards": len(shards),
         "indexed": len(made),
-        "sequences": sum(len(one) for one in indexes if one is not None),
-        "bytes": sum(one.bytes for one in indexes if one is not None),
+        "sequences": sum(len(index) for index in indexes if index is not None),
+        "bytes": sum(index.bytes for index in indexes if index is not None),
         "folders": sorted(set(made)),
     }

@@ -53,7 +53,7 @@ class CatalogShard(LocalShard):
 
 def has_many_files(shards: Sequence[Shard], kind: Kind) -> bool:
     """Return whether the indexes of files are kept in catalogs."""
-    plain = all(type(one) in (LocalShard, CatalogShard) for one in shards)
+    plain = all(type(shard) in (LocalShard, CatalogShard) for shard in shards)
     return len(shards) > MANY and plain and bool(kind.identity)
 
 
@@ -63,11 +63,11 @@ def attach_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
         return list(shards)
     catalogs: dict[Path, dict[str, ShardIndex]] = {}
     found: list[Shard] = []
-    for one in shards:
-        if isinstance(one, LocalShard):
-            if one.root not in catalogs:
-                catalogs[one.root] = read_catalogs(one.root, kind)
-            found.append(CatalogShard(one.root, one.name, one.listed, catalogs[one.root]))
+    for shard in shards:
+        if isinstance(shard, LocalShard):
+            if shard.root not in catalogs:
+                catalogs[shard.root] = read_catalogs(shard.root, kind)
+            found.append(CatalogShard(shard.root, shard.name, shard.listed, catalogs[shard.root]))
     return found
 
 
@@ -81,7 +81,7 @@ def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
     for path in _paths(root):
         catalog = read_index(str(root), 0, path, kind)
         if catalog.table is not None and catalog.kind == kind.identity:
-            found.update((one.shard, one) for one in split_catalog(catalog))
+            found.update((index.shard, index) for index in split_catalog(catalog))
     return found
 
 
@@ -96,7 +96,7 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
     Raises:
         OSError: If no folder is writable.
     """
-    digest = hashlib.sha256("\n".join(one.shard for one in indexes).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\n".join(index.shard for index in indexes).encode()).hexdigest()[:16]
     number = len(_paths(root))
     beside, cached = (
         path.with_name(f"{_NAME}{number:06d}-{digest}{INDEX_SUFFIX}")
@@ -124,9 +124,9 @@ def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
     groups: dict[str, list[ShardIndex]] = {}
     for index in indexes:
         fields = [
-            (name, [dict(head) for head in one.heads], one.numbers is None,
-             None if one.values is None else (one.values.dtype.name, one.values.shape[1:]))
-            for name, one in index.members.items()
+            (name, [dict(head) for head in member.heads], member.numbers is None,
+             None if member.values is None else (member.values.dtype.name, member.values.shape[1:]))
+            for name, member in index.members.items()
         ]  # fmt: skip
         groups.setdefault(repr(fields), []).append(index)
     return list(groups.values())
@@ -135,16 +135,18 @@ def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
 def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
     """Return the catalog of many files of one kind with the same fields."""
     first = indexes[0]
-    names = [one.shard.encode() for one in indexes]
+    names = [index.shard.encode() for index in indexes]
     table: dict[str, NDArray[Any]] = {
         "names": np.frombuffer(b"".join(names), dtype=np.uint8),
         "name_ends": np.array([0, *itertools.accumulate(map(len, names))], dtype=np.int64),
-        "bytes": np.array([one.bytes for one in indexes], dtype=np.int64),
-        "counts": np.array([len(one) for one in indexes], dtype=np.int64),
-        "sha256": _digests([one.sha256 for one in indexes]),
-        "ends": _digests([one.ends for one in indexes]),
+        "bytes": np.array([index.bytes for index in indexes], dtype=np.int64),
+        "counts": np.array([len(index) for index in indexes], dtype=np.int64),
+        "sha256": _digests([index.sha256 for index in indexes]),
+        "ends": _digests([index.ends for index in indexes]),
     }
-    members = {name: join_fields([one.members[name] for one in indexes]) for name in first.members}
+    members = {
+        name: join_fields([index.members[name] for index in indexes]) for name in first.members
+    }
     keys, key_ends = join_ids(indexes)
     return replace(
         first, shard="", bytes=int(table["bytes"].max()), last=0, keys=keys, key_ends=key_ends,
@@ -156,11 +158,11 @@ def join_ids(
     indexes: Sequence[ShardIndex],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the concatenated ids of many files, and their offsets."""
-    indexes = [add_ids(one) for one in indexes]
-    sizes = np.concatenate([np.diff(one.key_ends) for one in indexes])
+    indexes = [add_ids(index) for index in indexes]
+    sizes = np.concatenate([np.diff(index.key_ends) for index in indexes])
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
-    return np.concatenate([one.keys for one in indexes]), ends
+    return np.concatenate([index.keys for index in indexes]), ends
 
 
 def add_ids(index: ShardIndex) -> ShardIndex:
@@ -176,27 +178,27 @@ def add_ids(index: ShardIndex) -> ShardIndex:
 def join_fields(parts: Sequence[FieldIndex]) -> FieldIndex:
     """Return the concatenated index of one field of many files."""
     firsts = None
-    if any(one.firsts is not None for one in parts):
+    if any(part.firsts is not None for part in parts):
         counts = np.concatenate(
             [
-                np.ones(len(one.begins), np.int64) if one.firsts is None else np.diff(one.firsts)
-                for one in parts
+                np.ones(len(part.begins), np.int64) if part.firsts is None else np.diff(part.firsts)
+                for part in parts
             ]
         )
         firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return FieldIndex(
-        begins=np.concatenate([one.begins for one in parts]),
-        sizes=np.concatenate([one.sizes for one in parts]),
-        sums=np.concatenate([one.sums for one in parts]),
+        begins=np.concatenate([part.begins for part in parts]),
+        sizes=np.concatenate([part.sizes for part in parts]),
+        sums=np.concatenate([part.sums for part in parts]),
         firsts=firsts,
         heads=parts[0].heads,
-        numbers=_concat([one.numbers for one in parts]),
-        values=_concat([one.values for one in parts]),
+        numbers=_concat([part.numbers for part in parts]),
+        values=_concat([part.values for part in parts]),
     )
 
 
 def _concat(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    there = [one for one in parts if one is not None]
+    there = [part for part in parts if part is not None]
     return np.concatenate(there) if there and len(there) == len(parts) else None
 
 
@@ -217,7 +219,7 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     starts = [0, *itertools.accumulate(table["counts"].tolist())]
     digests = [table[name].tobytes().hex() for name in ("sha256", "ends")]
     whole = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
-    check(whole and all(len(one) == 64 * count for one in digests), "table")
+    check(whole and all(len(digest) == 64 * count for digest in digests), "table")
     for row, (size, first, stop) in enumerate(
         zip(table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)
     ):
@@ -227,7 +229,9 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
             sha256=digests[0][64 * row : 64 * row + 64], ends=digests[1][64 * row : 64 * row + 64],
             last=max(0, size - 512), algorithm=catalog.algorithm, block=catalog.block,
             keys=catalog.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
-            members={name: slice_field(one, first, stop) for name, one in catalog.members.items()},
+            members={
+                name: slice_field(member, first, stop) for name, member in catalog.members.items()
+            },
             declared={}, kind=catalog.kind,
         )  # fmt: skip
 

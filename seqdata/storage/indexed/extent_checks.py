@@ -26,7 +26,7 @@ def count_sequences(found: FileIndex, where: str) -> int:
     Raises:
         PluginError: If its fields have different numbers of sequences.
     """
-    counts = {name: len(one.begins) for name, one in found.fields.items()}
+    counts = {name: len(extents.begins) for name, extents in found.fields.items()}
     if found.ids is not None:
         counts["ids"] = len(found.ids)
     if len(set(counts.values())) > 1:
@@ -37,19 +37,19 @@ def count_sequences(found: FileIndex, where: str) -> int:
     return next(iter(counts.values()))
 
 
-def check_extents(one: Extents, count: int, size: int, where: str) -> None:
+def check_extents(extents: Extents, count: int, size: int, where: str) -> None:
     """Raise if the extents of a field are invalid.
 
     Raises:
         PluginError: If they are.
     """
-    begins, ends = np.asarray(one.begins), np.asarray(one.ends)
+    begins, ends = np.asarray(extents.begins), np.asarray(extents.ends)
     try:
-        dtype = native_name(one.dtype)
+        dtype = native_name(extents.dtype)
     except TypeError:
         dtype = ""
     if dtype not in FIELD_DTYPES:
-        raise _make_error(where, f"`dtype` must be one of {', '.join(FIELD_DTYPES)}", one.dtype)
+        raise _make_error(where, f"`dtype` must be one of {', '.join(FIELD_DTYPES)}", extents.dtype)
     if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
         said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
         raise _make_error(where, f"`begins` and `ends` must be integers ({count},)", said)
@@ -61,29 +61,33 @@ def check_extents(one: Extents, count: int, size: int, where: str) -> None:
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
     if not kind_of(Field(dtype)).is_array:
-        if one.axis is not None or one.shape or one.decoder is not None:
+        if extents.axis is not None or extents.shape or extents.decoder is not None:
             raise _make_error(
-                where, "texts must have `axis`=None, no shape and no decoder", one.axis
+                where, "texts must have `axis`=None, no shape and no decoder", extents.axis
             )
         return
-    width = np.dtype(one.dtype).itemsize * math.prod(one.shape)
+    width = np.dtype(extents.dtype).itemsize * math.prod(extents.shape)
     if not 0 < width < MAX_WIDTH:
-        raise _make_error(where, "`shape` must have at least one number", one.shape)
-    if one.values is not None and (one.axis is not None or len(one.values) != count):
-        raise _make_error(where, f"`values` must be ({count}, *shape), of `axis`=None", one.axis)
-    if one.decoder is None and one.values is None:
-        _check_sizes(one, value_sizes(one), width, where)
-    if one.lengths is not None and np.shape(one.lengths) != (count,):
-        raise _make_error(where, f"`lengths` must be integers ({count},)", np.shape(one.lengths))
+        raise _make_error(where, "`shape` must have at least one number", extents.shape)
+    if extents.values is not None and (extents.axis is not None or len(extents.values) != count):
+        raise _make_error(
+            where, f"`values` must be ({count}, *shape), of `axis`=None", extents.axis
+        )
+    if extents.decoder is None and extents.values is None:
+        _check_sizes(extents, value_sizes(extents), width, where)
+    if extents.lengths is not None and np.shape(extents.lengths) != (count,):
+        raise _make_error(
+            where, f"`lengths` must be integers ({count},)", np.shape(extents.lengths)
+        )
 
 
-def _check_sizes(one: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
-    bad = sizes % width != 0 if one.axis is not None else sizes != width
-    if one.lengths is not None:
-        bad |= sizes != np.asarray(one.lengths) * width
+def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
+    bad = sizes % width != 0 if extents.axis is not None else sizes != width
+    if extents.lengths is not None:
+        bad |= sizes != np.asarray(extents.lengths) * width
     if bad.any():
         at = int(np.argmax(bad))
-        must = "a multiple of " if one.axis is not None else ""
+        must = "a multiple of " if extents.axis is not None else ""
         raise _make_error(
             where, f"values must have {must}{width} bytes, as `lengths` say",
             f"{sizes[at]} of sequence {at}",
@@ -94,16 +98,16 @@ def _make_error(where: str, must: str, found: object) -> PluginError:
     return PluginError.at(f"{where}: {must}, but is {found!r}. Tell its author")
 
 
-def clamp_begins(one: Extents) -> NDArray[np.int64]:
+def clamp_begins(extents: Extents) -> NDArray[np.int64]:
     """Return the begins of values, int64; -1 if a sequence has none and the index keeps none."""
-    begins = np.array(one.begins, dtype=np.int64)
+    begins = np.array(extents.begins, dtype=np.int64)
     return (
-        begins if one.values is None else np.maximum(begins, 0)
+        begins if extents.values is None else np.maximum(begins, 0)
     )  # kept in the index without any bytes
 
 
-def value_sizes(one: Extents) -> NDArray[np.int64]:
+def value_sizes(extents: Extents) -> NDArray[np.int64]:
     """Return the sizes of values in bytes, int64."""
-    begins, ends = np.array(one.begins, dtype=np.int64), np.array(one.ends, dtype=np.int64)
+    begins, ends = np.array(extents.begins, dtype=np.int64), np.array(extents.ends, dtype=np.int64)
     sizes: NDArray[np.int64] = np.where(begins < 0, 0, ends - begins)
     return sizes

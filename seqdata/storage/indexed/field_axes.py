@@ -91,30 +91,30 @@ def assign_axes(
     """
     fields: dict[str, Field] = {}
     lengths_of: dict[str, NDArray[np.int64]] = {}
-    for one in sorted(wanted, key=lambda one: not one.is_named):  # named axes come first
-        fields[one.name] = one.field
-        if one.field.axis is None:
-            if one.how == "place":
-                _check_one_each(opened, one)
+    for field in sorted(wanted, key=lambda field: not field.is_named):  # named axes come first
+        fields[field.name] = field.field
+        if field.field.axis is None:
+            if field.how == "place":
+                _check_one_each(opened, field)
             continue
-        lengths, axis = counted[one.name], one.field.axis
+        lengths, axis = counted[field.name], field.field.axis
         if axis not in lengths_of:
             lengths_of[axis] = lengths
             continue
         other = np.flatnonzero(lengths_of[axis] != lengths)
-        if len(other) and one.is_named:
+        if len(other) and field.is_named:
             number = int(other[0])
-            raise layout.locate(number, one.name).make_error(
+            raise layout.locate(number, field.name).make_error(
                 DecodeError,
                 f"must have {lengths_of[axis][number]} timesteps as another field along axis "
                 f"{axis!r}, but has {lengths[number]}. Give it an axis of its own in `schema`",
                 expected=int(lengths_of[axis][number]), found=int(lengths[number]),
             )  # fmt: skip
         if len(other):
-            own = _axis_name(one.name, lengths_of)
-            fields[one.name] = replace(one.field, axis=own)
+            own = _axis_name(field.name, lengths_of)
+            fields[field.name] = replace(field.field, axis=own)
             lengths_of[own] = lengths
-    ordered = {one.name: fields[one.name] for one in wanted}
+    ordered = {field.name: fields[field.name] for field in wanted}
     if DEFAULT_AXIS in lengths_of:
         lengths_of = {DEFAULT_AXIS: lengths_of[DEFAULT_AXIS], **lengths_of}
     return ordered, lengths_of
@@ -126,19 +126,19 @@ def _axis_name(name: str, taken: Mapping[str, object]) -> str:
     return _NO_NAME.sub("_", name) if short in taken else short
 
 
-def _check_one_each(opened: OpenedFiles, one: IndexedField) -> None:
+def _check_one_each(opened: OpenedFiles, field: IndexedField) -> None:
     """Raise if the values of a field without an axis differ in size."""
-    width = field_width(one.field)
+    width = field_width(field.field)
     for i, index in enumerate(opened.indexes):
-        members = index.members.get(one.member)
+        members = index.members.get(field.member)
         if members is None:
             continue
         bad = np.flatnonzero(members.sizes != width)
         if len(bad):
             at = int(bad[0])
-            raise opened.place(i, members, one.name, at).make_error(
+            raise opened.place(i, members, field.name, at).make_error(
                 DecodeError,
-                f"must have {width} bytes for {one.field.dtype} {list(one.field.shape)} per "
+                f"must have {width} bytes for {field.field.dtype} {list(field.field.shape)} per "
                 f"sequence, but has {members.sizes[at]}. Correct `schema`",
                 expected=width, found=int(members.sizes[at]),
             )  # fmt: skip

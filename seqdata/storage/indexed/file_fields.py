@@ -82,42 +82,38 @@ def make_file_fields(
     Raises:
         DecodeError: If a sequence has no value of a field, or lengths do not fit together.
     """
-    extents = {one.member: _extents(opened, one.member) for one in wanted}
+    extents = {field.member: _extents(opened, field.member) for field in wanted}
     checks, bits = _checks(opened, list(extents), bits, digest)
     bare = ShardLayout(
         opened.location, opened.names, opened.starts, {}, opened.file_of, _keys(opened)
     )
-    counts = [len(index) for index in opened.indexes]
-
-    def counted(one: IndexedField) -> NDArray[np.int64]:
-        def alone(shard: int) -> DecodedValues:
-            mine = extents[one.member][shard]
-            few = _alone(opened, bare, shard, opened.hold(shard, mine))
-            return _decoded(*few, one, [mine], _checks_of(checks, shard), shard)
-
-        return survey(one, alone, counts) if one.lengths is None else one.lengths
-
-    lengths = {one.name: counted(one) for one in wanted if one.field.axis is not None}
+    lengths = {
+        field.name: _count_timesteps(opened, bare, field, extents[field.member], checks, survey)
+        if field.lengths is None
+        else field.lengths
+        for field in wanted
+        if field.field.axis is not None
+    }
     fields, lengths_of = assign_axes(opened, wanted, lengths, bare)
     layout = replace(
-        bare, lengths_of={axis: narrow_lengths(one) for axis, one in lengths_of.items()}
+        bare, lengths_of={axis: narrow_lengths(lengths) for axis, lengths in lengths_of.items()}
     )
-    by_name = {one.name: replace(one, field=fields[one.name]) for one in wanted}
+    by_name = {field.name: replace(field, field=fields[field.name]) for field in wanted}
     sources: dict[str, FieldSource] = {}
     if opened.content is not None:
         sources = {
-            one.name: _source(opened, layout, one, extents[one.member], checks, 0)
-            for one in by_name.values()
+            field.name: _source(opened, layout, field, extents[field.member], checks, 0)
+            for field in by_name.values()
         }
 
     def open_file(shard: int, content: NDArray[np.uint8], again: RepairFn | None) -> StoreFields:
         few, where = _alone(opened, layout, shard, content, again)
         mine = _checks_of(checks, shard)
         if again is not None:  # verify whatever the bits say
-            mine = {member: replace(one, bits=None) for member, one in mine.items()}
+            mine = {member: replace(checksums, bits=None) for member, checksums in mine.items()}
         found = {
-            name: _source(few, where, one, [extents[one.member][shard]], mine, shard)
-            for name, one in by_name.items()
+            name: _source(few, where, field, [extents[field.member][shard]], mine, shard)
+            for name, field in by_name.items()
         }
         return StoreFields(where, found, None)
 
@@ -125,6 +121,24 @@ def make_file_fields(
         fields=fields, layout=layout, sources=sources, open_file=open_file, ids=opened.ids,
         indexes=opened.indexes, verify=opened.verify, bits=bits,
     )  # fmt: skip
+
+
+def _count_timesteps(
+    opened: OpenedFiles,
+    layout: ShardLayout,
+    field: IndexedField,
+    extents: Sequence[ShardExtents],
+    checks: Mapping[str, FieldChecksums],
+    survey: Survey,
+) -> NDArray[np.int64]:
+    """Return the timesteps of each sequence of a field, int64 (sequences,), by decoding it."""
+
+    def open_values(shard: int) -> DecodedValues:
+        content = opened.hold(shard, extents[shard])
+        files, where = _alone(opened, layout, shard, content)
+        return _decoded(files, where, field, [extents[shard]], _checks_of(checks, shard), shard)
+
+    return survey(field, open_values, [len(index) for index in opened.indexes])
 
 
 def _alone(
@@ -142,7 +156,7 @@ def _alone(
         opened, names=opened.names[shard : shard + 1], indexes=opened.indexes[shard : shard + 1],
         content=(content,), starts=[0, stop - first], file_of=lambda _: place,
     )  # fmt: skip
-    lengths_of = {axis: one[first:stop] for axis, one in layout.lengths_of.items()}
+    lengths_of = {axis: lengths[first:stop] for axis, lengths in layout.lengths_of.items()}
     where = replace(
         layout,
         shards=few.names,
@@ -159,10 +173,10 @@ def _alone(
 def _checks_of(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, FieldChecksums]:
     return {
         name: replace(
-            one, values=(one.values[shard],), offsets=(one.offsets[shard],),
-            files=(one.files[shard],), bit_offsets=(one.bit_offsets[shard],),
+            checksums, values=(checksums.values[shard],), offsets=(checksums.offsets[shard],),
+            files=(checksums.files[shard],), bit_offsets=(checksums.bit_offsets[shard],),
         )
-        for name, one in checks.items()
+        for name, checksums in checks.items()
     }  # fmt: skip
 
 
@@ -212,8 +226,8 @@ def _checks(
     count, first = 0, opened.indexes[0]
     for member in members:
         having = [index.members.get(member) for index in opened.indexes]
-        sums = [np.empty(0, np.uint32) if one is None else one.sums for one in having]
-        firsts = [None if one is None else one.firsts for one in having]
+        sums = [np.empty(0, np.uint32) if members is None else members.sums for members in having]
+        firsts = [None if members is None else members.firsts for members in having]
         edges = [count, *itertools.accumulate(map(len, sums), initial=count)][1:]
         checks[member] = FieldChecksums(
             first.algorithm, first.block, tuple(sums), tuple(firsts),
@@ -224,29 +238,29 @@ def _checks(
         return checks, None
     if bits is None or (bits.count, bits.fingerprint) != (count, digest):
         bits = SharedBits(count, digest)
-    return {name: replace(one, bits=bits.buffer) for name, one in checks.items()}, bits
+    return {name: replace(checksums, bits=bits.buffer) for name, checksums in checks.items()}, bits
 
 
 def _source(
     opened: OpenedFiles,
     layout: ShardLayout,
-    one: IndexedField,
+    field: IndexedField,
     extents: Sequence[ShardExtents],
     checks: Mapping[str, FieldChecksums],
     first: int,
 ) -> FieldSource:
-    found, files = checks.get(one.member), opened.content or ()
-    if one.how == "place":
-        return BufferSource.over(one.name, one.field, layout, files, extents, found)
-    if one.how == "decode":
-        return _decoded(opened, layout, one, extents, checks, first)
-    about = one.field if one.how == "text" else RAW
-    raw = BufferSource.over(one.name, about, layout, files, extents, found)
-    if one.how == "text":
-        return raw if one.advice is None else replace(raw, advice=one.advice)
-    having = [index.members.get(one.member) for index in opened.indexes]
+    found, files = checks.get(field.member), opened.content or ()
+    if field.how == "place":
+        return BufferSource.over(field.name, field.field, layout, files, extents, found)
+    if field.how == "decode":
+        return _decoded(opened, layout, field, extents, checks, first)
+    about = field.field if field.how == "text" else RAW
+    raw = BufferSource.over(field.name, about, layout, files, extents, found)
+    if field.how == "text":
+        return raw if field.advice is None else replace(raw, advice=field.advice)
+    having = [index.members.get(field.member) for index in opened.indexes]
     values = [_kept(members) for members in having if members is not None]
-    return IndexedValues.of(one.name, one.field, layout, values, raw)
+    return IndexedValues.of(field.name, field.field, layout, values, raw)
 
 
 def _kept(members: FieldIndex) -> NDArray[Any]:
@@ -258,15 +272,15 @@ def _kept(members: FieldIndex) -> NDArray[Any]:
 def _decoded(
     opened: OpenedFiles,
     layout: ShardLayout,
-    one: IndexedField,
+    field: IndexedField,
     extents: Sequence[ShardExtents],
     checks: Mapping[str, FieldChecksums],
     first: int,
 ) -> DecodedValues:
     """Return the source of a field that is decoded; ``first`` is the first file's number."""
     files = opened.content or ()
-    raw = BufferSource.over(one.name, RAW, layout, files, extents, checks.get(one.member))
-    return DecodedValues(one, raw, first)
+    raw = BufferSource.over(field.name, RAW, layout, files, extents, checks.get(field.member))
+    return DecodedValues(field, raw, first)
 
 
 def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
@@ -276,15 +290,15 @@ def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
 
 def make_ids(location: str, indexes: Sequence[ShardIndex], names: Sequence[str]) -> TextSource:
     """Return the ids of all sequences, from the indexes."""
-    if all(one.is_numbered for one in indexes):
+    if all(index.is_numbered for index in indexes):
         return NumberedIds(location, names, shard_offsets_of(indexes))
-    indexes = [add_ids(one) for one in indexes]
+    indexes = [add_ids(index) for index in indexes]
     if len(indexes) > MANY:
         keys, ends = join_ids(indexes)
         layout = ShardLayout(location, ("ids",), [0, len(ends) - 1], {})
         return BufferSource.of("__key__", TEXT, layout, [keys], [ends])
     layout = ShardLayout(location, names, shard_offsets_of(indexes), {})
     return BufferSource.of(
-        "__key__", TEXT, layout, [one.keys for one in indexes],
-        [one.key_ends for one in indexes],
+        "__key__", TEXT, layout, [index.keys for index in indexes],
+        [index.key_ends for index in indexes],
     )  # fmt: skip

@@ -70,7 +70,7 @@ class FileShards:
         remote: Remote,
     ) -> FileShards:
         """Return files that were found, whose fields are not known yet."""
-        urls = {one.url for one in shards if isinstance(one, RemoteShard)}
+        urls = {shard.url for shard in shards if isinstance(shard, RemoteShard)}
         folders = {url: make_remote_files(url, remote) for url in urls}
         return cls(location, shards, indexes, kind, remote, folders)
 

@@ -54,7 +54,7 @@ def _from_root(part: str) -> str:
     if not part or "://" in part or _is_program(part):
         return part
     if part.startswith("{"):  # the folder may be in the braces
-        return JOINED.join(str(local_path(one)) for one in _expanded(part, part, "store"))
+        return JOINED.join(str(local_path(path)) for path in _expanded(part, part, "store"))
     return str(local_path(part))
 
 
@@ -119,8 +119,8 @@ def find_shards(
     return found
 
 
-def _refuse_packed(one: str, kind: FileKind) -> None:
-    name = redact_url(one)
+def _refuse_packed(path: str, kind: FileKind) -> None:
+    name = redact_url(path)
     if name.endswith(kind.packed):
         raise ConfigError(
             f"{name.rpartition('/')[2]}: must be a plain {kind.suffixes[0][1:]} file, of which "
@@ -135,7 +135,7 @@ def _local(path: Path, kind: FileKind) -> list[LocalShard]:
     if path.exists() or not glob.has_magic(str(path)):
         return [LocalShard.at(path)]
     names = sorted(one for one in glob.glob(str(path), recursive=True) if os.path.isfile(one))
-    found = [LocalShard.at(Path(one)) for one in names if one.lower().endswith(kind.suffixes)]
+    found = [LocalShard.at(Path(name)) for name in names if name.lower().endswith(kind.suffixes)]
     if not found:
         raise ConfigError(
             f"{path}: must match at least one file that ends with {join_names(kind.suffixes)}, but "
@@ -222,7 +222,9 @@ def _below(folder: Path) -> Iterator[str]:
 def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind) -> None:
     """Raise if a folder has an index of a missing file."""
     indexes = _below(folder / INDEX_FOLDER)
-    for name in (one.removesuffix(INDEX_SUFFIX) for one in indexes if one.endswith(INDEX_SUFFIX)):
+    for name in (
+        index.removesuffix(INDEX_SUFFIX) for index in indexes if index.endswith(INDEX_SUFFIX)
+    ):
         if name not in shards and name.lower().endswith(kind.suffixes):
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,

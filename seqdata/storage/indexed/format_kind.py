@@ -58,7 +58,7 @@ class FormatKind:
         kind = type(self.format)
         mine: Any = self.format
         known = dataclasses.fields(mine) if dataclasses.is_dataclass(mine) else ()
-        named = [one.name for one in known] or list(getattr(mine, "__dict__", ()))
+        named = [index.name for index in known] or list(getattr(mine, "__dict__", ()))
         state = {name: getattr(mine, name) for name in named}
         said = ", ".join(f"{name}={value!r}" for name, value in sorted(state.items()))
         version = getattr(self.format, "version", 1)
@@ -109,7 +109,7 @@ class FormatKind:
         fields = list(found.fields.items())
         for field, one in fields:
             check_extents(one, count, len(content), f"{self._where(name)}, field {field!r}")
-        extents = [(clamp_begins(one), value_sizes(one)) for _, one in fields]
+        extents = [(clamp_begins(extents), value_sizes(extents)) for _, extents in fields]
         using = choose_algorithm()
         sums = _sums(content, extents, using)
         members = {
@@ -186,11 +186,10 @@ class FormatKind:
             )
         return found
 
-    def _head(self, one: Extents, where: str) -> Mapping[str, Any]:
-        decoder = None if one.decoder is None else self._name_of(one.decoder, where)
-        return {
-            "dtype": one.dtype, "shape": list(one.shape), "axis": one.axis, "decoder": decoder,
-        }  # fmt: skip
+    def _head(self, extents: Extents, where: str) -> Mapping[str, Any]:
+        decoder = None if extents.decoder is None else self._name_of(extents.decoder, where)
+        shape, axis = list(extents.shape), extents.axis
+        return {"dtype": extents.dtype, "shape": shape, "axis": axis, "decoder": decoder}
 
     def _name_of(self, decoder: object, where: str) -> str:
         """Return the name of a decoder in the format, so that an index can store it."""
@@ -252,8 +251,10 @@ class FormatKind:
         return decode
 
 
-def _values(one: Extents) -> NDArray[Any] | None:
-    return None if one.values is None else np.asarray(one.values, native_name(one.dtype))
+def _values(extents: Extents) -> NDArray[Any] | None:
+    return (
+        None if extents.values is None else np.asarray(extents.values, native_name(extents.dtype))
+    )
 
 
 def _is_native(dtype: str) -> bool:
@@ -328,10 +329,10 @@ def _keys(
     if ids is None and count != 1:  # created on demand
         return np.empty(0, np.uint8), np.zeros(count + 1, np.int64)
     ids = [name] if ids is None else ids
-    raw = [one.encode() for one in ids]
+    raw = [key.encode() for key in ids]
     ends = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum([len(one) for one in raw], out=ends[1:])
-    empty = [number for number, one in enumerate(raw) if not one]
+    np.cumsum([len(key) for key in raw], out=ends[1:])
+    empty = [number for number, key in enumerate(raw) if not key]
     if empty:
         raise replace(place, sequence=empty[0]).make_error(
             DecodeError, "must have an id of its own, but has an empty one. Correct the file"
@@ -345,8 +346,8 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
     Raises:
         DecodeError: If it has.
     """
-    mine = {name: one.heads[0] for name, one in index.members.items()}
-    must = {name: one.heads[0] for name, one in first.members.items()}
+    mine = {name: member.heads[0] for name, member in index.members.items()}
+    must = {name: member.heads[0] for name, member in first.members.items()}
     if mine.keys() != must.keys():
         raise opened.file_of(i).make_error(
             DecodeError,

@@ -54,7 +54,7 @@ class IndexedValues:
             values: Per file, the values in its index.
             source: The source of their bytes.
         """
-        there = [one.astype(np.dtype(field.dtype)) for one in values]
+        there = [array.astype(np.dtype(field.dtype)) for array in values]
         checked = None if source.checksums is None else source
         return cls(BufferSource.of(name, field, layout, there), checked, _is_one_block(checked))
 
@@ -93,4 +93,4 @@ def _is_one_block(source: BufferSource | None) -> bool:
         return True
     block = source.checksums.bytes_per_checksum
     sizes = [ends - begins for begins, ends in source.extents or ()]
-    return all(bool(((one >= 1) & (one <= block)).all()) for one in sizes)
+    return all(bool(((size >= 1) & (size <= block)).all()) for size in sizes)

@@ -100,7 +100,7 @@ def load_known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardInd
         shards: The files.
         kind: The kind of the files.
     """
-    if not kind.identity or not all(one.here for one in shards):
+    if not kind.identity or not all(shard.here for shard in shards):
         return None
 
     def index_of(shard: Shard) -> ShardIndex | None:
@@ -110,7 +110,7 @@ def load_known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardInd
         except DataError:  # it is rebuilt
             return None
 
-    return [index_of(one) for one in shards]
+    return [index_of(shard) for shard in shards]
 
 
 def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
@@ -139,7 +139,7 @@ def _check_there(
     without = [i for i in range(first, len(indexes)) if indexes[i] is None]
     if not without:
         return
-    local = all(one.here for one in shards)
+    local = all(shard.here for shard in shards)
     for i in without if local else without[:1]:
         place = DataLocation(dataset=location, shard=i, file=shards[i].name)
         if local:
@@ -196,7 +196,7 @@ def make_unique_ids(
     if len(indexes) > _ONE_BY_ONE:
         hashes = hash_texts(*join_ids(indexes))
     else:
-        each = [add_ids(one) for one in indexes if len(one)]
+        each = [add_ids(index) for index in indexes if len(index)]
         hashes = np.concatenate([hash_texts(one.keys, one.key_ends) for one in each])
     try:
         check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.build_index import build
@@ -92,7 +92,7 @@ def open_files(
     known: list[ShardIndex | None] | None = None
     if index == "build" or not kind.needs_command:
         known = load_known_indexes(shards, kind)
-        have = None if known is None else [one is not None for one in known]
+        have = None if known is None else [index is not None for index in known]
         if build(redact_url(text), shards, kind, progress=progress, have=have):
             shards = attach_catalogs(shards, kind)
     options = Options(location=text, kind=kind, verify=verify, keys=keys, remote=how)
@@ -100,18 +100,19 @@ def open_files(
 
 
 def check_arguments(where: str, verify: str | None, index: str | None, keys: str) -> None:
-    """Refuse arguments that are invalid.
+    """Raise if an argument is invalid.
 
     Raises:
         ConfigError: If one is.
     """
     check_verify_mode(verify, where)
     if index not in INDEX_MODES:
-        raise ConfigError(f"{where}: `index` is {index!r}, must be 'build' or None; leave it out")
-    if keys not in KEY_MODES:
         raise ConfigError(
-            f"{where}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
+            must_be(f"{where}: `index`", "'build' or None", repr(index), "Leave it out")
         )
+    if keys not in KEY_MODES:
+        needed = f"one of {', '.join(KEY_MODES)}"
+        raise ConfigError(must_be(f"{where}: `keys`", needed, repr(keys), "Leave it out"))
 
 
 def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> ShardStore:
@@ -155,7 +156,7 @@ def open_shards(
     def mend(shard: int, content: NDArray[np.uint8]) -> bool:
         return shards[shard].mend(content, indexes[shard], files.locate(shard))
 
-    local, many = all(one.here for one in shards), has_many_files(shards, kind)
+    local, many = all(shard.here for shard in shards), has_many_files(shards, kind)
     content = tuple(map(files.content, range(len(shards)))) if local and not many else None
     how = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     opened = OpenedFiles(
@@ -199,7 +200,7 @@ def _make_fingerprint(fields: FileFields, keys: str) -> str:
 
 
 def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[IndexedField]) -> str:
-    said = [(one.name, one.member, one.field, one.how, one.is_named) for one in wanted]
+    said = [(field.name, field.member, field.field, field.how, field.is_named) for field in wanted]
     digest = hashlib.sha256(repr(said).encode())
     for index in indexes:
         digest.update(f"{index.sha256}{index.kind}\n".encode())
@@ -210,12 +211,12 @@ def _count(
     shard: Shard,
     digest: str,
     progress: bool | None,
-    one: IndexedField,
+    field: IndexedField,
     source_of: Callable[[int], DecodedValues],
     counts: list[int],
 ) -> NDArray[np.int64]:
     """Return the timesteps of values that must be decoded for it, counted once and kept."""
-    name = hashlib.sha256(f"{digest}\n{one.name}".encode()).hexdigest()[:32]
+    name = hashlib.sha256(f"{digest}\n{field.name}".encode()).hexdigest()[:32]
     places, count = shard.kept(f"lengths-{name}.npy"), sum(counts)
     for content in filter(None, map(read_with_digest, places)):
         with suppress(ValueError, EOFError):
@@ -223,7 +224,7 @@ def _count(
             if kept.shape == (count,) and kept.dtype == np.int64 and int(kept.min(initial=0)) >= 0:
                 return kept
     found: list[int] = []
-    with progress_bar(progress, f"measuring {one.name}", count) as bar:
+    with progress_bar(progress, f"measuring {field.name}", count) as bar:
         for number, many in enumerate(counts):
             source = source_of(number)
             for at in range(many):

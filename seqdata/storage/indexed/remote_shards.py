@@ -1,6 +1,6 @@
 """Shards in buckets and on servers: fetched whole through the cache, indexed once.
 
-Their indexes lie beside them where that can be written, else in the user's cache. Place in the
+Their indexes are next to them where that can be written, else in the user's cache. Place in the
 flow: a URL becomes shards. Reads: remote files. Makes: bytes on this machine.
 """
 
@@ -121,7 +121,7 @@ class RemoteShard:
         return None if found is None or found.kind != kind.identity else found
 
     def keep_index(self, index: ShardIndex) -> str:
-        """Keep its index beside it, or on this machine; gives the folder."""
+        """Save its index next to it, else on this machine; return the folder."""
         content = dump_index(with_declared(index, self.listed))
         (cached,) = self.kept(self.name + INDEX_SUFFIX)
         url = join_url(self.url, INDEX_FOLDER)
@@ -135,9 +135,9 @@ class RemoteShard:
             return str(put_file(cached, content).parent)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder}: the index of {self.name!r} can be kept neither beside it nor in "
-                f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
-                "a folder that can be written"
+                f"{self.folder}: the index of {self.name!r} must be written next to it or in "
+                f"{cached.parent}, but neither is possible ({error.strerror}). Set SEQDATA_CACHE "
+                "to a folder that can be written"
             ) from error
 
     def kept(self, name: str) -> list[Path]:
@@ -205,7 +205,7 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
     """Return the file at a URL, or those of its folder, by name; ``*`` and ``?`` stand for any.
 
     Raises:
-        ConfigError: If there is none, or the URL cannot be meant.
+        ConfigError: If there is none, or the URL is invalid.
         MissingShardError: If there is no such folder.
         RemoteReadError: If it cannot be asked for.
         CorruptShardError: If the list of the folder's shards is damaged.

@@ -162,21 +162,21 @@ def dump_index(index: ShardIndex) -> bytes:
     if index.kind:
         facts["kind"] = index.kind
     if index.siblings:
-        facts["siblings"] = {name: list(one) for name, one in index.siblings.items()}
+        facts["siblings"] = {name: list(sibling) for name, sibling in index.siblings.items()}
     if index.table is not None:
-        facts["table"] = {name: put(one) for name, one in index.table.items()}
+        facts["table"] = {name: put(column) for name, column in index.table.items()}
     if index.is_numbered:
         facts["numbered"] = len(index)
     else:
         facts["keys"], facts["key_ends"] = put(index.keys), put(index.key_ends)
-    facts["told"] = {name: list(one) for name, one in index.declared.items()}
+    facts["told"] = {name: list(declared) for name, declared in index.declared.items()}
     facts["members"] = {
         name: {
-            **{field: put(getattr(one, field)) for field in _ARRAYS},
-            "heads": [dict(head) for head in one.heads],
-            **_dumped_values(one, put),
+            **{field: put(getattr(member, field)) for field in _ARRAYS},
+            "heads": [dict(head) for head in member.heads],
+            **_dumped_values(member, put),
         }
-        for name, one in index.members.items()
+        for name, member in index.members.items()
     }
     facts["arrays"] = [[array.dtype.str, len(array)] for array in arrays]
     text = json.dumps({"version": VERSION, **facts}).encode()
@@ -190,10 +190,10 @@ def dump_index(index: ShardIndex) -> bytes:
 _ARRAYS = ("begins", "sizes", "sums", "firsts", "codes", "numbers")
 
 
-def _dumped_values(one: FieldIndex, put: Any) -> dict[str, Any]:
-    if one.values is None:
+def _dumped_values(member: FieldIndex, put: Any) -> dict[str, Any]:
+    if member.values is None:
         return {}
-    raw = np.ascontiguousarray(one.values)
+    raw = np.ascontiguousarray(member.values)
     shape = list(raw.shape[1:])
     return {"values": [put(raw.reshape(-1).view(np.uint8)), raw.dtype.name, shape]}
 
@@ -259,10 +259,12 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     check(type(facts["last"]) is int and 0 <= facts["last"] <= size, "last")
     texts = ("shard", "sha256", "ends", "algorithm")
     check(all(isinstance(facts[name], str) for name in texts), "texts")
-    members = {name: _members(one, arrays, count, size) for name, one in facts["members"].items()}
+    members = {
+        name: _members(member, arrays, count, size) for name, member in facts["members"].items()
+    }
     declared = {
-        name: (str(one[0]), str(one[1]), tuple(map(int, one[2])), one[3])
-        for name, one in facts["told"].items()
+        name: (str(declared[0]), str(declared[1]), tuple(map(int, declared[2])), declared[3])
+        for name, declared in facts["told"].items()
     }
     siblings = {
         str(name): (int(size), str(ends))
@@ -303,7 +305,9 @@ def _values(facts: Any, arrays: list[NDArray[Any]], count: int) -> NDArray[Any] 
     if facts is None:
         return None
     number, dtype, shape = facts
-    check(dtype in NUMBER_DTYPES and all(type(one) is int and one > 0 for one in shape), "values")
+    check(
+        dtype in NUMBER_DTYPES and all(type(size) is int and size > 0 for size in shape), "values"
+    )
     values: NDArray[Any] = _array(arrays, number, "|u1").view(dtype).reshape(count, *shape)
     return values
 

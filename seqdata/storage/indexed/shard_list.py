@@ -41,8 +41,8 @@ def dump_list(shards: Sequence[tuple[str, str]], declared: DeclaredFields) -> by
         shards: Name and sha256 of each, in order.
         declared: Extension -> (name, dtype, shape, axis) of its field.
     """
-    fields = {name: list(one) for name, one in sorted(declared.items())}
-    facts = {"version": _VERSION, "fields": fields, "shards": [list(one) for one in shards]}
+    fields = {name: list(facts_of_field) for name, facts_of_field in sorted(declared.items())}
+    facts = {"version": _VERSION, "fields": fields, "shards": [list(shard) for shard in shards]}
     seal = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return json.dumps({"seal": seal, **facts}, indent=1).encode() + b"\n"
 
@@ -59,7 +59,9 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
     """
     try:
         facts = json.loads(content)
-        declared = {name: _field(one) for name, one in facts["fields"].items()}
+        declared = {
+            name: _field(facts_of_field) for name, facts_of_field in facts["fields"].items()
+        }
         shards = [(str(name), str(sha256)) for name, sha256 in facts["shards"]]
         whole = dump_list(shards, declared) == content
         said = f"of version {facts['version']!r}" if facts["version"] != _VERSION else "damaged"
@@ -74,6 +76,6 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
     return {name: ListedShard(sha256, declared) for name, sha256 in shards}
 
 
-def _field(one: Any) -> tuple[str, str, tuple[int, ...], str | None]:
-    name, dtype, shape, axis = one
+def _field(facts: Any) -> tuple[str, str, tuple[int, ...], str | None]:
+    name, dtype, shape, axis = facts
     return str(name), str(dtype), tuple(map(int, shape)), axis

@@ -67,7 +67,7 @@ class Shard(Protocol):
             place: Its place, for errors.
             index: What it must be, where that is known.
             ahead: Whether all of it will be read soon.
-            release: Lets go of other shards, where there is no room; None: room is waited for.
+            release: Releases other shards if there is no room; None: wait for room.
 
         Raises:
             CacheFullError: If it is to be fetched, and there is no room.
@@ -131,7 +131,7 @@ class Shard(Protocol):
         ...
 
     def kept(self, name: str) -> list[Path]:
-        """Return the files in which more may be kept beside its index, on this machine."""
+        """Return the files of this machine in which more than its index may be kept."""
         ...
 
     def list_of_folder(self) -> bytes | None:
@@ -198,7 +198,7 @@ class LocalShard:
         return map_shard(self.root / name, place)
 
     def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
-        """Return False: it is no copy; see ``Shard``."""
+        """Return False: it is not a copy; see ``Shard``."""
         del content, index, place
         return False
 

@@ -109,10 +109,12 @@ class SmallFiles:
         self.layout = parts.layout
         self.ids = parts.ids
         self._parts = parts
-        self._shards = [one for one in shards if isinstance(one, LocalShard)]
+        self._shards = [shard for shard in shards if isinstance(shard, LocalShard)]
         self._starts = np.array(parts.layout.shard_offsets, dtype=np.int64)
-        self._by_name = {one.name: replace(one, field=parts.fields[one.name]) for one in wanted}
-        members = dict.fromkeys(one.member for one in self._by_name.values())
+        self._by_name = {
+            field.name: replace(field, field=parts.fields[field.name]) for field in wanted
+        }
+        members = dict.fromkeys(field.member for field in self._by_name.values())
         self._members: Mapping[str, FieldIndex] = {
             name: join_fields([index.members[name] for index in parts.indexes]) for name in members
         }
@@ -156,18 +158,18 @@ class SmallFiles:
             columns[name] = self._column(self._by_name[name], numbers, rows, memory, one)
         return columns
 
-    def _needed(self, one: IndexedField, spans: NDArray[np.int64], axis: str) -> _Needed:
-        members, numbers = self._members[one.member], spans[:, 0]
+    def _needed(self, field: IndexedField, spans: NDArray[np.int64], axis: str) -> _Needed:
+        members, numbers = self._members[field.member], spans[:, 0]
         sizes = members.sizes[numbers]
         low, high = np.zeros_like(sizes), sizes
-        if one.how == "place" and one.field.axis == axis:
-            width = field_width(one.field)
+        if field.how == "place" and field.field.axis == axis:
+            width = field_width(field.field)
             low, high = spans[:, 1] * width, spans[:, 2] * width
             if self._parts.verify != "off":  # only whole blocks can be verified
                 block = self._parts.indexes[0].block
                 low, high = low // block * block, -(-high // block) * block
             low, high = np.clip(low, 0, sizes), np.clip(high, 0, sizes)
-        elif one.how == "values" and self._parts.verify == "off":
+        elif field.how == "values" and self._parts.verify == "off":
             high = low
         room = -(-sizes // _ALIGNED) * _ALIGNED
         bases = np.zeros(len(room), dtype=np.int64)
@@ -177,17 +179,17 @@ class SmallFiles:
     def _brought(self, numbers: NDArray[np.int64], needed: Sequence[_Needed]) -> NDArray[np.uint8]:
         """Read the ranges of each sequence; ``bases`` become offsets in the returned memory."""
         total = 0
-        for one in needed:
-            np.add(one.bases, total, out=one.bases)
-            total += one.room
+        for field in needed:
+            np.add(field.bases, total, out=field.bases)
+            total += field.room
         raw = allocate_sparse(total)
         memory, layout = memoryview(raw), self._parts.layout
         shards = np.searchsorted(self._starts, numbers, side="right") - 1
         tables = [
             np.stack(
-                [one.begins + one.low, one.bases + one.low, one.high - one.low], axis=1
+                [field.begins + field.low, field.bases + field.low, field.high - field.low], axis=1
             ).tolist()
-            for one in needed
+            for field in needed
         ]
         for row, shard in enumerate(shards.tolist()):
             where = DataLocation(dataset=layout.location)
@@ -204,7 +206,7 @@ class SmallFiles:
 
     def _column(
         self,
-        one: IndexedField,
+        field: IndexedField,
         numbers: NDArray[np.int64],
         rows: NDArray[np.int64],
         memory: NDArray[np.uint8],
@@ -217,21 +219,21 @@ class SmallFiles:
             numbers=numbers, whole=whole, moved=needed.bases - needed.begins,
         )  # fmt: skip
         extents = [(needed.bases, needed.bases + needed.sizes)]
-        checks = self._checks(one.member, numbers)
-        if one.how == "place":
-            source = BufferSource.over(one.name, one.field, layout, [memory], extents, checks)
+        checks = self._checks(field.member, numbers)
+        if field.how == "place":
+            source = BufferSource.over(field.name, field.field, layout, [memory], extents, checks)
             return source.column(rows)
-        about = one.field if one.how == "text" else RAW
-        raw = BufferSource.over(one.name, about, layout, [memory], extents, checks)
-        if one.how == "text":
-            return (raw if one.advice is None else replace(raw, advice=one.advice)).column(rows)
-        if one.how == "decode":
+        about = field.field if field.how == "text" else RAW
+        raw = BufferSource.over(field.name, about, layout, [memory], extents, checks)
+        if field.how == "text":
+            return (raw if field.advice is None else replace(raw, advice=field.advice)).column(rows)
+        if field.how == "decode":
             shards = np.searchsorted(self._starts, numbers, side="right") - 1
-            return DecodedValues(one, raw, 0, shards).column(rows)
-        members = self._members[one.member]
+            return DecodedValues(field, raw, 0, shards).column(rows)
+        members = self._members[field.member]
         values = members.numbers if members.values is None else members.values
         kept = np.empty(0, np.int64) if values is None else values[numbers]
-        return IndexedValues.of(one.name, one.field, layout, [kept], raw).column(rows)
+        return IndexedValues.of(field.name, field.field, layout, [kept], raw).column(rows)
 
     def _checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
         """Return the checksums of the rows of a batch."""

@@ -254,3 +254,51 @@ def _make_folder_error(folder: Path, error: OSError) -> CacheError:
         "Remote(cache_dir=...)",
         file=str(folder),
     )
+
+
+def move_into_place(partial: Path, path: Path, descriptor: int) -> None:
+    """Rename a downloaded file into place, unless its temporary name or the folder is gone."""
+    try_lock(descriptor, path, shared=True)  # other processes may open it from here on
+    if not is_still_at(descriptor, partial):
+        return
+    with suppress(FileNotFoundError):
+        os.replace(partial, path)
+    if not is_still_at(descriptor, path):  # the folder was removed and created again in between
+        path.unlink(missing_ok=True)
+
+
+def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
+    """Return the locked temporary file; None if the file exists by then, or its writer is stuck.
+
+    Args:
+        partial: Its name.
+        path: The file's own name.
+        stall_seconds: Seconds without progress after which its writer counts as stuck.
+    """
+    last_written, since = -1, time.monotonic()
+    while True:
+        descriptor = open_cache_file(partial, create=True)
+        if descriptor is None:  # the folder is gone
+            return None
+        try:
+            is_locked = try_lock(descriptor, partial)
+        except CacheError:
+            partial.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        if is_locked:
+            if is_still_at(descriptor, partial):
+                return descriptor
+            os.close(descriptor)  # it was renamed into place, or removed
+            if path.exists():
+                return None
+            continue
+        written = os.fstat(descriptor).st_mtime_ns
+        os.close(descriptor)
+        if path.exists():
+            return None
+        if written != last_written:
+            last_written, since = written, time.monotonic()
+        if time.monotonic() - since > stall_seconds:
+            return None
+        time.sleep(POLL_SECONDS)

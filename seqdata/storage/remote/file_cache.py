@@ -16,7 +16,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ from seqdata.storage.remote.cache_folder import (
     explain_full_disk,
     is_still_at,
     list_entries,
+    lock_partial,
+    move_into_place,
     open_cache_file,
     overwrite,
     prepare_folder,
@@ -249,14 +250,14 @@ class FileCache:
         """Download a file; return None if another process did so, or the folder is gone."""
         partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
         stall_seconds = max(2 * self.remote.stall_seconds, 1.0)
-        descriptor = _lock_partial(partial, path, stall_seconds)
+        descriptor = lock_partial(partial, path, stall_seconds)
         if descriptor is None:
             if path.exists():
                 return None
             partial = path.with_name(
                 f"{path.name}.{os.getpid()}-{time.monotonic_ns()}{PARTIAL_SUFFIX}"
             )
-            descriptor = _lock_partial(partial, path, stall_seconds)
+            descriptor = lock_partial(partial, path, stall_seconds)
             if descriptor is None:
                 return None
         try:
@@ -266,10 +267,8 @@ class FileCache:
                 self._make_room(partial, descriptor, download_spec.size, release, timeout)
                 download(download_spec, descriptor)
             cached = _map_cached(path, descriptor, download_spec.size)
-            with cache_lock(
-                folder, self.remote.stall_seconds
-            ):  # otherwise neither process may count it
-                _move_into_place(partial, path, descriptor)  # under its name
+            with cache_lock(folder, self.remote.stall_seconds):  # else neither name may be counted
+                move_into_place(partial, path, descriptor)
             return cached
         finally:
             if is_still_at(descriptor, partial):
@@ -284,7 +283,7 @@ class FileCache:
         deadline, has_released = time.monotonic() + timeout, release is None
         while True:
             with cache_lock(folder, self.remote.stall_seconds):
-                free = max_bytes - sum(one.size for one in list_entries(folder, partial))
+                free = max_bytes - sum(entry.size for entry in list_entries(folder, partial))
                 if free < size <= max_bytes:
                     free += evict(folder, size - free, partial)
                 if free >= size:
@@ -352,51 +351,3 @@ def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:
             f"{path}: cannot be mapped ({error.strerror}). Raise {describe_limit(error)}",
             file=str(path),
         ) from error
-
-
-def _move_into_place(partial: Path, path: Path, descriptor: int) -> None:
-    """Rename a downloaded file into place, unless its temporary name or the folder is gone."""
-    try_lock(descriptor, path, shared=True)  # other processes may open it from here on
-    if not is_still_at(descriptor, partial):
-        return
-    with suppress(FileNotFoundError):
-        os.replace(partial, path)
-    if not is_still_at(descriptor, path):  # the folder was removed and created again in between
-        path.unlink(missing_ok=True)
-
-
-def _lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
-    """Return the locked temporary file; None if the file exists by then, or its writer is stuck.
-
-    Args:
-        partial: Its name.
-        path: The file's own name.
-        stall_seconds: Seconds without progress after which its writer counts as stuck.
-    """
-    last_written, since = -1, time.monotonic()
-    while True:
-        descriptor = open_cache_file(partial, create=True)
-        if descriptor is None:  # the folder is gone
-            return None
-        try:
-            is_locked = try_lock(descriptor, partial)
-        except CacheError:
-            partial.unlink(missing_ok=True)
-            os.close(descriptor)
-            raise
-        if is_locked:
-            if is_still_at(descriptor, partial):
-                return descriptor
-            os.close(descriptor)  # it was renamed into place, or removed
-            if path.exists():
-                return None
-            continue
-        written = os.fstat(descriptor).st_mtime_ns
-        os.close(descriptor)
-        if path.exists():
-            return None
-        if written != last_written:
-            last_written, since = written, time.monotonic()
-        if time.monotonic() - since > stall_seconds:
-            return None
-        time.sleep(POLL_SECONDS)

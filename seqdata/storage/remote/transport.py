@@ -4,10 +4,10 @@ Backends use this interface, in the core and in plugins. ``make_remote_files`` r
 a folder, over fsspec; the result can be pickled, and used in threads and after a fork::
 
     files = make_remote_files("s3://bucket/data", Remote())
-    stat = files.stat("part-00000.tar") # size, and a tag that changes with the content head =
-    files.read("part-00000.tar", 0, 512) # these bytes, or an error held =
-    make_cache(files).acquire(CacheRequest("part-00000.tar")) # the whole file, through the cache
-    held.mapping # its mapped bytes; not evicted while `held` lives
+    stat = files.stat("part-00000.tar")  # size, and a tag that changes with the content
+    head = files.read("part-00000.tar", 0, 512)  # these bytes, or an error
+    cached = make_cache(files).acquire(CacheRequest("part-00000.tar"))  # the whole file
+    cached.mapping  # its mapped bytes; not evicted while `cached` lives
 
 Failed requests are retried if that may help (``retry``), within ``Remote.retry_seconds``; errors
 name the file without credentials.
@@ -15,20 +15,17 @@ name the file without credentials.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.filesystems import call_filesystem, keep_alive, make_filesystem
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.redirects import make_guarded_client
 from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
-from seqdata.storage.remote.urls import PACKAGES, WEB, check_url, join_url, redact_url, split_url
+from seqdata.storage.remote.urls import WEB, check_url, join_url, redact_url, split_url
 
 _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
@@ -215,10 +212,10 @@ class FsspecFiles:
         def call(seconds: float) -> dict[str, int | None]:
             system, path = self._get_filesystem(self._folder)
             system.invalidate_cache()
-            found = _call_filesystem(system, "ls", (path,), seconds, detail=True)
+            found = call_filesystem(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # otherwise the cache would be asked
-            files = [one for one in found if one.get("type") == "file"]
-            return {redact_url(one["name"]).rpartition("/")[2]: one.get("size") for one in files}
+            files = [info for info in found if info.get("type") == "file"]
+            return {redact_url(f["name"]).rpartition("/")[2]: f.get("size") for f in files}
 
         found = retry(call, DataLocation(dataset=self._location), self._remote)
         return {name: found[name] for name in sorted(found)}
@@ -233,7 +230,7 @@ class FsspecFiles:
 
         def call(seconds: float) -> FileStat:
             system, path = self._get_filesystem(url)
-            return _parse_info(_call_filesystem(system, "info", (path,), seconds), file_location)
+            return _parse_info(call_filesystem(system, "info", (path,), seconds), file_location)
 
         return retry(call, file_location, self._remote)
 
@@ -246,7 +243,7 @@ class FsspecFiles:
 
         def call(seconds: float) -> bytes:
             system, path = self._get_filesystem(url)
-            body: bytes = _call_filesystem(
+            body: bytes = call_filesystem(
                 system, "cat_file", (path,), seconds, start=start, end=stop
             )
             if len(body) != stop - start:
@@ -267,9 +264,9 @@ class FsspecFiles:
         def call(seconds: float) -> FileStat:
             del seconds  # a shard may take long: the transport bounds each of its requests
             system, there = self._get_filesystem(url)
-            _call_filesystem(system, "put_file", (str(path), there), None)
+            call_filesystem(system, "put_file", (str(path), there), None)
             stat = _parse_info(
-                _call_filesystem(system, "info", (there,), self._remote.stall_seconds), location
+                call_filesystem(system, "info", (there,), self._remote.stall_seconds), location
             )
             if stat.size != size:
                 raise ShortBodyError(f"{stat.size} of {size} bytes were stored")
@@ -284,9 +281,9 @@ class FsspecFiles:
         def call(seconds: float) -> bool:
             system, path = self._get_filesystem(url)
             try:
-                _call_filesystem(system, "pipe_file", (path, content), seconds, mode="create")
+                call_filesystem(system, "pipe_file", (path, content), seconds, mode="create")
             except FileExistsError:  # an earlier attempt may have created it
-                return bool(_call_filesystem(system, "cat_file", (path,), seconds) == content)
+                return bool(call_filesystem(system, "cat_file", (path,), seconds) == content)
             return True
 
         if not retry(call, location, self._remote, action="written"):
@@ -302,7 +299,7 @@ class FsspecFiles:
         def call(seconds: float) -> None:
             system, path = self._get_filesystem(url)
             try:
-                _call_filesystem(system, "rm_file", (path,), seconds)
+                call_filesystem(system, "rm_file", (path,), seconds)
             except FileNotFoundError:
                 return
 
@@ -310,79 +307,14 @@ class FsspecFiles:
 
     def _get_filesystem(self, url: str) -> tuple[Any, str]:
         """Return the file system of this process, and a path in it."""
-        system, path = _make_filesystem(self._scheme, url, self._remote)
+        system, path = make_filesystem(self._scheme, url, self._remote)
         if system is not self._system:
             self._system = system
-            _keep_alive(system)
+            keep_alive(system)
         return system, path
 
     def _locate(self, name: str, location: DataLocation | None) -> DataLocation:
         return DataLocation(dataset=self._location, file=name) if location is None else location
-
-
-def _make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
-    """Return fsspec's file system of this process, and a path in it; fsspec caches them by pid.
-
-    Raises:
-        ConfigError: If a package is not installed, or does not accept the options.
-    """
-    import fsspec
-    from fsspec.core import url_to_fs
-
-    package = PACKAGES[scheme]
-    _reset_dead_event_loop()
-    try:
-        importlib.import_module(package)
-        fsspec.get_filesystem_class(scheme)
-        options = dict(remote.storage_options)
-        if scheme in WEB:
-            options.setdefault("get_client", make_guarded_client)
-        system, path = url_to_fs(url, **options)
-    except ImportError as error:
-        raise ConfigError(
-            f"{redact_url(url)}: {scheme}:// needs the package {package!r}, which is not "
-            f"installed. Run: pip install {package}"
-        ) from error
-    except (TypeError, ValueError, KeyError) as error:
-        names = ", ".join(remote.storage_options) or "none"
-        raise ConfigError(
-            f"{redact_url(url)}: `storage_options` must be what {package} accepts for "
-            f"{scheme}://, but are {names} ({type(error).__name__}). See its documentation"
-        ) from None  # their text may contain credentials
-    return system, path
-
-
-def _reset_dead_event_loop() -> None:
-    """Make fsspec start a new event loop in a forked process; only newer releases do so themselves.
-
-    The copied loop has no thread; a call to it would never return.
-    """
-    from fsspec.asyn import iothread, reset_lock
-
-    thread = iothread[0]
-    if thread is not None and not thread.is_alive():
-        reset_lock()
-
-
-def _keep_alive(system: Any) -> None:
-    """Leak one reference to a file system, so that it is never finalized in a forked process.
-
-    In a forked process fsspec drops its copied file systems; their finalizer would remove the
-    connections from the event loop that both processes share, and the child would wait for
-    responses that never arrive.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(system))
-
-
-def _call_filesystem(
-    system: Any, name: str, arguments: Sequence[Any], seconds: float | None, **more: Any
-) -> Any:
-    """Call a method of a file system, with a timeout in seconds if it is asynchronous."""
-    from fsspec.asyn import AsyncFileSystem, sync
-
-    if not isinstance(system, AsyncFileSystem):
-        return getattr(system, name)(*arguments, **more)
-    return sync(system.loop, getattr(system, f"_{name}"), *arguments, timeout=seconds, **more)
 
 
 def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:

@@ -20,7 +20,9 @@ from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
 
 KILLED = Path(__file__).with_name("killed.py")
-REFUSED = "the same call or command goes on after them|is not there|is empty, must hold a store"
+REFUSED = (
+    "same call or command: it continues after them|is not there|a store's folder, but is empty"
+)
 
 
 class Killer:
@@ -193,7 +195,9 @@ def test_an_error_of_the_users_keeps_whole_shards_and_says_so(begun):
         "3 finished shards (12 sequences) are kept: the same call continues after them, or starts "
         "again with `resume`=False"
     ]
-    with pytest.raises(IncompleteDatasetError, match=r"3 whole shards \(12 sequences\) are there"):
+    with pytest.raises(
+        IncompleteDatasetError, match=r"3 finished shards \(12 sequences\) are there"
+    ):
         open_store(begun)
 
 

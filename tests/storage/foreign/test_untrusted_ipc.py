@@ -1,8 +1,6 @@
 """What Arrow says of its messages is read without belief: every number, at every damaged byte."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,19 +10,9 @@ import pytest
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.untrusted_ipc import check_message, check_stream, find_batches
+from tests.fuzz import bombs
 
 HERE = DataLocation(dataset="/d", shard=0, file="f")
-
-
-def load(name):
-    path = Path(__file__).parents[2] / "fuzz" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-bombs = load("bombs")
 
 
 def write(path, columns, compression=None, *, stream=False):

@@ -1,8 +1,5 @@
 """What Parquet says of its pages is read without belief: every number, at every damaged byte."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -20,19 +17,9 @@ from seqdata.storage.foreign.untrusted_parquet import (
     read_row_groups,
     sum_pages,
 )
+from tests.fuzz import bombs
 
 HERE = DataLocation(dataset="/d", shard=0, file="f")
-
-
-def load(name):
-    path = Path(__file__).parents[2] / "fuzz" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-bombs = load("bombs")
 
 
 def column(rows=5):

@@ -28,20 +28,9 @@ from tests.storage.integrity.checked import (
     place_of,
     row,
     spans_of,
-    write,
 )
 
-
-@pytest.fixture(params=["c", "numpy"], autouse=True)
-def engine(request, monkeypatch):
-    if request.param == "c":
-        pytest.importorskip("seqdata.kernel._fill")
-    monkeypatch.setenv("SEQDATA_KERNEL", request.param)
-
-
-@pytest.fixture
-def root(tmp_path):
-    return write(tmp_path / "store")
+pytestmark = pytest.mark.usefixtures("kernel")
 
 
 def test_checksums_are_one_per_sequence_and_one_per_block_of_a_longer_one():

@@ -12,19 +12,9 @@ from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
-from tests.storage.integrity.checked import everything, marked, rewrite, spans_of, write
+from tests.storage.integrity.checked import everything, marked, rewrite, spans_of
 
-
-@pytest.fixture(params=["c", "numpy"], autouse=True)
-def engine(request, monkeypatch):
-    if request.param == "c":
-        pytest.importorskip("seqdata.kernel._fill")
-    monkeypatch.setenv("SEQDATA_KERNEL", request.param)
-
-
-@pytest.fixture
-def root(tmp_path):
-    return write(tmp_path / "store")
+pytestmark = pytest.mark.usefixtures("kernel")
 
 
 def test_a_store_without_checksums_is_read_unverified_and_that_is_logged(root, caplog):

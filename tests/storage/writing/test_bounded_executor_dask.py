@@ -129,7 +129,7 @@ def test_a_part_that_kills_every_worker_is_an_error_and_the_same_call_goes_on(cl
         )  # fmt: skip
     assert "are kept: the same call continues after them" in caught.value.__notes__[-1]
     with pytest.raises(
-        IncompleteDatasetError, match=r"whole shards .* are there, and the same call"
+        IncompleteDatasetError, match=r"finished shards .* are there\. Repeat the same call"
     ):
         open_store(tmp_path / "there")
     kept = {path.name for path in (tmp_path / "there").rglob("*.facts")}

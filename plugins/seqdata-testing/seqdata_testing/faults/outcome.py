@@ -147,8 +147,8 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
         if lacks:
             wrong.append(f"{outcome.name} lacks {', '.join(lacks)}: {outcome.text}")
     if outcome.seconds > must.seconds and outcome.seconds > (most := patient(must.seconds)):
-        wrong.append(f"came after {outcome.seconds:.1f} s, must within {most:.1f} s")
+        wrong.append(f"came after {outcome.seconds:.1f} s, but must within {most:.1f} s")
     if must.delivered is not None and outcome.delivered != must.delivered:
-        wrong.append(f"came after {outcome.delivered} batches, must after {must.delivered}")
+        wrong.append(f"came after {outcome.delivered} batches, but must after {must.delivered}")
     wrong += [f"left behind: {one}" for one in outcome.left]
     return wrong

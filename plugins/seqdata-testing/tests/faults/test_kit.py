@@ -307,8 +307,8 @@ ERROR = of_error(DataError.at("bad", shard=1, rss=7), seconds=1.0, delivered=3)
         (Expectation(kinds=("DataError",), values={"shard": 2}), "DataError lacks shard=2"),
         (Expectation(kinds=("DataError",), least={"rss": 8}), "lacks rss of at least 8"),
         (Expectation(kinds=("DataError",), texts=("good",)), "DataError lacks 'good'"),
-        (Expectation(kinds=("DataError",), seconds=0.0), "came after 1.0 s, must within 0.0 s"),
-        (Expectation(kinds=("DataError",), delivered=2), "came after 3 batches, must after 2"),
+        (Expectation(kinds=("DataError",), seconds=0.0), "came after 1.0 s, but must within 0.0 s"),
+        (Expectation(kinds=("DataError",), delivered=2), "came after 3 batches, but must after 2"),
     ],
 )
 def test_an_outcome_is_held_against_all_that_is_expected(must, text):

@@ -66,7 +66,7 @@ def test_files_that_are_added_are_indexed_alone(folder):
     store = opened(folder)
     assert len(store) == 34
     assert names(folder) == ["catalog", "catalog"]
-    FormatBackend(Records()).build_index(folder, anew=True, progress=False)
+    FormatBackend(Records()).build_index(folder, rebuild=True, progress=False)
     assert names(folder) == ["catalog"]
     assert opened(folder).fingerprint == store.fingerprint
 

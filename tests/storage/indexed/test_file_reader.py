@@ -1,0 +1,58 @@
+"""What a format reads of a file and of the files next to it, and how these are identified."""
+
+import numpy as np
+import pytest
+
+from seqdata.errors import MissingShardError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.file_reader import FileReader, file_facts, sibling_facts
+
+FILES = {"sub/a.tok": b"0123456789", "sub/a.ends": b"xyz"}
+
+
+def open_neighbour(path, place):
+    del place
+    return np.frombuffer(FILES[path], np.uint8)
+
+
+def make_reader(name="sub/a.tok", neighbour=open_neighbour):
+    place = DataLocation(dataset="/d", shard=0, file=name)
+    return FileReader(name, np.frombuffer(FILES["sub/a.tok"], np.uint8), place, neighbour)
+
+
+def test_bytes_are_read_up_to_the_end_of_the_file():
+    file = make_reader()
+    assert file.size == 10
+    assert file.read(2, 5) == b"234"
+    assert file.read(8, 99) == b"89"
+    assert file.read(99, 99) == b""
+
+
+@pytest.mark.parametrize(("first", "stop"), [(-1, 2), (3, 2)])
+def test_bytes_before_the_file_are_an_error(first, stop):
+    with pytest.raises(ValueError, match=rf"read\({first}, {stop}\): must be 0 <= first <= stop"):
+        make_reader().read(first, stop)
+
+
+def test_siblings_are_found_next_to_the_file_and_remembered():
+    file = make_reader()
+    assert file.sibling("a.ends").read(0, 3) == b"xyz"
+    assert list(sibling_facts(file)) == ["sub/a.ends"]
+    assert sibling_facts(file)["sub/a.ends"] == file_facts(np.frombuffer(b"xyz", np.uint8))
+
+
+@pytest.mark.parametrize("name", ["../a.ends", "x/a.ends", ".hidden"])
+def test_a_sibling_is_a_plain_name_in_the_same_folder(name):
+    with pytest.raises(MissingShardError, match=r"sibling of sub/a.tok .*is not there"):
+        make_reader().sibling(name)
+
+
+def test_a_file_without_neighbours_has_no_siblings():
+    with pytest.raises(MissingShardError, match="is not there"):
+        make_reader(neighbour=None).sibling("a.ends")
+
+
+def test_another_content_of_the_same_size_has_other_facts():
+    assert file_facts(np.frombuffer(b"xyz", np.uint8)) != file_facts(
+        np.frombuffer(b"xyw", np.uint8)
+    )
