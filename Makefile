@@ -101,7 +101,7 @@ docs: env  ## run the examples of all pages, then build the site in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: env $(STAMP_OF_PEERS)  ## reading, writing, checksums, workers, lanes, beside what others do (20 minutes)
-	@for script in loading first_batch waiting checksums workers writing lanes tar_shards formats; do \
+	@for script in loading first_batch waiting checksums workers writing lanes tar_shards formats recurrent parallel; do \
 		echo "== bench: benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py $(BENCH) || exit 1; done
 
 $(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)

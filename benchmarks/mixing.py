@@ -2,19 +2,23 @@
 
     python benchmarks/mixing.py [--quick]
 
-Drift is the most batches that any prefix is off its weights, over 100,000 draws: of ours, of
-independent draws from a random generator (what most libraries do), and of ``grain`` and
-``datasets`` where they are installed. Cost is CPU time of a batch's spans and rows in a mixture,
-less the same of a part alone. First batch is CPU time from lengths to the first batch, of 100 parts
-of 10^6 sequences each; so is a resume in the middle of an epoch.
+Drift is the most batches that any prefix is off its weights, over 100,000 draws: of ours, and of
+independent draws from a random generator (what most libraries do). A table compares ours with
+``grain``, ``datasets`` and ``lhotse``, where they are installed: ours draws a batch of 64 of a
+part, with all its spans, theirs an item; a resume begins in the middle. Cost is CPU time of a
+batch's spans and rows in a mixture, less the same of a part alone. First batch is CPU time from
+lengths to the first batch, of 100 parts of 10^6 sequences each; so is a resume in the middle of an
+epoch.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import count as count_from
 from itertools import islice
 
 import numpy as np
@@ -69,17 +73,32 @@ def draw_independently(weights: NDArray[np.float64], count: int) -> NDArray[np.i
     return np.random.default_rng(0).choice(len(weights), size=count, p=weights)
 
 
-def draw_grain(weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return what ``grain`` mixes."""
+def iterate_ours(weights: NDArray[np.float64], first: int) -> Iterator[int]:
+    """Yield the parts of a mixture's batches, from a batch on, with the spans of each."""
+    lengths = np.random.default_rng(0).integers(1, 500, size=64 * 512)
+    own = SequenceIndex.from_lengths(lengths)
+    index = SequenceIndex.from_parts({f"{part}": own for part in range(len(weights))})
+    shares = {f"{part}": float(weight) for part, weight in enumerate(weights)}
+    plan = Mix(shares, Bucketed(64), batches=DRAWS, keep="batch").plan(index, seed=0, epoch=0)
+    while first < len(plan):
+        numbers = share(plan, World(), first=first).steps_from(first, MAX_ROWS).numbers
+        for label in plan.label_parts(numbers) or []:
+            yield int(str(label.part))
+        first += len(numbers)
+
+
+def iterate_grain(weights: NDArray[np.float64], first: int) -> Iterator[int]:
+    """Yield what ``grain`` mixes: a function of the number, too."""
     import grain
 
     parts = [grain.MapDataset.source([part]).repeat() for part in range(len(weights))]
     mixed = grain.MapDataset.mix(parts, weights=weights.tolist())
-    return np.array([mixed[number] for number in range(count)])
+    for number in count_from(first):
+        yield mixed[number]
 
 
-def draw_datasets(weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return what ``datasets`` interleaves."""
+def iterate_datasets(weights: NDArray[np.float64], first: int) -> Iterator[int]:
+    """Yield what ``datasets`` interleaves; ``skip`` continues it."""
     from datasets import IterableDataset, interleave_datasets
 
     def generate(part: int) -> Iterator[dict[str, int]]:
@@ -91,7 +110,54 @@ def draw_datasets(weights: NDArray[np.float64], count: int) -> NDArray[np.int64]
         for part in range(len(weights))
     ]
     mixed = interleave_datasets(parts, probabilities=weights.tolist(), seed=0)
-    return np.array([row["part"] for row in islice(mixed, count)])
+    for row in mixed.skip(first) if first else mixed:
+        yield row["part"]
+
+
+def iterate_lhotse(weights: NDArray[np.float64], first: int) -> Iterator[int]:
+    """Yield what ``lhotse`` draws with ``mux``; it continues by drawing again what was drawn."""
+    from lhotse import CutSet, MonoCut
+
+    parts = [
+        CutSet.from_cuts([MonoCut(id=f"{part}", start=0, duration=1, channel=0)]).repeat(
+            preserve_id=True
+        )
+        for part in range(len(weights))
+    ]
+    mixed = CutSet.mux(*parts, weights=weights.tolist(), seed=0)
+    for cut in islice(mixed, first, None):
+        yield int(cut.id)
+
+
+PEERS = {"grain": iterate_grain, "datasets": iterate_datasets, "lhotse": iterate_lhotse}
+
+
+def compare_peers(out: Console, draws: int) -> None:
+    """Print drift and CPU time next to those of other libraries, in one run."""
+    weights = make_weights("100 parts, 10^-4 to 1")
+    columns = ("library", "drift", "us a sequence", "ratio", "first draw, ms", "resume, ms")
+    table = Table(*columns, title=f"{draws:,} draws of 100 parts; ratio: of medians to ours")
+    own = 0.0
+    for name, iterate in {"seqdata": iterate_ours, **PEERS}.items():
+        if name != "seqdata" and importlib.util.find_spec(name) is None:
+            table.add_row(name, *["not installed"] * 5)
+            continue
+        next(iterate(weights, 0))  # imports
+        first, parts, each = [], np.empty(0, dtype=np.int64), []
+        for _ in range(3):
+            first.append(spend(lambda run=iterate: next(run(weights, 0))))
+            start = time.process_time()
+            parts = np.fromiter(islice(iterate(weights, 0), draws), dtype=np.int64, count=draws)
+            sequences = draws * (64 if name == "seqdata" else 1)
+            each.append((time.process_time() - start) / sequences)
+        resume = spend(lambda run=iterate: next(run(weights, draws // 2)))
+        median = statistics.median(each)
+        own = own or median
+        figures = (measure_drift(parts, weights), 1e6 * median, median / own)
+        cells = [f"{figure:.2f}" for figure in figures]
+        cells += [f"{1e3 * statistics.median(first):.1f}", f"{1e3 * resume:.1f}"]
+        table.add_row(name, *cells)
+    out.print(table)
 
 
 def spend(work: Callable[[], object]) -> float:
@@ -148,14 +214,13 @@ def main() -> None:
     quick = parser.parse_args().quick
     out, draws = Console(), DRAWS // (10 if quick else 1)
     ways = {"seqdata": draw_ours, "independent draws": draw_independently}
-    peers = {"grain": draw_grain, "datasets": draw_datasets}
-    ways |= {name: draw for name, draw in peers.items() if importlib.util.find_spec(name)}
     table = Table("weights", *ways, title=f"Drift over {draws:,} batches")
     for kind in ("2 parts, 7:3", "100 parts, 10^-4 to 1", "one heavy, 99 of 10^-4"):
         weights = make_weights(kind)
         drifts = [measure_drift(draw(weights, draws), weights) for draw in ways.values()]
         table.add_row(kind, *(f"{drift:.1f}" for drift in drifts))
     out.print(table)
+    compare_peers(out, draws)
     table = Table("parts", "keep", "parts alone", "mixture", "more", title="CPU us per batch")
     for parts in (2, 100):
         for keep in ("update", "batch"):

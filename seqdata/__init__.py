@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from seqdata.index import SequenceIndex
     from seqdata.lightning.callbacks.consistency import RankConsistency
     from seqdata.lightning.callbacks.data_monitor import DataMonitor
+    from seqdata.lightning.callbacks.feedback import Feedback
     from seqdata.lightning.callbacks.file_logger import RankFileLogger
+    from seqdata.lightning.callbacks.loss_record import LossRecord
     from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
     from seqdata.lightning.callbacks.preemption import Preemption
     from seqdata.lightning.callbacks.rescale import RescaleLearningRate
@@ -69,11 +71,13 @@ if TYPE_CHECKING:
     from seqdata.policies.fixed import Fixed
     from seqdata.policies.mix import Mix
     from seqdata.policies.packed import Packed
+    from seqdata.policies.segments import Segments
     from seqdata.policies.sorted import Sorted
     from seqdata.policies.tbptt import TBPTT
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.weighted import Weighted, balanced
     from seqdata.policies.windows import Windows
+    from seqdata.policies.zip import Zip
     from seqdata.random_streams import RandomStreams
     from seqdata.recurrent.lane_states import LaneStates
     from seqdata.sharing import share
@@ -95,6 +99,7 @@ __all__ = [
     "DataMonitor",
     "DecodeError",
     "ExactMean",
+    "Feedback",
     "FingerprintMismatch",
     "Fixed",
     "IncompleteDatasetError",
@@ -104,6 +109,7 @@ __all__ = [
     "LaneStates",
     "LimitError",
     "Loader",
+    "LossRecord",
     "MeanStd",
     "MissingShardError",
     "Mix",
@@ -128,6 +134,7 @@ __all__ = [
     "RemoteReadError",
     "RescaleLearningRate",
     "ResumeError",
+    "Segments",
     "SeqDataError",
     "SeqDataWarning",
     "SequenceBatch",
@@ -145,6 +152,7 @@ __all__ = [
     "Windows",
     "WorkerDiedError",
     "World",
+    "Zip",
     "__version__",
     "balanced",
     "batch_size_fn",
@@ -166,11 +174,13 @@ _DEFINED_IN = {
     "Curriculum": "policies.curriculum",
     "DataMonitor": "lightning.callbacks.data_monitor",
     "ExactMean": "lightning.metrics",
+    "Feedback": "lightning.callbacks.feedback",
     "Fixed": "policies.fixed",
     "LaneStates": "recurrent.lane_states",
     "Jitter": "planning.jitter",
     "Labels": "fitting.labels",
     "Loader": "loading.loader",
+    "LossRecord": "lightning.callbacks.loss_record",
     "MeanStd": "fitting.mean_std",
     "Mix": "policies.mix",
     "Packed": "policies.packed",
@@ -187,6 +197,7 @@ _DEFINED_IN = {
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
     "Remote": "storage.remote.options",
     "RescaleLearningRate": "lightning.callbacks.rescale",
+    "Segments": "policies.segments",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",
@@ -199,6 +210,7 @@ _DEFINED_IN = {
     "Weighted": "policies.weighted",
     "Windows": "policies.windows",
     "World": "world",
+    "Zip": "policies.zip",
     "balanced": "policies.weighted",
     "batch_size_fn": "batch",
     "columnar": "loading.transforms.declare",

@@ -8,7 +8,9 @@ express (compressed chunks, a database) implements ``seqdata.protocols.Store``.
 from __future__ import annotations
 
 from seqdata.hookspecs import hookimpl
+from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Column, Field, Opener, Store
+from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.data_location import DataLocation, quote
@@ -77,6 +79,7 @@ from seqdata.storage.writing.writer_lock import find_staging_dirs
 
 __all__ = [  # the first block is for authors of formats and stores, the rest for the engine
     "CHECKSUM_BYTES",
+    "DEFAULT_AXIS",
     "FACTS_SUFFIX",
     "FIELD_DTYPES",
     "INDEX_FOLDER",
@@ -108,6 +111,7 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "ProgressBar",
     "ProgressFn",
     "RandomAccessFile",
+    "ReadOptions",
     "Remote",
     "RemoteFiles",
     "RemoteShard",
@@ -117,6 +121,7 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "ShardIndex",
     "ShardStore",
     "ShardedWriter",
+    "SourceFile",
     "Store",
     "StoreFiles",
     "WritableFiles",

@@ -5,11 +5,11 @@ Adding a policy takes one new file, one line here, and one test file.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
 from seqdata.hookspecs import hookimpl
+from seqdata.plugin_source import LazyFactories
 
 BACKENDS = {
     "arrow": "seqdata.storage.arrow.store:open_arrow",
@@ -21,11 +21,13 @@ POLICIES = {
     "fixed": "seqdata.policies.fixed:Fixed",
     "mix": "seqdata.policies.mix:Mix",
     "packed": "seqdata.policies.packed:Packed",
+    "segments": "seqdata.policies.segments:Segments",
     "sorted": "seqdata.policies.sorted:Sorted",
     "tbptt": "seqdata.policies.tbptt:TBPTT",
     "token-budget": "seqdata.policies.token_budget:TokenBudget",
     "weighted": "seqdata.policies.weighted:Weighted",
     "windows": "seqdata.policies.windows:Windows",
+    "zip": "seqdata.policies.zip:Zip",
 }
 COLLATORS = {
     "jagged": "seqdata.collators.jagged:Jagged",
@@ -50,26 +52,22 @@ READERS = {
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
     """Return the core's backends."""
-    return _resolve_names(BACKENDS)
+    return LazyFactories(BACKENDS)
 
 
 @hookimpl
 def seqdata_register_policies() -> Mapping[str, Any]:
     """Return the core's policies."""
-    return _resolve_names(POLICIES)
+    return LazyFactories(POLICIES)
 
 
 @hookimpl
 def seqdata_register_collators() -> Mapping[str, Any]:
-    """Return the core's collators; this imports torch."""
-    return _resolve_names(COLLATORS)
+    """Return the core's collators; those that are used import torch."""
+    return LazyFactories(COLLATORS)
 
 
 @hookimpl
 def seqdata_register_readers() -> Mapping[str, Any]:
     """Return the core's input formats."""
-    return _resolve_names(READERS)
-
-
-def _resolve_names(paths: Mapping[str, str]) -> Mapping[str, Any]:
-    return {name: pkgutil.resolve_name(place) for name, place in paths.items()}
+    return LazyFactories(READERS)

@@ -195,7 +195,7 @@ def is_foreign(location: str | os.PathLike[str]) -> bool:
         return True
     if not path.is_dir() or (path / MANIFEST).exists() or find_staging_dirs(path):
         return False
-    file_names = [one.name for one in path.iterdir()]
+    file_names = [entry.name for entry in path.iterdir()]
     return not any(STORE_FILES.names.fullmatch(name) for name in file_names) and any(
         map(is_data_file, file_names)
     )

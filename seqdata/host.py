@@ -158,7 +158,7 @@ class PluginHost:
             points = metadata.entry_points(group=COMMANDS) if self._is_discovering else ()
             off = {source.distribution for source in self._plugin_sources() if source.is_disabled}
             found = dict.fromkeys(map(CommandClaim.of_entry_point, points))
-            return tuple(one for one in found if one.distribution not in off)
+            return tuple(claim for claim in found if claim.distribution not in off)
 
     def backend_of_suffix(self, name: str) -> str | None:
         """Return the backend that an installed package claims a file name's suffix for, if any.

@@ -211,24 +211,24 @@ class Plan:
     @property
     def spans(self) -> NDArray[np.int64]:
         """All spans, int64 (n, 3), for small plans and tests."""
-        return self._as_arrays().spans
+        return self.as_arrays().spans
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
         """Row -> spans of the whole plan, int64 (r+1,) or None, for small plans and tests."""
-        return self._as_arrays().rows
+        return self.as_arrays().rows
 
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Batch -> rows of the whole plan, int64 (batches+1,), for small plans and tests."""
-        return self._as_arrays().offsets
+        return self.as_arrays().offsets
 
     @property
     def fingerprint(self) -> str:
         """Digest of what the plan was made from (32 hex digits): equal plans have equal ones."""
         if self._origin is not None:
             return self._origin.fingerprint()
-        arrays = self._as_arrays()
+        arrays = self.as_arrays()
         digest = hashlib.sha256(f"{PLAN_VERSION};{self.lanes};{self.overlap};{self.carry}".encode())
         for array in (arrays.spans, arrays.rows, arrays.offsets):
             digest.update(b"-" if array is None else array.astype("<i8").tobytes())
@@ -244,5 +244,6 @@ class Plan:
         """What the plan does to the data; one pass over all batches."""
         return self._origin.report(self._table) if self._origin else make_report(self._table)
 
-    def _as_arrays(self) -> ArrayTable:
+    def as_arrays(self) -> ArrayTable:
+        """Return all batches as one table of arrays, for small plans and tests."""
         return self._table if isinstance(self._table, ArrayTable) else concat_tables(self._table)

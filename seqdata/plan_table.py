@@ -90,8 +90,8 @@ class PartLabel(NamedTuple):
 class PartTable(Protocol):
     """A table whose batches are those of a mixture's parts."""
 
-    def label(self, numbers: Sequence[int]) -> list[PartLabel]:
-        """Return where each of these batches is from."""
+    def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
+        """Return where each of these batches is from; None without a mixture."""
         ...
 
 
@@ -101,10 +101,14 @@ class DrawnBatch(NamedTuple):
     Attributes:
         sequences: All that was drawn: position -> length, and what it is in the data.
         spans: int64 (n, 3), the batch's spans with positions in ``sequences``.
+        epoch: What stands for the epoch in random numbers; None: the plan's, or the part's own.
+        part: The part of a mixture that the sequences are drawn from, by its own policy and seed.
     """
 
     sequences: SequenceIndex
     spans: NDArray[np.int64]
+    epoch: int | None = None
+    part: str | None = None
 
 
 class DrawnTable(Protocol):
@@ -251,6 +255,34 @@ class ArrayTable:
         sizes = np.diff(self.rows)
         spans = self.spans[is_selected.reshape(-1).repeat(sizes)]
         return ArrayTable(spans, offsets_from_sizes(sizes[is_selected.reshape(-1)]), offsets)
+
+    def cut_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> ArrayTable:
+        """Return the same rows, each cut to some of its timesteps.
+
+        A row that keeps none has an empty span.
+
+        Args:
+            starts: int64 (r,), the first timestep of each row that is kept.
+            stops: int64 (r,), one past the last.
+        """
+        spans = self.spans.copy()
+        if self.rows is None:
+            spans[:, 2] = spans[:, 1] + stops
+            spans[:, 1] += starts
+            return ArrayTable(spans, None, self.offsets)
+        sizes, lengths = np.diff(self.rows), spans[:, 2] - spans[:, 1]
+        row_numbers = np.repeat(np.arange(len(sizes)), sizes)
+        offsets = offsets_from_sizes(lengths)
+        begins = offsets[:-1] - offsets[self.rows[:-1]][row_numbers]  # of each span in its row
+        low = np.clip(starts[row_numbers] - begins, 0, lengths)
+        high = np.clip(stops[row_numbers] - begins, 0, lengths)
+        spans[:, 2] = spans[:, 1] + high
+        spans[:, 1] += low
+        is_kept = high > low
+        is_empty = np.bincount(row_numbers[is_kept], minlength=len(sizes)) == 0
+        is_kept[self.rows[:-1][is_empty & (sizes > 0)]] = True
+        counts = np.bincount(row_numbers[is_kept], minlength=len(sizes))
+        return ArrayTable(spans[is_kept], offsets_from_sizes(counts), self.offsets)
 
     def row_lengths(self) -> NDArray[np.int64]:
         """Return the timesteps of each row, int64 (r,)."""

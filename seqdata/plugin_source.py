@@ -6,8 +6,9 @@ one of its names is looked up.
 
 from __future__ import annotations
 
+import pkgutil
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Self
@@ -228,20 +229,45 @@ class PluginSource:
 
     def _collect_offers(
         self, manager: pluggy.PluginManager, kind: str, reserved: set[str]
-    ) -> dict[str, Factory]:
+    ) -> Mapping[str, Factory]:
         table: dict[str, Factory] = {}
         for offered in self.call(manager, HOOK_BY_KIND[kind]):
             if not isinstance(offered, Mapping):
                 raise PluginError(
-                    f"`{HOOK_BY_KIND[kind]}` gave {offered!r}, must give a mapping of names to "
-                    "callables; "
-                    "return a dict"
+                    f"`{HOOK_BY_KIND[kind]}` must return a mapping of names to callables, but "
+                    f"returned {offered!r}. Return a dict"
                 )
             self._claimed_names[kind] = [str(name) for name in offered]
+            if isinstance(offered, LazyFactories):
+                return offered
             for name, factory in offered.items():
                 _check_offer(kind, name, factory, reserved)
             table.update(offered)
         return table
+
+
+class LazyFactories(Mapping[str, Factory]):
+    """The factories of the core by name: each is imported when it is asked for, and not before.
+
+    Args:
+        paths: Name -> ``module:attribute``.
+    """
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def __getitem__(self, name: str) -> Factory:
+        factory: Factory = pkgutil.resolve_name(self._paths[name])
+        return factory
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths  # that of Mapping would import it
 
 
 def normalize_name(name: str) -> str:

@@ -89,7 +89,7 @@ class Column(Protocol):
         ...
 
 
-Columns = Mapping[str, "Column | Sequence[str] | Sequence[bytes]"]
+Columns = Mapping[str, Column | Sequence[str] | Sequence[bytes]]
 """The result of a read: a ``Column`` for numbers, a list for ``str`` and ``bytes`` fields."""
 
 
@@ -180,6 +180,19 @@ class SupportsMixing(Protocol):
     @property
     def policies(self) -> Mapping[str, Policy]:
         """Name -> the policy that makes the batches of a part."""
+        ...
+
+
+@runtime_checkable
+class SupportsZipping(SupportsMixing, Protocol):
+    """A policy whose steps have a batch of each part of a ``SupportsParts`` store."""
+
+    def split(self, index: SequenceIndex) -> Mapping[str, Policy]:
+        """Return the policy of each part, over its own store: equally many batches of each.
+
+        Args:
+            index: The lengths of all parts.
+        """
         ...
 
 
@@ -299,7 +312,7 @@ class SupportsIndexing(Protocol):
         self,
         location: str,
         *,
-        anew: bool = False,
+        rebuild: bool = False,
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:

@@ -18,7 +18,15 @@ from seqdata.arguments import select_options
 from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
 from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
-from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing
+from seqdata.planning.wrapping import find_base_policy
+from seqdata.protocols import (
+    Collator,
+    Opener,
+    Policy,
+    Store,
+    SupportsMixing,
+    SupportsZipping,
+)
 from seqdata.readers.tables import iter_groups
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
@@ -117,10 +125,11 @@ def resolve_parts(
         ConfigError: If the policy does not draw from parts, a part is invalid or empty, or parts
             have other fields than the first.
     """
-    if not isinstance(policy, SupportsMixing):
+    if not isinstance(find_base_policy(policy), SupportsMixing):
         raise ConfigError(
             f"data: {len(data)} named stores need a policy that draws from them, but `batching` is "
-            f"a {type(policy).__name__}. Pass Mix({{name: weight, ...}}, policy), or one store."
+            f"a {type(policy).__name__}. Pass Mix({{name: weight, ...}}, policy), or Zip({{name: "
+            "policy, ...}), or one store."
         )
     parts: dict[str, Store] = {}
     for name, part in data.items():
@@ -130,7 +139,7 @@ def resolve_parts(
             parts[name] = resolve_store(part, lengths=own_lengths, names=names)
         except SeqDataError as error:
             raise type(error).at(f"data: part {name!r}: {error}", **error.facts) from error
-    return join_parts(parts)
+    return join_parts(parts, read_together=not isinstance(policy, SupportsZipping))
 
 
 def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:
@@ -324,8 +333,9 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
             stores.append(open_location(item, **options))
         except ConfigError as error:
             raise ConfigError(
-                f"data: item {number} of the list: {error}. A list of texts is a list of paths; "
-                "text as data is encoded first, e.g. np.frombuffer(text.encode(), np.uint8)"
+                f"data: item {number} of the list: {str(error).rstrip('.')}. A list of texts is a "
+                "list of paths; text as data is encoded first, e.g. "
+                "np.frombuffer(text.encode(), np.uint8)"
             ) from error
     return concat_stores(stores)
 

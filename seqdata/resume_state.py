@@ -47,6 +47,7 @@ class ResumeState:
         shift: Timesteps between inputs and targets.
         world_size: Data-parallel ranks of the run that saved it.
         transform: Its name and a digest of its code; None if the state does not have it.
+        weights: Digest of the weights that the run has set; None if it has set none.
     """
 
     epoch: int
@@ -58,6 +59,7 @@ class ResumeState:
     shift: int
     world_size: int
     transform: str | None = None
+    weights: str | None = None
 
     _WHERE: ClassVar[str] = "loader"
     _ELSE: ClassVar[str] = "begin a new run"
@@ -71,7 +73,10 @@ class ResumeState:
 
     def as_dict(self) -> dict[str, Value]:
         """Return the state as primitives, which ``torch.load(weights_only=True)`` reads."""
-        return {"version": STATE_VERSION, **asdict(self)}
+        values = {"version": STATE_VERSION, **asdict(self)}
+        if self.weights is None:  # as earlier releases, which change none
+            del values["weights"]
+        return values
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -89,8 +94,8 @@ class ResumeState:
         values = {field.name: state.get(field.name) for field in fields(cls)}
         for field in fields(cls):
             value = values[field.name]
-            if field.name == "transform" and value is None:  # saved by an earlier release
-                continue
+            if field.name in ("transform", "weights") and value is None:
+                continue  # saved by an earlier release, or without segments
             kind = int if field.type == "int" else str
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < _MAX_NUMBER):
                 needed = "an integer of at least 0" if kind is int else "a text"
@@ -99,6 +104,29 @@ class ResumeState:
                     f"{value!r:.60}. The state is damaged."
                 )
         return cls(**values)  # type: ignore[arg-type]
+
+    @classmethod
+    def of_plan(
+        cls, described: Mapping[str, str | int], start: RunPosition, fingerprint: str, **more: Any
+    ) -> Self:
+        """Return the state of a position.
+
+        Args:
+            described: What the plan depends on: ``describe()`` of the engine.
+            start: The position.
+            fingerprint: Of the plan of its epoch.
+            **more: The other attributes.
+        """
+        return cls(
+            epoch=start.epoch,
+            position=start.position,
+            fingerprint=fingerprint,
+            data=str(described["data"]),
+            policy=cls.shorten_policy(str(described["policy"])),
+            seed=int(described["seed"]),
+            shift=int(described["shift"]),
+            **more,
+        )
 
     @classmethod
     def shorten_policy(cls, text: str) -> str:
@@ -185,13 +213,13 @@ class FitState(ResumeState):
     _SHORT_POLICY: ClassVar[str] = "{start}... {digest}"
     _ORDER: ClassVar[tuple[str, ...]] = (
         "version", "epoch", "position", "fingerprint", "data", "policy", "seed", "shift", "tail",
-        "world_size", "accumulate", "errors", "transform",
+        "world_size", "accumulate", "errors", "transform", "weights",
     )  # fmt: skip
 
     def as_dict(self) -> dict[str, Value]:
         """Return the state as primitives, in the order of earlier releases."""
         values = ResumeState.as_dict(self)
-        return {name: values[name] for name in self._ORDER}
+        return {name: values[name] for name in self._ORDER if name in values}
 
     def _get_hint(self, changed: Sequence[str]) -> str:
         if list(changed) != ["data"]:

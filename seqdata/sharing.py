@@ -51,6 +51,8 @@ class Steps(NamedTuple):
         weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None without lanes.
+        whole: The steps with whole rows, where these hold a part of each row's timesteps.
+        skipped: int64 (r,), timesteps of each row before its part; None: rows are whole.
     """
 
     numbers: Sequence[int]
@@ -59,6 +61,8 @@ class Steps(NamedTuple):
     weights: NDArray[np.float32]
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
+    whole: Steps | None = None
+    skipped: NDArray[np.int64] | None = None
 
     @classmethod
     def of_one(cls, step: Step) -> Steps:
@@ -76,13 +80,31 @@ class Steps(NamedTuple):
         weights, lengths = self.weights[first:stop], self.lengths[first:stop]
         return Step(self.numbers[i], spans, rows, weights, lengths, self.lanes, wide)
 
+    def cut_time(self, world: World) -> Steps:
+        """Return the same rows with the part of each one's timesteps that a process receives.
+
+        Args:
+            world: Says which part.
+        """
+        if world.time_parts == 1:
+            return self
+        starts, stops = world.time_bounds(self.lengths)
+        wide = self.wide
+        if wide is not None:  # empty parts read nothing past them
+            past = np.where(stops > starts, wide.row_lengths() - self.lengths, 0)
+            wide = wide.cut_rows(starts, stops + past)
+        return self._replace(
+            table=self.table.cut_rows(starts, stops), wide=wide, lengths=stops - starts,
+            whole=self, skipped=starts,
+        )  # fmt: skip
+
 
 def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
     """Return the part of a plan that one rank owns.
 
     Args:
         plan: Plan of one epoch, for any world.
-        world: The rank and the number of ranks.
+        world: The rank and the number of ranks; of a ring, the part of each row's timesteps.
         first: Batches of the plan that all ranks together have trained in this epoch (0: from the
             start).
         tail: What a rank without a batch in the last step receives. ``fill``: row 0 of the step's
@@ -201,6 +223,9 @@ class RankPlan:
                 "was "
                 "trained before this share began, or is past the end of the epoch."
             )
+        return self._whole_steps_from(step, max_rows).cut_time(self.world)
+
+    def _whole_steps_from(self, step: int, max_rows: int) -> Steps:
         number, plan = self._first_batch(step), self.plan
         if plan.lanes:
             most = max(1, max_rows * self.world.size // plan.lanes)

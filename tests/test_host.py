@@ -104,8 +104,8 @@ def test_an_unknown_name_suggests_a_near_one_and_says_what_failed(install):
         PluginHost.discover(environ={}).policy("tokenbudget")
     assert str(caught.value) == (
         "unknown policy 'tokenbudget'; did you mean 'token-budget'? Installed: bucketed, "
-        "curriculum, fixed, mix, packed, sorted, tbptt, token-budget, weighted, windows. One "
-        "plugin failed to load: seqdata-acme 0.2 "
+        "curriculum, fixed, mix, packed, segments, sorted, tbptt, token-budget, weighted, windows, "
+        "zip. One plugin failed to load: seqdata-acme 0.2 "
         "(ModuleNotFoundError: No module named 'acme_missing')."
     )
 

@@ -1,11 +1,14 @@
 """The planted bugs of tests/mutants fit the present code; `make mutants` shows them found."""
 
 import ast
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from seqdata_testing.waiting import patient
 from tests.mutants.table import HERE, Bug, Edit, TableError, as_bug, plant, read_room, read_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +46,22 @@ def what_is_wrong(bug):
     except (TableError, SyntaxError) as error:
         return str(error)
     return "" if all(edit.old != edit.new for edit in bug.edits) else "an edit changes nothing"
+
+
+@pytest.mark.slow
+def test_no_bug_is_an_unknown_name(tmp_path):
+    """Such a bug is found by any test that comes there: it shows nothing."""
+    for bug in BUGS:
+        for file, text in plant(bug, ROOT).items():
+            path = tmp_path / bug.name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    options = ["--isolated", "--no-cache", "--select=F821,F823", "--output-format=concise"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", *options, tmp_path],
+        check=False, capture_output=True, text=True, timeout=patient(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_bug_names_tests_that_are_there():

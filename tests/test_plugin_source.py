@@ -1,12 +1,17 @@
 """What a plugin must offer, checked when it is used."""
 
+import subprocess
+import sys
+
 import pytest
 
+from seqdata import plugin_source, write_store
 from seqdata.errors import PluginError
 from seqdata.hookspecs import hookimpl
 from seqdata.host import PluginHost
 from seqdata.plan import Plan
 from seqdata.policies.fixed import Fixed
+from seqdata_testing.waiting import patient
 
 
 class Given:
@@ -33,7 +38,10 @@ def test_a_hook_unlike_any_is_refused_with_the_list_of_hooks():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (["mine"], r"`seqdata_register_policies` gave \['mine'\], must give a mapping of names"),
+        (
+            ["mine"],
+            r"`seqdata_register_policies` must return a mapping .*, but returned \['mine'\]",
+        ),
         ({"mine": 3}, "offers policy 'mine' as 3, which is not callable"),
         (
             {"Mine": dict},
@@ -98,3 +106,27 @@ def test_a_refused_plugin_leaves_no_hook_behind():
     host.plan_ready(Plan([[0, 0, 3]], offsets=[0, 1]))
     assert seen == []
     assert [row.state for row in host.listing()] == ["built in", "broken"]
+
+
+def test_factories_of_the_core_are_imported_when_they_are_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(plugin_source.pkgutil, "resolve_name", lambda path: asked.append(path))
+    table = plugin_source.LazyFactories({"a": "m:a", "b": "m:b"})
+    assert len(table) == 2
+    assert list(table) == ["a", "b"]
+    assert "a" in table
+    assert "c" not in table
+    assert asked == []
+    assert table["b"] is None
+    assert asked == ["m:b"]
+
+
+def test_a_store_of_arrow_is_opened_without_the_reader_of_other_files(tmp_path):
+    write_store(tmp_path / "store", [{"x": [1.0]}])
+    code = (
+        "import sys; from seqdata import open_store; open_store(sys.argv[1])\n"
+        "print('seqdata.storage.foreign.store' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(), check=True)
+    assert done.stdout.strip() == "False"

@@ -121,7 +121,7 @@ def test_a_table_with_a_row_per_timestep_names_group(make, tmp_path):
     single = open_store(make(STEPS), group="site", axes={"label": None})
     assert single[1]["label"] == 2
     assert write_store(tmp_path / "s", make(STEPS), group="site").lengths.tolist() == [3, 2]
-    with pytest.raises(ConfigError, match=r"no column 'sight', must be .* did you mean 'site'"):
+    with pytest.raises(ConfigError, match=r"no column 'sight'; did you mean 'site'"):
         open_store(make(STEPS), group="sight")
     with pytest.raises(DecodeError, match=r"column 'load' must have one value per sequence, but in "
                        r"the rows of 'b' it has 0\.5 and 2\.5"):  # fmt: skip
@@ -198,7 +198,7 @@ def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
         (torch.arange(3), "but holds numbers"),
         (
             ["some text", "more"],
-            r"item 0 of the list: .*some text: is not there .* A list of texts",
+            r"item 0 of the list: .*some text: must be .*, but is not there .* A list of texts",
         ),
         ([ROWS[0], None], "sequence 1: must be a dict of fields"),
         (

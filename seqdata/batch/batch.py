@@ -66,8 +66,7 @@ class SequenceBatch:
         overlap: Timesteps before a row's end that the lane's next chunk reads again from its state.
         lr_scale: Factor of the learning rate: the length of this step's chunks over the usual one.
         loader: Name of the loader that made it: ``train``, ``val``, …; empty without a name.
-        part: Name of the part of a mixture that it is from, in whose store ``ids`` are; a name for
-            each row with ``rows=True``; else None.
+        part: Name of the mixture's part, whose store ``ids`` are in; by row with ``rows=True``.
         part_epoch: Which of that part's own epochs it belongs to; for each row which draw; or None.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
         positions: int64 (r,), numbers of first spans in the store that was passed (``ids`` are its
@@ -79,6 +78,7 @@ class SequenceBatch:
             tensor; ``varlen``, flat (N, *shape), row after row.
         axes: The axis of each field.
         bounds: int64 (n+1,), where each span begins in flat padded rows; None: to be computed.
+        whole: The whole rows, without data, where this is a part of their timesteps; else None.
     """
 
     data: dict[str, Any]
@@ -110,6 +110,7 @@ class SequenceBatch:
     layout: LayoutName = "padded"
     axes: Axes = _DEFAULT_AXES
     bounds: NDArray[np.int64] | None = None
+    whole: SequenceBatch | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
     _rows: ClassVar[Mapping[str, Any]] = {}  # arrays, of a batch made by `described`
 
@@ -250,8 +251,7 @@ class SequenceBatch:
         """Return a field as a PackedSequence without padding, for rows in any order.
 
         Raises:
-            ConfigError: If the field is unknown or does not run along an axis, or a row has length
-                0.
+            ConfigError: If the field is unknown or runs along no axis, or a row has length 0.
         """
         if self.layout != "padded":
             packed_values: PackedSequence = self.as_layout("packed")[name]
@@ -273,8 +273,7 @@ class SequenceBatch:
         if self.layout != "padded":
             return self.as_layout("padded").real().as_layout(self.layout)
         result = self._copy()
-        for name, value in select_rows(self, is_counted).items():
-            setattr(result, name, value)
+        result.__dict__.update(select_rows(self, is_counted))
         return result
 
     def to(self, device: torch.device | str, non_blocking: bool | None = None) -> SequenceBatch:
@@ -385,6 +384,8 @@ class SequenceBatch:
             value = getattr(self, name)
             if value is not None:
                 setattr(result, name, function(value))
+        if self.whole is not None:
+            result.whole = self.whole._map_tensors(function, names)
         return result
 
 

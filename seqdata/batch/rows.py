@@ -35,6 +35,8 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
         if isinstance(getattr(batch, name), list):
             changed[name] = _select(getattr(batch, name), on_device, on_cpu)
     changed["lengths_of"] = {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
+    if batch.whole is not None:
+        changed["whole"] = batch.whole.real()  # of the same weights
     if batch.segments is not None:
         changed["segments"] = _select_segments(batch.segments, on_cpu, len(batch))
     return changed

@@ -18,14 +18,14 @@ class PluginCommands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         own = super().list_commands(ctx)
-        return [*own, *sorted({one.name for one in default_host().commands()} - set(own))]
+        return [*own, *sorted({claim.name for claim in default_host().commands()} - set(own))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; one of a package is not imported yet."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        claims = [one for one in default_host().commands() if one.name == cmd_name]
+        claims = [claim for claim in default_host().commands() if claim.name == cmd_name]
         return _Unloaded(claims) if claims else None
 
 
@@ -37,7 +37,7 @@ class _Unloaded(click.Command):
     """
 
     def __init__(self, claims: Sequence[CommandClaim]) -> None:
-        self._several = " and ".join(one.label for one in claims)
+        self._several = " and ".join(claim.label for claim in claims)
         super().__init__(claims[0].name, short_help=f"(of {self._several})")
         self._claims = claims
 

@@ -12,6 +12,7 @@ from seqdata.cli.plugins import plugins
 from seqdata.cli.replay import replay
 from seqdata.cli.stats import stats
 from seqdata.cli.verify import verify
+from seqdata.cli.why import why
 from seqdata.cli.write import write
 from seqdata.host import core_version
 
@@ -26,7 +27,7 @@ def app() -> None:
     """Write, look at and plan data sets of sequences of any length."""
 
 
-for _command in (write, index, stats, plan, replay, verify, plugins, doctor):
+for _command in (write, index, stats, plan, replay, why, verify, plugins, doctor):
     app.add_command(_command)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -27,6 +28,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
+_CHUNKS = 8  # of an update, as `WavefrontStrategy` has
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
 
 
@@ -36,20 +38,51 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
         "seqdata doctor store/",
         "seqdata doctor logs/version_0/seqdata-run.yaml --json",
         "seqdata doctor --leaks data.yaml",
+        "seqdata doctor --model 'seqdata_models:StatefulLM(256, layers=4)' --lanes 64 --chunk 128",
     )
 )
 @click.argument("config", required=False)
 @backend_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--leaks", is_flag=True, help="Only look for what is in two parts of the data.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help=(
+        "Only say how to train MODEL on several devices: package.module:Class(arguments), a "
+        "function, or a checkpoint."
+    ),
+)
+@click.option("--lanes", type=int, help="Lanes of all ranks together (--model).")
+@click.option("--chunk", type=int, help="Timesteps of a lane's row (--model).")
+@click.option("--batch-size", type=int, help="Rows of whole sequences (--model).")
+@click.option(
+    "--max-length", type=int, help="Timesteps of a row [default: the longest of CONFIG] (--model)."
+)
+@click.option("--chunks", type=int, help="Batches of an update [default: 8] (--model).")
+@click.option("--devices", type=int, help="How many [default: those of this machine] (--model).")
+@click.option("--measure", is_flag=True, default=None, help="Run a few timesteps, too (--model).")
 @report_errors
-def doctor(config: str | None, backend: str | None, as_json: bool, leaks: bool) -> None:
+def doctor(
+    config: str | None,
+    backend: str | None,
+    as_json: bool,
+    leaks: bool,
+    model: str | None,
+    **options: Any,
+) -> None:
     """Check the machine and the installed packages; with CONFIG data and a run as well.
 
     CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin is imported but the
-    one that opens the data, and nothing that a run file names. The exit code is 1 if something is
-    bad.
+    one that opens the data, and nothing that a run file names; --model is imported. The exit code
+    is 1 if something is bad.
     """
+    if model is not None:
+        _advise(model, config, backend, as_json=as_json, options=options)
+        return
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ConfigError(must_be("doctor: `model`", f"given with `{given[0]}`", "missing"))
     findings = list((_collect_leaks if leaks else _collect_findings)(config, backend))
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
@@ -62,6 +95,29 @@ def doctor(config: str | None, backend: str | None, as_json: bool, leaks: bool) 
         _print_report(make_console(), findings)
     if bad:
         raise SystemExit(EXIT_DATA)
+
+
+def _advise(
+    model: str, config: str | None, backend: str | None, *, as_json: bool, options: dict[str, Any]
+) -> None:
+    # torch, and the user's code, are imported only for a model
+    from seqdata.cli._doctor.parallel import ParallelQuery, advise_on_model
+
+    chunks, measure = options.pop("chunks"), bool(options.pop("measure"))
+    report = advise_on_model(
+        ParallelQuery(
+            model=model,
+            store=config,
+            backend=backend,
+            chunks=_CHUNKS if chunks is None else chunks,
+            measure=measure,
+            **options,
+        )
+    )
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        report.print_to(make_console())
 
 
 def _collect_leaks(config: str | None, backend: str | None) -> Iterator[DoctorFinding]:

@@ -73,7 +73,7 @@ def index(
         if workers > 1:
             spawn = get_context("spawn")
             executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn))
-        facts = opener.build_index(location, anew=rebuild or anew, executor=executor)
+        facts = opener.build_index(location, rebuild=rebuild or anew, executor=executor)
     if as_json:
         click.echo(json.dumps({"location": redact_secrets(location), **facts}, indent=2))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -14,23 +14,39 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from seqdata.api import open_store
-from seqdata.cli._report.console import backend_option, format_examples, make_console, report_errors
+from seqdata.cli._report.console import (
+    backend_option,
+    format_examples,
+    join_locations,
+    make_console,
+    report_errors,
+)
 from seqdata.cli._report.lane_plot import draw_lanes
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
 from seqdata.cli._report.mixture import (
     MIX_OPTIONS,
+    PartStats,
     compute_part_stats,
+    make_mixture,
     make_parts_table,
-    open_mixture,
+    open_parts,
     parse_weights,
 )
 from seqdata.cli._report.padding_plot import draw_plan
 from seqdata.cli._report.statistics import WorldStats, compute_idle_share, compute_world_stats
+from seqdata.cli._report.zipped import (
+    compute_zip_stats,
+    join_measures,
+    make_zip,
+    measure_parts,
+    parse_batch_sizes,
+)
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.policies.mix import Mix
+from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy
 from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_policy
@@ -60,7 +76,9 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
         "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
         "seqdata plan store/ --batching tbptt --lanes 64 --chunk 256 --plot lanes.png",
+        "seqdata plan books-1/ books-2/ --max-tokens 16384",
         "seqdata plan books/ code/ --mix 0.7,0.3 --by timesteps --max-tokens 16384",
+        "seqdata plan labelled/ unlabelled/ --zip 16,64 --lead labelled --batching bucketed",
     )
 )
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
@@ -68,9 +86,18 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 @click.option(
     "--mix", callback=parse_weights, metavar="WEIGHTS", help="Weights of several stores: 0.7,0.3."
 )
+@click.option(
+    "--zip",
+    "sizes",
+    callback=parse_batch_sizes,
+    metavar="SIZES",
+    help="A batch of each store in every step: its --max-tokens, or --batch-size: 16,64.",
+)
+@click.option("--lead", metavar="NAME", help="Store whose epochs are those of the steps (--zip).")
 @click.option("--by", help="What their shares are of: batches, timesteps or sequences (--mix).")
 @click.option("--batches", type=int, help="Batches of an epoch (--mix).")
 @click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T) (--mix).")
+@click.option("--batches-per-update", type=int, help="Batches of a part in one piece (--mix).")
 @click.option("--batching", help="Name of a policy [default: token-budget].")
 @click.option("--policy", hidden=True, help="Former name of --batching (up to version 0.1).")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
@@ -134,7 +161,8 @@ def plan(
 ) -> None:
     """Plan an epoch over STORE: steps per world size, padding, balance, the worst batch.
 
-    Several stores are the parts of a mixture, whose shares and passes are shown.
+    Several stores are planned as one. With --mix they are the parts of a mixture, with --zip each
+    step has a batch of every one; what an epoch draws of each is shown.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     if no_shuffle:
@@ -145,7 +173,7 @@ def plan(
     if shift:
         index = index.shifted(rule.axis, shift)
     epoch_plan = rule.plan(index, seed=seed, epoch=epoch)
-    batches = epoch_plan.measures
+    batches, padded, parts = _measure(rule, index, epoch_plan, seed, epoch)
     worlds = compute_world_stats(epoch_plan, batches, world, tail)
     written = None
     if target is not None:
@@ -153,13 +181,10 @@ def plan(
     if target == STDOUT:
         return
     facts = {"policy": describe_policy(rule), "seed": seed, "epoch": epoch}
-    facts |= _plan_facts(epoch_plan, batches)
+    facts |= _plan_facts(epoch_plan, batches, padded)
     lists = _list_sequences(epoch_plan, index)
-    parts = compute_part_stats(rule, index, epoch_plan, batches) if isinstance(rule, Mix) else []
-    if plot is not None and epoch_plan.lanes:
-        draw_lanes(Path(plot), epoch_plan)
-    elif plot is not None:
-        draw_plan(Path(plot), index, epoch_plan, label=label, axis=rule.axis, seed=seed)
+    if plot is not None:
+        _draw(Path(plot), rule, index, epoch_plan, label, seed)
     if as_json:
         tables = {"worlds": worlds, **({"parts": parts} if parts else {})}
         as_dicts = {name: list(map(asdict, cast(Any, rows))) for name, rows in tables.items()}
@@ -190,18 +215,76 @@ def _open_data(
     label: str,
     options: dict[str, Any],
 ) -> tuple[Policy, SequenceIndex]:
-    """Return the policy, and the lengths of the store, or of the parts of a mixture."""
+    """Return the policy, and the lengths of the stores: as one, or as the parts of a mixture."""
+    if {"sizes", "lead"} & options.keys():
+        return _open_zip(stores, backend, weights, label, options)
+    of_mix = {name: options.pop(name) for name in MIX_OPTIONS if name in options}
     if weights is not None:
-        of_mix = {name: options.pop(name) for name in MIX_OPTIONS if name in options}
-        rule = resolve_policy(label, options)
-        return open_mixture(stores, weights, rule, of_mix, backend)
-    if len(stores) > 1:
+        mix = make_mixture(stores, weights, of_mix, lambda: resolve_policy(label, options))
+        return mix, open_parts(mix, stores, backend)
+    if of_mix:
+        flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in of_mix)
         raise ConfigError(
-            f"plan: `--mix` must be given for {len(stores)} stores. Pass a weight for each, e.g. "
-            f"--mix {','.join(['1'] * len(stores))}."
+            f"plan: {flags} must come with `--mix`, but there is none. Pass a weight for each "
+            f"store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
         )
     rule = resolve_policy(label, options)
-    return rule, SequenceIndex.of_store(open_store(stores[0], backend=backend))
+    return rule, SequenceIndex.of_store(open_store(join_locations(stores), backend=backend))
+
+
+def _open_zip(
+    stores: tuple[str, ...],
+    backend: str | None,
+    weights: tuple[float, ...] | None,
+    label: str,
+    options: dict[str, Any],
+) -> tuple[Policy, SequenceIndex]:
+    """Return the policy, and the lengths of the parts."""
+    sizes, lead = options.pop("sizes", None), options.pop("lead", None)
+    if sizes is None:
+        raise ConfigError(
+            "plan: `--lead` must come with `--zip`, but there is none. Pass a size for each store, "
+            "e.g. --zip 16,64."
+        )
+    given = [*(["mix"] if weights is not None else []), *(set(MIX_OPTIONS) & options.keys())]
+    if given:
+        raise ConfigError(
+            f"plan: `--{given[0].replace('_', '-')}` cannot be combined with `--zip`. Leave one of "
+            "them out."
+        )
+    size_name = "max_tokens" if label == _DEFAULT else "batch_size"
+    rule = make_zip(
+        stores, sizes, lead, lambda size: resolve_policy(label, {**options, size_name: size})
+    )
+    index = open_parts(rule, stores, backend)
+    return rule, replace(index, digest=SequenceIndex.from_parts(index.parts).digest, _memo={})
+
+
+def _measure(
+    rule: Policy, index: SequenceIndex, epoch_plan: Plan, seed: int, epoch: int
+) -> tuple[BatchMeasures, NDArray[np.int64], list[PartStats]]:
+    """Return the sizes of batches, their timesteps after padding, and what is drawn of parts."""
+    if isinstance(rule, Zip):
+        zipped = measure_parts(rule, index, seed=seed, epoch=epoch)
+        padded: NDArray[np.int64] = np.sum([part.padded for part in zipped.values()], axis=0)
+        return join_measures(zipped), padded, compute_zip_stats(rule, index, zipped)
+    batches = epoch_plan.measures
+    parts = compute_part_stats(rule, index, epoch_plan, batches) if isinstance(rule, Mix) else []
+    return batches, batches.padded, parts
+
+
+def _draw(
+    path: Path, rule: Policy, index: SequenceIndex, epoch_plan: Plan, label: str, seed: int
+) -> None:
+    """Draw an epoch as a PNG."""
+    if isinstance(rule, Zip):
+        raise ConfigError(
+            "plan: `--plot` cannot be combined with `--zip`. Plot each store by itself."
+        )
+    if epoch_plan.lanes:
+        draw_lanes(path, epoch_plan)
+    else:
+        draw_plan(path, index, epoch_plan, label=label, axis=rule.axis, seed=seed)
 
 
 def _resolve_batching(batching: str | None, policy: str | None) -> str:
@@ -214,9 +297,11 @@ def _resolve_batching(batching: str | None, policy: str | None) -> str:
     return batching or policy or _DEFAULT
 
 
-def _plan_facts(epoch_plan: Plan, batches: BatchMeasures) -> dict[str, Any]:
-    real, padded = int(batches.timesteps.sum()), int((batches.rows * batches.longest).sum())
-    worst = int(np.argmax(batches.rows * batches.longest)) if len(epoch_plan) else None
+def _plan_facts(
+    epoch_plan: Plan, batches: BatchMeasures, padded_sizes: NDArray[np.int64]
+) -> dict[str, Any]:
+    real, padded = int(batches.timesteps.sum()), int(padded_sizes.sum())
+    worst = int(np.argmax(padded_sizes)) if len(epoch_plan) else None
     return {
         "fingerprint": epoch_plan.fingerprint,
         "batches": len(epoch_plan),

@@ -124,6 +124,19 @@ def _raise_failure(failure: Exception, as_json: bool) -> None:
 
 
 def _print_report(facts: dict[str, Any]) -> None:
+    """Print the facts; of zipped parts, of one after another."""
+    out = make_console()
+    parts = facts.get("parts")
+    for name, part in ({} if parts is None else parts).items():
+        out.print(f"part {name}")
+        _print_batch({**facts, **part})
+    if parts is None:
+        _print_batch(facts)
+    for row in facts["went_on_from"]:
+        out.print(f"skipped: {row['error']}: {row['message']}")
+
+
+def _print_batch(facts: dict[str, Any]) -> None:
     out = make_console()
     out.print(
         f"epoch {facts['epoch']}, batch {facts['number']} (step {facts['step']}, rank "
@@ -150,8 +163,6 @@ def _print_report(facts: dict[str, Any]) -> None:
         for name, row in facts["fields"].items():
             table.add_row(name, *(_format_cell(row.get(figure)) for figure in _STATS))
         out.print(table)
-    for row in facts["went_on_from"]:
-        out.print(f"skipped: {row['error']}: {row['message']}")
 
 
 def _format_cell(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
     format_examples,
+    join_locations,
     make_console,
     report_errors,
 )
@@ -27,6 +29,7 @@ from seqdata.cli._report.non_finite import (
 )
 from seqdata.cli._report.statistics import LengthStats, compute_length_stats
 from seqdata.protocols import Field, Store
+from seqdata.storage.concat import ConcatStore
 from seqdata.storage.remote.urls import is_remote, redact_secrets
 
 _BAR_WIDTH = 40
@@ -34,10 +37,13 @@ _BAR_WIDTH = 40
 
 @click.command(
     epilog=format_examples(
-        "seqdata stats store/", "seqdata stats store/ --values", "seqdata stats store/ --json"
+        "seqdata stats store/",
+        "seqdata stats store/ --values",
+        "seqdata stats store/ --json",
+        "seqdata stats books-1/ books-2/",
     )
 )
-@click.argument("store")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @backend_option
 @click.option(
     "--values/--no-values",
@@ -47,13 +53,17 @@ _BAR_WIDTH = 40
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @report_errors
-def stats(store: str, backend: str | None, wanted: bool | None, as_json: bool) -> None:
-    """Show the fields, shards and lengths of STORE, and which values are not finite."""
-    opened_store = open_store(store, backend=backend)
-    facts = describe_store(store, opened_store)
+def stats(stores: tuple[str, ...], backend: str | None, wanted: bool | None, as_json: bool) -> None:
+    """Show the fields, shards and lengths of STORE, and which values are not finite.
+
+    Several stores with the same fields are shown as one.
+    """
+    opened_store = open_store(join_locations(stores), backend=backend)
+    facts = describe_store(stores, opened_store)
     lengths = {axis: compute_length_stats(item) for axis, item in opened_store.lengths_of.items()}
     if wanted is None:
-        wanted = not is_remote(store) and count_float_bytes(opened_store) <= MAX_BYTES_UNASKED
+        is_local = not any(map(is_remote, stores))
+        wanted = is_local and count_float_bytes(opened_store) <= MAX_BYTES_UNASKED
     values = count_values(opened_store) if wanted else None
     if as_json:
         counts = None if values is None else {name: asdict(item) for name, item in values.items()}
@@ -75,15 +85,25 @@ def stats(store: str, backend: str | None, wanted: bool | None, as_json: bool) -
     out.print(f"fingerprint {opened_store.fingerprint}")
 
 
-def describe_store(location: str, store: Store) -> dict[str, Any]:
-    """Return the facts about a store, without its lengths, as plain data."""
+def describe_store(locations: Sequence[str], store: Store) -> dict[str, Any]:
+    """Return the facts about a store, without its lengths, as plain data.
+
+    Args:
+        locations: Where it is; several of a store that joins those of each.
+        store: The store.
+    """
+    stores: Sequence[Store] = [store]
+    if isinstance(store, ConcatStore) and len(store.stores) == len(locations):
+        stores = store.stores
     return {
-        "location": redact_secrets(location),
+        "location": ", ".join(map(redact_secrets, locations)),
         "sequences": len(store),
         "fingerprint": store.fingerprint,
         "fields": {name: asdict(field) for name, field in store.fields.items()},
         "shards": [
-            {"name": name, "bytes": _file_size(Path(location) / name)} for name in store.shards
+            {"name": name, "bytes": _file_size(Path(location) / name)}
+            for location, one in zip(locations, stores, strict=False)
+            for name in one.shards
         ],
     }
 

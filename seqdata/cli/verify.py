@@ -51,11 +51,12 @@ _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverifie
 @click.command(
     epilog=format_examples(
         "seqdata verify store/",
+        "seqdata verify books-1/ books-2/",
         "seqdata verify store/ --shard 17 --keep-bad bad/",
         "seqdata verify store/ --json",
     )
 )
-@click.argument("store")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @backend_option
 @click.option("--shard", type=click.IntRange(min=0), help="Number of the only shard to check.")
 @click.option("--repair-index", "repair", is_flag=True, help="Rebuild the indexes of tar shards.")
@@ -69,7 +70,7 @@ _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverifie
 )
 @report_errors
 def verify(
-    store: str,
+    stores: tuple[str, ...],
     backend: str | None,
     shard: int | None,
     repair: bool,
@@ -79,23 +80,33 @@ def verify(
     """Compare every file of STORE with its digest and every sequence with its checksums.
 
     Every damaged sequence is named. Files of other programs have no checksums: they are read
-    completely, and reported as unverified. The exit code is 1 if something is damaged.
+    completely, and reported as unverified. The exit code is 1 if something is damaged. Several
+    stores are verified one after the other.
     """
-    reports = list(_iter_reports(store, backend, shard, repair=repair))  # printed after the bar
+    if shard is not None and len(stores) > 1:
+        raise ConfigError(
+            f"verify: `--shard` must come with one store, but {len(stores)} are given. Verify the "
+            "one that has it."
+        )
+    reports_of = {  # printed after the bar
+        store: list(_iter_reports(store, backend, shard, repair=repair)) for store in stores
+    }
+    reports = [report for own_reports in reports_of.values() for report in own_reports]
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
-    copies = _copy_damaged(store, reports, keep)
+    copies = [path for store, own in reports_of.items() for path in _copy_damaged(store, own, keep)]
     if as_json:
-        facts = {"location": redact_secrets(store), "damages": damages, "verified": verified}
-        click.echo(
-            json.dumps(
-                {**facts, "files": [asdict(audit_report) for audit_report in reports]}, indent=2
-            )
-        )
+        location = ", ".join(map(redact_secrets, stores))
+        files = [asdict(audit_report) for audit_report in reports]
+        facts = {"location": location, "damages": damages, "verified": verified, "files": files}
+        click.echo(json.dumps(facts, indent=2))
     else:
         out = make_console()
-        for report in reports:
-            _print_report(out, report)
+        for store, own_reports in reports_of.items():
+            if len(reports_of) > 1:
+                out.print(f"{redact_secrets(store)}:")
+            for report in own_reports:
+                _print_report(out, report)
         out.print(_format_verdict(damages, verified))
         for path in copies:
             out.print(f"kept {path}")

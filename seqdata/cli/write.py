@@ -304,7 +304,7 @@ class _ReadProgress:
 
 
 def _print_report(store: Store, out: str, seconds: float) -> None:
-    shards = describe_store(out, store)["shards"]
+    shards = describe_store([out], store)["shards"]
     steps = {axis: int(lengths.sum(dtype="int64")) for axis, lengths in store.lengths_of.items()}
     along = ", ".join(f"{count:,} timesteps along {axis!r}" for axis, count in steps.items())
     total = format_bytes(sum(shard["bytes"] or 0 for shard in shards))

@@ -27,7 +27,7 @@ from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.protocols import Columns, Store
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
-from seqdata.storage.fields import default_axis, make_unknown_name_error
+from seqdata.storage.fields import default_axis, has_numbers, is_text, make_unknown_name_error
 from seqdata.storage.row_chunks import RowChunks, flatten_column
 from seqdata.storage.splitting import hash_sequences
 from seqdata.storage.views import get_measured_transform
@@ -118,7 +118,9 @@ def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:
     if carried is not None:
         raise ConfigError(
             f"fit: the view must not carry a transform, but carries "
-            f"{qualified_name(carried.transform)}. Fit on the view before `measure_lengths`."
+            f"{qualified_name(carried.transform)}. Statistics are of what is stored; a transform's "
+            "results are made with each batch, and may be random. Fit on the view before "
+            "`measure_lengths`, or write the results as a store and fit on that."
         )
 
 
@@ -126,8 +128,8 @@ def _check_group_field(store: Store, name: str, by: str) -> None:
     if by not in store.fields:
         raise make_unknown_name_error(f"fit: `by` of {name!r}", "field", by, store.fields)
     field = store.fields[by]
-    is_integer = field.dtype not in ("str", "bytes") and np.dtype(field.dtype).kind in "iu"
-    if field.axis is not None or field.shape or not (field.dtype == "str" or is_integer):
+    is_group = is_text(field) or has_numbers(field, "iu")
+    if field.axis is not None or field.shape or not is_group:
         raise ConfigError(
             must_be(
                 f"fit: `by` of {name!r}",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError, must_be
 from seqdata.fitting.field_chunk import FieldChunk
 from seqdata.protocols import Field
+from seqdata.storage.fields import has_numbers, is_text
 
 
 class Codes(dict[Any, int]):
@@ -70,8 +71,7 @@ class Labels:
 
     def start(self, name: str, field: Field) -> ClassesAccumulator:
         """Return what collects classes; see ``Estimator``."""
-        is_label = field.dtype == "str" or np.dtype(field.dtype).kind in "iub"
-        if field.dtype == "bytes" or not is_label or field.shape:
+        if field.shape or not (is_text(field) or has_numbers(field, "iub")):
             shape = f" of shape {field.shape}" if field.shape else ""
             raise ConfigError(
                 must_be(

@@ -210,6 +210,11 @@ class StatisticsTransform:
                 found[name] = fitted.axis
         return found
 
+    @property
+    def by_timestep(self) -> bool:
+        """Whether each timestep is changed by itself; ids of a text come from the whole text."""
+        return not self.axes
+
     def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
         """Return the columns, with the fields that were fitted changed.
 

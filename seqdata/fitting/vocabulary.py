@@ -14,6 +14,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.fitting.field_chunk import FieldChunk, check_choice
 from seqdata.fitting.labels import Codes
 from seqdata.protocols import Field
+from seqdata.storage.fields import has_numbers, is_text
 
 PAD_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
 _BOUNDARY = "\0"  # between texts that are split into words together
@@ -63,10 +64,7 @@ class Vocabulary:
 
     def start(self, name: str, field: Field) -> TokensAccumulator:
         """Return what collects tokens; see ``Estimator``."""
-        is_token = field.dtype == "str" or (
-            field.dtype != "bytes" and np.dtype(field.dtype).kind in "iu"
-        )
-        if not is_token or (field.shape and field.dtype != "str"):
+        if not (is_text(field) or (has_numbers(field, "iu") and not field.shape)):
             shape = f" of shape {field.shape}" if field.shape else ""
             raise ConfigError(
                 must_be(
@@ -89,7 +87,7 @@ class TokensAccumulator:
 
     def __init__(self, estimator: Vocabulary, name: str, field: Field) -> None:
         self._estimator = estimator
-        self._axis = (estimator.axis or name) if field.dtype == "str" else None
+        self._axis = (estimator.axis or name) if is_text(field) else None
         self._counts: Counter[Any] = Counter()
 
     def measure(self, chunk: FieldChunk) -> Counter[Any]:

@@ -175,15 +175,17 @@ def is_resuming(trainer: Trainer) -> bool:
 
 
 def get_world(trainer: Trainer | None) -> World:
-    """Return rank and size along the data-parallel dimension, which need not be the global rank."""
+    """Return rank and size along the data-parallel dimension, which need not be the global rank.
+
+    A strategy that splits rows in time has ``time_part``: number and count of parts.
+    """
     if trainer is None:
         return World.current()
     sampler_kwargs = trainer.distributed_sampler_kwargs
-    return (
-        World(0, 1)
-        if sampler_kwargs is None
-        else World(int(sampler_kwargs["rank"]), int(sampler_kwargs["num_replicas"]))
-    )
+    if sampler_kwargs is None:
+        return World(0, 1)
+    time_part: tuple[int, int] = getattr(trainer.strategy, "time_part", (0, 1))
+    return World(int(sampler_kwargs["rank"]), int(sampler_kwargs["num_replicas"]), *time_part)
 
 
 def is_on_cuda(trainer: Trainer | None) -> bool:
@@ -270,6 +272,11 @@ def has_automatic_optimization(trainer: Trainer) -> bool:
     return trainer.lightning_module.automatic_optimization
 
 
+def count_accumulated(trainer: Trainer) -> int:
+    """Return the steps of an update by which Lightning divides losses; 1 if it does not."""
+    return trainer.accumulate_grad_batches if has_automatic_optimization(trainer) else 1
+
+
 def get_validation_steps(trainer: Trainer) -> int | None:
     """Return the steps between two validations of an epoch; None if not counted in steps."""
     interval = trainer.val_check_batch
@@ -288,8 +295,11 @@ def get_validation_seconds(trainer: Trainer) -> float | None:
 def set_batch_size(trainer: Trainer, batch: Any) -> None:
     """Set the number of rows of a SequenceBatch in Lightning, for logged means.
 
-    Lightning would look for tensors by iterating over the batch, which yields names.
+    Lightning would look for tensors by iterating over the batch, which yields names. Of zipped
+    parts it is that of the first, which Lightning would take of a dict of tensors.
     """
+    if isinstance(batch, dict):
+        batch = next(iter(batch.values()), None)
     if isinstance(batch, SequenceBatch) and trainer._results is not None:
         trainer._results.batch_size = len(batch)
 
@@ -300,10 +310,15 @@ def is_logging_step(trainer: Trainer) -> bool:
     return trainer._logger_connector.should_update_logs and not is_accumulating
 
 
+def get_logged_step(trainer: Trainer) -> int:
+    """Return the number at which loggers show this step: with one optimizer its updates before."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
 def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
     """Pass metrics to the loggers at the step of Lightning's own metrics; on rank 0."""
     for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+        logger.log_metrics(metrics, step=get_logged_step(trainer))
 
 
 def take_back_failed_step(trainer: Trainer) -> None:

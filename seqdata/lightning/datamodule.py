@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, cast, get_args
 
 from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
-from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError, must_be
-from seqdata.lightning import accumulation, adapter, lane_checkpoint, statistics_state
+from seqdata.lightning import accumulation, adapter, statistics_state
 from seqdata.lightning.error_context import add_evaluation_context
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
-from seqdata.lightning.train_run import TrainRun
+from seqdata.lightning.train_run import TrainRun, get_seed, make_run_context
 from seqdata.lightning.trainer_loader import (
     EpochCounter,
     LoaderIterator,
@@ -27,19 +25,17 @@ from seqdata.lightning.trainer_loader import (
     TrainerLoader,
     start_first_epoch,
 )
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.error_log import MAX_ERRORS
 from seqdata.loading.options import DEFAULT_PREFETCH, DEFAULT_STALL_TIMEOUT, OnError
 from seqdata.loading.value_options import DTypes
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
-from seqdata.resume_state import FitState
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, locate_batch, remake_batch
 from seqdata.runs.options import DataKind, DataOptions, Locations, OnChanged
-from seqdata.runs.run_file import RunFile
-from seqdata.runs.run_record import RunRecord, installed_versions
+from seqdata.runs.run_record import RunRecord
 from seqdata.sharing import Tail
 from seqdata.world import World
 
@@ -58,7 +54,7 @@ class SequenceDataModule(LightningDataModule):
     Args:
         train: A path, an opened store, or sequences in memory (arrays, dicts of fields, or a
             pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``; or, with a
-            ``Mix``, name -> one of these.
+            ``Mix`` or ``Zip``, name -> one of these.
         val: One such location, or name -> location: then there is one loader for each.
         test: As ``val``.
         predict: As ``val``.
@@ -66,7 +62,7 @@ class SequenceDataModule(LightningDataModule):
         eval_batching: As ``batching``, for val, test and predict, never shuffled; None:
             ``batching``.
         batches_per_update: Batches of the plan, over all ranks, in one optimizer update. It sets
-            the Trainer's accumulation, so that a run does not depend on the number of ranks.
+            the Trainer's accumulation, and groups of a ``Mix``: a run is the same on all worlds.
         lengths: Lengths of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}``
             and so on; or a function item -> timesteps, run once over all items of every Dataset.
         fields: Names of the fields to read; None: all.
@@ -200,27 +196,17 @@ class SequenceDataModule(LightningDataModule):
             ResumeError: If the state does not fit, with the reason.
         """
         if self._train_run is not None and adapter.is_fitting(self.trainer):
-            self._train_run.load_state(FitState.from_dict(state_dict))
-            lane_checkpoint.restore_lane_states(
-                self._train_run.trainer, self._train_run.get_run_position(), state_dict
-            )
+            self._train_run.load_state_dict(state_dict)
         else:
             self._options = statistics_state.restore_statistics(self._sources, state_dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position and what the plan depends on: equal on all ranks, 1 kB of JSON.
 
-        It has the statistics of transforms and, in the middle of an epoch, the training states of
-        all ``LaneStates``; it is a collective operation.
+        It has the statistics of transforms, the weights of ``Feedback`` and, in the middle of an
+        epoch, the training states of all ``LaneStates``; it is a collective operation.
         """
-        train_run = self._train_run
-        if train_run is None:
-            return {}
-        lanes = lane_checkpoint.make_lane_state(
-            train_run.trainer, train_run.get_run_position(), self._coordinator
-        )
-        lanes |= statistics_state.make_statistics_state(self._options)
-        return {**train_run.make_state().as_dict(), **lanes}
+        return {} if self._train_run is None else self._train_run.state_dict()
 
     def train_dataloader(self) -> TrainerLoader:
         """Return the training loader.
@@ -268,11 +254,12 @@ class SequenceDataModule(LightningDataModule):
         from_position: int | None = None,
         kind: DataKind = "train",
         name: str | None = None,
-    ) -> SequenceBatch:
-        """Rebuild one batch of a run, bit for bit; needs no Trainer.
+    ) -> StepBatch:
+        """Rebuild one batch of a run, bit for bit; of a ``Zip`` those of all parts, by name.
 
-        A batch is given by epoch and number, which the batch and every error in it carry, or by a
-        rank's step. Numbers of ranks and positions are those of the latest fit, if there was one.
+        It needs no Trainer. A batch is given by epoch and number, which the batch and every error
+        in it carry, or by a rank's step. Numbers of ranks and positions are those of the latest
+        fit, if there was one.
 
         Args:
             epoch: Epoch of the plan.
@@ -285,14 +272,20 @@ class SequenceDataModule(LightningDataModule):
             name: Name of the data set, if there are several of that kind.
 
         Raises:
-            ConfigError: If the arguments do not identify a batch.
+            ConfigError: If the arguments do not identify a batch, or scores changed weights.
             PlanError: If the batch does not exist.
             DataError: If rebuilding fails as the run did.
         """
+        train_run = self._train_run
+        if kind == "train" and train_run is not None and train_run.feedback is not None:
+            raise ConfigError(
+                "replay: batches of training must follow from the plan alone, but `Feedback` has "
+                "changed the weights of this run. Resume from a checkpoint before the batch."
+            )
         request = ReplayRequest(
             epoch=epoch, batch=batch, step=step, rank=rank, world=world, from_position=from_position
         )
-        geometry = self._run_record.geometry or FitGeometry(seed=self._get_seed())
+        geometry = self._run_record.geometry or FitGeometry(seed=get_seed(self._options))
         geometry = geometry if kind == "train" else geometry.for_evaluation
         context = RunContext(world=World(), seed=geometry.seed, is_frozen=geometry.frozen)
         engine = self._sources.make_replay_engine(kind, name, context)
@@ -331,7 +324,7 @@ class SequenceDataModule(LightningDataModule):
         if stage not in _KINDS_BY_STAGE:
             stages = "'fit', 'validate', 'test' or 'predict'"
             raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))
-        context = self._make_context()
+        context = make_run_context(self.trainer, self._options)
         adapter.attach(self.trainer, self._notifier, first=True)
         facts: dict[str, str | int] = {}
         for kind in _KINDS_BY_STAGE[stage]:
@@ -349,15 +342,12 @@ class SequenceDataModule(LightningDataModule):
         if trainer is None:
             return
         train_run = self._train_run
-        is_repeated = (
-            train_run is not None
-            and train_run.trainer is trainer
-            and train_run.engine is engines[0]
-        )
+        is_repeated = train_run is not None and train_run.is_of(trainer, engines[0])
         if train_run is None or not is_repeated:
             train_run = TrainRun(
-                trainer, engines[0], context.world, self._options, self._on_fit_begin
-            )
+                trainer, engines[0], context.world, self._sources, self._run_record,
+                self._coordinator,
+            )  # fmt: skip
         batches_per_update = self._options.batches_per_update
         if batches_per_update is not None:
             accumulation.set_accumulation(
@@ -366,39 +356,9 @@ class SequenceDataModule(LightningDataModule):
         self._train_run = train_run
         adapter.attach(trainer, train_run.callback)
 
-    def _on_fit_begin(self, geometry: FitGeometry, plan: str, is_repeated: bool) -> None:
-        """Write the run file; called on every rank."""
-        trainer = self._train_run.trainer if self._train_run is not None else None
-        if trainer is None:
-            return
-        fingerprints: dict[str, list[str]] = {
-            kind: [player.index.fingerprint for player in self._sources.get_engines(kind)]
-            for kind in _KINDS_BY_STAGE["fit"]
-        }
-        run_file = RunFile.from_options(
-            self._options, geometry, fingerprints=fingerprints, plan=plan,
-            versions=installed_versions(), trainer=adapter.get_settings(trainer),
-        )  # fmt: skip
-        folder = self._run_record.folder
-        if not is_repeated:
-            folder = adapter.get_run_folder(trainer)  # collective
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
-            folder = None
-        self._run_record.begin_fit(run_file, folder, is_writer=trainer.is_global_zero)
-
-    def _get_seed(self) -> int:
-        seed = self._options.seed
-        return int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
-
-    def _make_context(self) -> RunContext:
-        world, frozen = adapter.get_world(self.trainer), adapter.is_overfitting(self.trainer)
-        folder = adapter.get_log_folder(self.trainer) if self._options.on_error != "raise" else None
-        cuda, seed = adapter.is_on_cuda(self.trainer), self._get_seed()
-        return RunContext(world=world, seed=seed, is_frozen=frozen, folder=folder, is_on_cuda=cuda)
-
-    def _get_engines(self, kind: DataKind) -> list[EpochEngine]:
+    def _get_engines(self, kind: DataKind) -> list[BaseEngine]:
         engines = self._sources.get_engines(kind) or self._sources.make_engines(
-            kind, self._make_context()
+            kind, make_run_context(self.trainer, self._options)
         )
         if not engines:
             raise ConfigError(must_be(f"datamodule: `{kind}`", "a location", "None", "Pass it"))
@@ -420,10 +380,11 @@ class SequenceDataModule(LightningDataModule):
         trainer = self.trainer
         if trainer is None or not adapter.is_drawn_from(trainer, iteration):
             return batches
-        train_run, counter = self._train_run, None
+        train_run, counter, is_last = self._train_run, None, None
         if train_run is not None and iteration.loader.engine is train_run.engine:
-            counter = train_run.errors.counter
-        return self._coordinator.iterate_in_lockstep(batches, trainer.world_size, counter)
+            counter, feedback = train_run.errors.counter, train_run.feedback
+            is_last = None if feedback is None else feedback.ends_segment
+        return self._coordinator.iterate_in_lockstep(batches, trainer.world_size, counter, is_last)
 
     def _shut_down(self) -> None:
         self._coordinator.leave()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from seqdata.lightning.ranks.lockstep import RankCounter
 from seqdata.lightning.trainer_loader import BatchRef, TaggedBatch
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.resume_state import RunPosition
 
 _MAX_POSITIONS = 2  # the current batch may be trained or not
@@ -25,7 +25,7 @@ class ErrorCount:
         num_processes: Number of processes; a data-parallel rank may have several.
     """
 
-    engine: EpochEngine
+    engine: BaseEngine
     num_processes: int
     _before: int = field(default=0, init=False)
     _recent_counts: list[tuple[RunPosition, int]] = field(default_factory=list, init=False)
@@ -73,7 +73,4 @@ class ErrorCount:
         return RunPosition(begun_at.epoch, share.position(batch_ref.step + 1))
 
     def _count_own_before(self, run_position: RunPosition) -> int:
-        options = self.engine.options
-        return options.error_log.count_before(
-            options.name, run_position.epoch, run_position.position
-        )
+        return self.engine.count_errors_before(run_position.epoch, run_position.position)

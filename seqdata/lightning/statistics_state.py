@@ -79,7 +79,9 @@ def _find_transform(options: DataOptions, kind: DataKind) -> Any:
     if options.transform is not None:
         return options.transform
     for location in options.get_locations(kind):
-        carried = location.measured_transform if isinstance(location, View) else None
-        if carried is not None:
-            return carried.transform
+        parts = location.values() if isinstance(location, Mapping) else [location]
+        for part in parts:  # those of a mixture carry the same
+            carried = part.measured_transform if isinstance(part, View) else None
+            if carried is not None:
+                return carried.transform
     return None

@@ -1,9 +1,10 @@
-"""A training run: its engine, its cursor, and its saved state."""
+"""A training run: its engine, its cursor, its saved state, and its run file."""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,17 +19,22 @@ from seqdata.errors import (
     format_step,
     must_be,
 )
-from seqdata.lightning import adapter
+from seqdata.lightning import adapter, lane_checkpoint, statistics_state
 from seqdata.lightning.counter_repair import CounterRepair, ResumePoint, make_two_runs_error
 from seqdata.lightning.cursor import Cursor
 from seqdata.lightning.error_count import ErrorCount
+from seqdata.lightning.feedback_run import FeedbackRun, count_segment_batches
 from seqdata.lightning.ranks.collect import agree
+from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.trainer_loader import IterationStart, LoaderIterator
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import FitState, RunPosition
+from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataOptions
+from seqdata.runs.run_file import RunFile
+from seqdata.runs.run_record import RunRecord, installed_versions
 from seqdata.world import World
 
 
@@ -39,9 +45,9 @@ class TrainRun:
         trainer: The Trainer.
         engine: The engine of the training data.
         world: This rank and the number of ranks.
-        options: The options of the DataModule.
-        on_begin: Called on every rank when a fit begins, with its geometry and the plan's
-            fingerprint; and again, on this rank only, if the first batch has another position.
+        sources: The stores and engines of the DataModule.
+        run_record: Records the start of each fit, and writes its run file.
+        coordinator: Gathers what ranks have saved apart.
 
     Raises:
         ConfigError: If epochs differ in length and the Trainer reads only one, or the module's
@@ -51,10 +57,11 @@ class TrainRun:
     def __init__(
         self,
         trainer: Trainer,
-        engine: EpochEngine,
+        engine: BaseEngine,
         world: World,
-        options: DataOptions,
-        on_begin: Callable[[FitGeometry, str, bool], None],
+        sources: DataSources,
+        run_record: RunRecord,
+        coordinator: RankCoordinator,
     ) -> None:
         if engine.has_varying_epochs and not adapter.is_reloading_every_epoch(trainer):
             raise ConfigError(
@@ -75,12 +82,18 @@ class TrainRun:
         self.errors.restart(0)
         self.callback = CounterRepair(lambda: self._resume_point, self._on_started)
         self._world = world
-        self._options = options
+        self._sources = sources
+        self._run_record = run_record
         self._cursor = Cursor()
         self._resume_point: ResumePoint | None = None
         self._has_warned = False
-        self._on_begin = on_begin
+        self._coordinator = coordinator
+        self.feedback = FeedbackRun.attach(trainer, engine, coordinator)
         self._geometry: FitGeometry | None = None  # for a fit that has not drawn a batch yet
+
+    def is_of(self, trainer: Trainer, engine: BaseEngine) -> bool:
+        """Return whether this is the training of a Trainer over the data of an engine."""
+        return self.trainer is trainer and self.engine is engine
 
     def begin_iteration(self, iteration: LoaderIterator) -> IterationStart:
         """Return the start of an iteration, when it draws its first batch.
@@ -113,9 +126,7 @@ class TrainRun:
             )
         self._resume_point = None
         if self._geometry is not None and self._geometry != self._make_geometry(run_position):
-            self._announce_begin(
-                run_position, is_repeated=True
-            )  # the previous fit abandoned an epoch
+            self._record_begin(run_position, is_repeated=True)  # the last fit abandoned an epoch
         self._geometry = None
         return IterationStart(run_position, self._make_update_schedule(counters))
 
@@ -148,6 +159,27 @@ class TrainRun:
         """Return the position of the batch that is trained next."""
         return self._cursor.get_run_position(adapter.read_counters(self.trainer))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with lanes and feedback; a collective operation."""
+        here = self.get_run_position()
+        state = lane_checkpoint.make_lane_state(self.trainer, here, self._coordinator)
+        if self.feedback is not None:
+            state |= self.feedback.make_state(here)
+        state |= statistics_state.make_statistics_state(self._sources.options)
+        return {**self.make_state().as_dict(), **state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a saved position, with lanes and feedback.
+
+        Raises:
+            ResumeError: If the state does not fit, with the reason.
+        """
+        self.load_state(FitState.from_dict(state))
+        here = self.get_run_position()
+        lane_checkpoint.restore_lane_states(self.trainer, here, state)
+        if self.feedback is not None:
+            self.feedback.restore(state, here)
+
     def make_state(self) -> FitState:
         """Return the current state; warn once in the middle of an update."""
         run_position = self.get_run_position()
@@ -165,7 +197,8 @@ class TrainRun:
         changed_transform = self.engine.describe_transform_change(state.transform)
         if changed_transform:
             _warn(f"resume: {changed_transform}")
-        is_shifted = (state.world_size, state.tail) != (self._world.size, self._options.tail)
+        here = (self._world.size, self._sources.options.tail)
+        is_shifted = (state.world_size, state.tail) != here
         if state.world_size != self._world.size:
             self._check_limits(state.world_size)
         step = self._find_step(run_position)
@@ -187,32 +220,24 @@ class TrainRun:
 
     def _check_state(self, state: FitState) -> RunPosition:
         current = self._make_state_at(state.run_position)
-        if state.find_changes(current) == ["data"] and self._options.on_changed == "next_epoch":
+        on_changed = self._sources.options.on_changed
+        if state.find_changes(current) == ["data"] and on_changed == "next_epoch":
             return state.run_position.next_epoch if state.position else state.run_position
         state.check_plan(current)
         state.check_position(self.engine.count_batches(state.epoch))
         return state.run_position
 
     def _make_state_at(self, run_position: RunPosition) -> FitState:
-        described = self.engine.describe()
-        return FitState(
-            epoch=run_position.epoch,
-            position=run_position.position,
-            fingerprint=self.engine.fingerprint(run_position.epoch),
-            data=str(described["data"]),
-            policy=FitState.shorten_policy(str(described["policy"])),
-            seed=int(described["seed"]),
-            shift=int(described["shift"]),
-            tail=self._options.tail,
-            world_size=self._world.size,
-            accumulate=self._count_accumulated(),
-            errors=self.errors.count_at(run_position),
-            transform=self._transform_label,
-        )
+        engine = self.engine
+        return FitState.of_plan(
+            engine.describe(), run_position, engine.fingerprint(run_position.epoch),
+            tail=self._sources.options.tail, world_size=self._world.size,
+            accumulate=self._count_accumulated(), errors=self.errors.count_at(run_position),
+            transform=self._transform_label, weights=engine.describe_weights(run_position),
+        )  # fmt: skip
 
     def _count_accumulated(self) -> int:
-        divides = adapter.has_automatic_optimization(self.trainer)
-        return self.trainer.accumulate_grad_batches if divides else 1
+        return adapter.count_accumulated(self.trainer)
 
     def _make_geometry(self, run_position: RunPosition) -> FitGeometry:
         return FitGeometry(
@@ -226,9 +251,27 @@ class TrainRun:
             steps=self._count_trained_steps(run_position),
         )
 
-    def _announce_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:
+    def _record_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:
+        """Record the start of the fit and write its run file, on every rank.
+
+        Args:
+            run_position: Where it starts.
+            is_repeated: Whether it was recorded, at another position: on this rank only.
+        """
+        trainer, record = self.trainer, self._run_record
         self._geometry = self._make_geometry(run_position)
-        self._on_begin(self._geometry, self.engine.fingerprint(run_position.epoch), is_repeated)
+        run_file = RunFile.from_options(
+            self._sources.options,
+            self._geometry,
+            fingerprints=self._sources.list_fingerprints(("train", "val")),
+            plan=self.engine.fingerprint(run_position.epoch),
+            versions=installed_versions(),
+            trainer=adapter.get_settings(trainer),
+        )
+        folder = record.folder if is_repeated else adapter.get_run_folder(trainer)  # collective
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            folder = None
+        record.begin_fit(run_file, folder, is_writer=trainer.is_global_zero)
 
     def _make_update_schedule(self, counters: adapter.Counters) -> UpdateSchedule:
         steps = int(min(counters.steps, self.engine.count_steps(self._cursor.start.epoch)))
@@ -279,14 +322,14 @@ class TrainRun:
                 "steps": steps,
                 "epoch": run_position.epoch,
                 "position": run_position.position,
-                "tail": self._options.tail,
+                "tail": self._sources.options.tail,
                 "accumulate": self._count_accumulated(),
                 "trained steps": self._count_trained_steps(run_position),
             }
         except SeqDataError as failure:
             error = failure
         agree(self._world, facts, error)
-        self._announce_begin(self.get_run_position())
+        self._record_begin(self.get_run_position())
         self._warn_of_validations(steps)
 
     def _warn_of_validations(self, steps: int) -> None:
@@ -331,6 +374,23 @@ class TrainRun:
                 "whose gradients are not in checkpoints: a resume from here will differ. Save "
                 "at an update's end (every_n_train_steps)"
             )
+
+
+def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContext:
+    """Return the context in which the engines of a DataModule are made."""
+    return RunContext(
+        world=adapter.get_world(trainer),
+        seed=get_seed(options),
+        is_frozen=adapter.is_overfitting(trainer),
+        folder=adapter.get_log_folder(trainer) if options.on_error != "raise" else None,
+        is_on_cuda=adapter.is_on_cuda(trainer),
+        segment_batches=count_segment_batches(trainer, options),
+    )
+
+
+def get_seed(options: DataOptions) -> int:
+    """Return the seed of order and transforms: if none is given, that of ``seed_everything``."""
+    return int(os.environ.get("PL_GLOBAL_SEED", "0")) if options.seed is None else options.seed
 
 
 def _warn(message: str) -> None:

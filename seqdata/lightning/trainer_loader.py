@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.loading.engine import EpochEngine
-from seqdata.loading.epoch_batches import EpochBatches
+from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import RunPosition
 
@@ -70,7 +70,7 @@ class TrainerLoader:
 
     def __init__(
         self,
-        engine: EpochEngine,
+        engine: BaseEngine,
         get_start: Callable[[LoaderIterator], IterationStart],
         name: str | None = None,
         *,
@@ -160,13 +160,14 @@ class _BatchDrawer(Iterator[TaggedBatch]):
     def _begin(self) -> tuple[IterationStart, EpochBatches]:
         start = self._loader.get_start(self._iteration)
         del self._iteration
-        run_position = start.run_position
-        self._running = (
-            start,
-            self._loader.engine.iterate(
-                run_position.epoch, run_position.position, start.update_schedule
-            ),
-        )
+        run_position, engine = start.run_position, self._loader.engine
+
+        def begin() -> EpochProgress:
+            progress = engine.begin(run_position.epoch, run_position.position)
+            progress.is_probe = start.is_probe
+            return progress
+
+        self._running = start, engine.iterate_from(begin, start.update_schedule)
         return self._running
 
 

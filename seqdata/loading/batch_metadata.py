@@ -25,7 +25,6 @@ from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PartLabel, offsets_from_sizes
-from seqdata.protocols import SupportsParts
 from seqdata.sharing import RankPlan, Step, Steps
 
 _NO_LABEL = PartLabel(None, None)
@@ -92,7 +91,9 @@ class StepPreparer:
             steps, own_ids, has_whole_rows, self.plan, self.reader.axes, bounds
         )
         horizon = self.plan.lookahead - self.reader.shift
+        wholes = self._describe_whole_rows(steps)
         for i, (is_whole_row, metadata) in enumerate(zip(has_whole_rows, batches, strict=True)):
+            metadata.whole = next(wholes)
             chosen = step_spans if is_whole_row else wide_spans
             part = slice(chosen.offsets[i], chosen.offsets[i + 1])
             spans = chosen.spans[part]
@@ -101,6 +102,8 @@ class StepPreparer:
             epoch = own_epoch if isinstance(own_epoch, int) else self.epoch
             if self.occurrences is not None:
                 drawn = self.plan.drawn_batch(steps.numbers[i])
+                if drawn is not None and drawn.epoch is not None:
+                    epoch = drawn.epoch
                 occurrences = self.occurrences.number_spans(spans, epoch, drawn)
             request = StepRequest(
                 spans=spans, ids=chosen.ids[part], epoch=epoch, horizon=horizon,
@@ -109,6 +112,14 @@ class StepPreparer:
             )  # fmt: skip
             yield PreparedStep(request, metadata, partial(_make_step, steps, i))
 
+    def _describe_whole_rows(self, steps: Steps) -> Iterator[SequenceBatch | None]:
+        """Return the metadata of the rows whose parts the steps hold; None if they are whole."""
+        if steps.whole is None:
+            return repeat(None)
+        whole = steps.whole
+        ids = self._find_own_ids(self._locate_spans(whole.table), whole)
+        return describe_steps(whole, ids, find_whole_rows(whole), self.plan, self.reader.axes)
+
     def _locate_spans(self, table: ArrayTable) -> _StepSpans:
         offsets = table.offsets if table.rows is None else table.rows[table.offsets]
         ids = self.reader.store.base_numbers(table.spans[:, 0])
@@ -116,10 +127,10 @@ class StepPreparer:
 
     def _find_own_ids(self, step_spans: _StepSpans, steps: Steps) -> NDArray[np.int64]:
         """Return the numbers by which batches name sequences: in their part, of a mixture."""
-        if self.plan.label_parts(steps.numbers[:1]) is None:
+        own_numbers = getattr(self.reader.store, "own_numbers", None)  # of several parts as one
+        if own_numbers is None or self.plan.label_parts(steps.numbers[:1]) is None:
             return step_spans.ids
-        store = cast(SupportsParts, self.reader.store)
-        return store.own_numbers(step_spans.spans[:, 0])
+        return cast(NDArray[np.int64], own_numbers(step_spans.spans[:, 0]))
 
     def _pad_offsets(
         self, steps: Steps, has_whole_rows: list[bool]
@@ -295,4 +306,4 @@ def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[
         resets &= start == 0
         return resets
     resets[0 if steps.numbers[0] else steps.table.offsets[1] :] = False
-    return resets
+    return resets if steps.skipped is None else resets & (steps.skipped == 0)

@@ -7,9 +7,8 @@ start. Place in the flow: Store + Policy + World -> batches; Loader and DataModu
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +26,8 @@ from seqdata.collators.base import (
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.buffer_pool import BufferPool
-from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions, UpdateSchedule
@@ -40,16 +39,19 @@ from seqdata.loading.plan_checks import (
     check_context,
     check_filler_marks,
     check_plan,
+    check_time_parts,
     make_empty_plan_error,
 )
 from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
+from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.loading.transforms.apply import make_transform_applier
 from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
 from seqdata.loading.value_options import ValueOptions
 from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
-from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import count_epoch_batches, find_base_policy
+from seqdata.plan_table import DrawnBatch
+from seqdata.planning.parts import derive_part_seed, number_part_crops
+from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import (
     Collator,
     Policy,
@@ -57,22 +59,22 @@ from seqdata.protocols import (
     SupportsBase,
     SupportsCrops,
     SupportsItems,
-    SupportsVaryingEpochs,
+    SupportsMixing,
 )  # fmt: skip
-from seqdata.sharing import RankPlan, count_steps, share
+from seqdata.sharing import RankPlan, share
 from seqdata.storage.dataset_items import ItemForm
 
-_CACHED_PLANS = 2
 _SHUTDOWN_TIMEOUT = 5.0  # seconds for which a shutdown waits for each thread
 
 
-class EpochEngine:
+class EpochEngine(BaseEngine):
     """Iterates over the epochs of one store under one policy for one rank.
 
     Args:
         store: The store to read.
         policy: How epochs are batched.
         options: All other options.
+        index: The lengths as ``options`` changes them, if they are known already.
 
     Raises:
         ConfigError: If policy, fields, shift or output do not fit the store, or the output does not
@@ -80,10 +82,14 @@ class EpochEngine:
         PlanError: If no sequence is left.
     """
 
-    def __init__(self, store: Store, policy: Policy, options: EngineOptions) -> None:
-        self.store = store
-        self.policy = policy
-        self.options = options
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        options: EngineOptions,
+        index: SequenceIndex | None = None,
+    ) -> None:
+        super().__init__(store, policy, options)
         output = make_output(options.as_tuple, options.as_dict)
         given: Any = options.collator
         if output is None and isinstance(given, SupportsSingleOutput):
@@ -98,6 +104,7 @@ class EpochEngine:
         joint_targets = isinstance(collator, SupportsJointTargets) and collator.joint_targets
         fetcher, occurrences = self._make_fetcher()
         check_bounded_lengths(self._reader, find_base_policy(policy), options.on_error)
+        check_time_parts(self._reader, options)
         check_context(store, find_base_policy(policy), self._reader.shift)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
@@ -107,11 +114,10 @@ class EpochEngine:
             options.error_log, options.replay_hint, options.name,
         )  # fmt: skip
         self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
-        self._plans: dict[int, Plan] = {}
-        self._lock = threading.RLock()
         self._prefetchers: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
-        self.index: SequenceIndex = self._reader.build_index()
-        self.num_batches: int = policy.num_batches(self.index)
+        self.index = self._reader.build_index() if index is None else index
+        self.segments = SegmentedRun.of(policy, self.index)
+        self.num_batches = policy.num_batches(self.index)
         self.num_batches = self.count_batches(0)
         if not self.num_batches:
             raise make_empty_plan_error(self.index, policy, self._reader)
@@ -126,40 +132,6 @@ class EpochEngine:
                 )
             )
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of the first epoch, equal on all ranks, and of every epoch unless they vary."""
-        return self.count_steps(0)
-
-    @property
-    def has_varying_epochs(self) -> bool:
-        """Whether epochs differ in their number of batches."""
-        return isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies
-
-    def count_batches(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
-        if not self.has_varying_epochs:
-            return self.num_batches
-        epoch = self._effective_epoch(epoch)
-        return count_epoch_batches(self.policy, self.index, seed=self.options.seed, epoch=epoch)
-
-    def count_steps(self, epoch: int) -> int:
-        """Return the steps of an epoch, equal on all ranks."""
-        options, lanes = self.options, self._get_any_plan().lanes
-        return count_steps(self.count_batches(epoch), options.world, options.tail, lanes)
-
-    def plan(self, epoch: int) -> Plan:
-        """Return the plan of an epoch; the last two are cached."""
-        epoch = self._effective_epoch(epoch)
-        with self._lock:
-            plan = self._plans.pop(epoch, None)
-            if plan is None:
-                plan = self._build_plan(epoch)
-            self._plans[epoch] = plan
-            for old_epoch in list(self._plans)[:-_CACHED_PLANS]:
-                del self._plans[old_epoch]
-        return plan
-
     def share(self, epoch: int, first: int) -> RankPlan:
         """Return this rank's steps from batch ``first`` of an epoch on.
 
@@ -171,81 +143,15 @@ class EpochEngine:
         self._check_filler_marks(len(plan) - first)
         return share(plan, options.world, first=first, tail=options.tail)
 
-    def fingerprint(self, epoch: int) -> str:
-        """Return a digest of all that determines an epoch (32 hex digits)."""
-        return self.plan(epoch).fingerprint
-
-    def describe(self) -> dict[str, int | str]:
-        """Return what a plan depends on, by name: it explains why a state does not fit."""
-        return {
-            "data": self.index.fingerprint,
-            "policy": describe_policy(self.policy),
-            "seed": self.options.seed,
-            "shift": self._reader.shift,
-        }
+    @property
+    def shift(self) -> int:
+        """Timesteps between inputs and targets."""
+        return self._reader.shift
 
     @functools.cached_property
     def transform_label(self) -> str:
         """The transform's name and a digest of its code, as it was at the first access."""
         return self._reader.transform_label
-
-    def describe_transform_change(self, saved_label: Any) -> str:
-        """Return the warning if a resume changes the transform; empty if it is unchanged.
-
-        Args:
-            saved_label: The label in a saved state; None if it has none.
-        """
-        if saved_label is None or saved_label == self.transform_label:
-            return ""
-        return (
-            f"`transform` was {saved_label}, but is now {self.transform_label}: the next batches "
-            "are made by other code than those before. Pass the transform that the run began "
-            "with, unless this is intended"
-        )
-
-    def iterate(
-        self, epoch: int, first: int, update_schedule: UpdateSchedule | None = None
-    ) -> EpochBatches:
-        """Return an iterator over the batches of an epoch, from batch ``first`` of its plan.
-
-        Nothing happens before the first ``next``. The iterator ends only after each planned batch
-        was delivered, or raised its own error.
-
-        Args:
-            epoch: Epoch of the plan.
-            first: Number of batches of the plan that are trained already.
-            update_schedule: How steps make optimizer updates; None if each step is an update.
-        """
-        return self.iterate_from(lambda: self.begin(epoch, first), update_schedule)
-
-    def begin(self, epoch: int, first: int) -> EpochProgress:
-        """Return the progress of an epoch before batch ``first`` of its plan.
-
-        Raises:
-            PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
-        """
-        share = self.share(epoch, first)
-        return EpochProgress(epoch, share, share.first_step)
-
-    def iterate_from(
-        self, begin: Callable[[], EpochProgress], update_schedule: UpdateSchedule | None = None
-    ) -> EpochBatches:
-        """Return an iterator over the rest of an epoch.
-
-        Args:
-            begin: Called at the first ``next``; returns the epoch's progress, which is then updated
-                with each delivered batch.
-            update_schedule: How steps make optimizer updates; None if each step is an update.
-        """
-        schedule = update_schedule or UpdateSchedule()
-
-        def make_source(progress: EpochProgress, first_step: int) -> Iterator[Any]:
-            numbers = range(first_step, len(progress.share))
-            epoch = self._effective_epoch(progress.epoch)
-            return self._iterate_batches(progress.share, numbers, epoch, schedule)
-
-        return EpochBatches(begin, make_source)
 
     def remake_batch(
         self,
@@ -282,6 +188,8 @@ class EpochEngine:
         """Stop all threads and worker processes; running iterations end with an error."""
         prefetchers = list(self._prefetchers)
         self._worker_pools.cancel()
+        if self.segments is not None:
+            self.segments.shutdown()
         for prefetcher in prefetchers:
             prefetcher.close()
         for prefetcher in prefetchers:
@@ -289,9 +197,11 @@ class EpochEngine:
         self._worker_pools.close()
         self._buffer_pool.clear()
 
-    def _iterate_batches(
-        self, steps: RankPlan, numbers: range, epoch: int, update_schedule: UpdateSchedule
-    ) -> Iterator[Any]:
+    def iterate_share(
+        self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
+    ) -> Generator[Any, None, None]:
+        """Yield the outputs of some steps of a share."""
+        epoch = self._effective_epoch(epoch)
         parts = self._pipeline_parts
         if not self.options.num_workers or not numbers:
             pipeline = BatchPipeline(parts, steps, epoch, update_schedule, parts.fetcher.fetch)
@@ -321,12 +231,11 @@ class EpochEngine:
         self._prefetchers.add(prefetcher)
         yield from prefetcher
 
-    def _effective_epoch(self, epoch: int) -> int:
-        return 0 if self.options.frozen_epoch else epoch
-
     def _build_plan(self, epoch: int) -> Plan:
-        plan = self.policy.plan(self.index, seed=self.options.seed, epoch=epoch)
-        check_plan(plan, self.policy, self._reader, epoch, self.count_batches(epoch))
+        planner = self.segments or self.policy
+        plan = planner.plan(self.index, seed=self.options.seed, epoch=epoch)
+        time_parts, count = self.options.world.time_parts, self.count_batches(epoch)
+        check_plan(plan, self.policy, self._reader, epoch, count, time_parts)
         plan = plan.with_lookahead(plan.lookahead + self._reader.shift)
         if self.options.on_plan_ready is not None:
             self.options.on_plan_ready(plan)
@@ -336,28 +245,30 @@ class EpochEngine:
         """Return the fetcher, and the counter of each sequence's draws."""
         reader, seed = self._reader, self.options.seed
         policy = find_base_policy(self.policy)
-        value_options = (
-            self.options.value_options if self.options.value_options != ValueOptions() else None
-        )
+        values: ValueOptions | None = self.options.value_options
+        values = None if values == ValueOptions() else values
         if reader.transform is None:
-            return Fetcher(reader, None, value_options=value_options), None
+            return Fetcher(reader, None, value_options=values), None
+        fetcher = Fetcher(reader, make_transform_applier(reader, seed), value_options=values)
+        if self.options.world.time_parts > 1:  # by timestep: nothing is random
+            return fetcher, None
         crop_numbers: CropNumbersFn | None = None
         if isinstance(policy, SupportsCrops) and policy.random:
             crop_numbers = functools.partial(self._number_crops, policy)
-        occurrences = count_occurrences(reader.store, crop_numbers)
-        return Fetcher(
-            reader, make_transform_applier(reader, seed), value_options=value_options
-        ), occurrences
+        return fetcher, count_occurrences(reader.store, crop_numbers)
 
     def _number_crops(
         self,
         policy: SupportsCrops,
         spans: NDArray[np.int64],
         epoch: int,
-        drawn: SequenceIndex | None,
+        drawn: DrawnBatch | None,
     ) -> NDArray[np.int64]:
-        index = self.index if drawn is None else drawn
-        return policy.crop_numbers(index, spans, seed=self.options.seed, epoch=epoch)
+        index, seed = self.index if drawn is None else drawn.sequences, self.options.seed
+        if drawn is not None and drawn.part is not None and isinstance(policy, SupportsMixing):
+            part_seed, part_policy = derive_part_seed(seed, drawn.part), policy.policies[drawn.part]
+            return number_part_crops(part_policy, index, spans, seed=part_seed, epoch=epoch)
+        return policy.crop_numbers(index, spans, seed=seed, epoch=epoch)
 
     def _make_collator(self) -> Collator:
         collator: Any = self.options.collator
@@ -384,6 +295,3 @@ class EpochEngine:
         if output is not None and not output.has_filler_marks and options.world.size > 1:
             lanes = self._get_any_plan().lanes
             check_filler_marks(output, options.world, options.tail, lanes, num_left)
-
-    def _get_any_plan(self) -> Plan:
-        return next(iter(self._plans.values()), None) or self.plan(0)

@@ -15,7 +15,7 @@ from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import check_transform, length_map_for, qualified_name
 from seqdata.protocols import Store
-from seqdata.storage.views import get_measured_transform, without_transform
+from seqdata.storage.parts import drop_transform, find_transform
 
 if TYPE_CHECKING:  # needs torch, which worker processes do not load
     from seqdata.loading.output import Output
@@ -27,7 +27,7 @@ def make_reader(
     """Return the reader of the selected fields.
 
     Args:
-        store: Any store; a view that carries a transform brings it.
+        store: Any store; a view, or parts, that carry a transform bring it.
         axis: The axis of the plan.
         options: Fields, shift and transform.
         output: The output of the loader.
@@ -42,7 +42,7 @@ def make_reader(
             f"loader: the policy plans on axis {axis!r}, but the store has {axes}. Pass `axis` "
             f"to the policy{'; ' if hint else ''}{hint}"
         )
-    measured_transform = get_measured_transform(store)
+    measured_transform = find_transform(store)
     if measured_transform is None:
         return _make_plain_reader(store, axis, options, output)
     if options.transform is not None:
@@ -56,7 +56,7 @@ def make_reader(
             f"was measured. Pass `axis` to the policy, or measure axis {axis!r}."
         )
     options = replace(options, transform=measured_transform.transform)
-    reader = _make_plain_reader(without_transform(store), axis, options, output)
+    reader = _make_plain_reader(drop_transform(store), axis, options, output)
     return replace(reader, length_map=None, measured_view=store)
 
 

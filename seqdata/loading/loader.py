@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.host import default_host
-from seqdata.loading.engine import EpochEngine
 from seqdata.loading.epoch_batches import EpochProgress
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import (
@@ -25,6 +24,7 @@ from seqdata.loading.options import (
     UpdateSchedule,
 )
 from seqdata.loading.value_options import DTypes, ValueOptions
+from seqdata.loading.zip_engine import make_engine
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import (
@@ -48,11 +48,11 @@ class Loader:
     Args:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
             dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``. Several
-            by name, with a policy that draws from them (``Mix``).
+            by name, with a policy that draws from them: ``Mix``; or ``Zip``, whose steps are dicts.
         batching: How epochs are batched: a policy, or its registered name.
-        world: This rank and the number of ranks; None: those of the default process group, else
-            ``World(0, 1)``. A loader that was made for one process raises if a process group of
-            several was initialised later.
+        world: This rank and the number of ranks, and for a ring the part of each row's timesteps
+            to read; None: those of the default process group, else ``World(0, 1)``. A loader that
+            was made for one process raises if a process group of several was initialised later.
         seed: Seed of the order and of transforms.
         fields: Names of the fields to read; None: all, or those of the output.
         as_tuple: Parts of the batch to return as a tuple: fields, ``lengths``, ``weight``, …
@@ -159,7 +159,7 @@ class Loader:
         )
         self._update_schedule = UpdateSchedule(accumulate)
         rule = _resolve_batching(batching, policy)
-        self._engine = EpochEngine(_resolve_data(store, rule, lengths, fields), rule, options)
+        self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
 
     def __len__(self) -> int:
@@ -220,20 +220,47 @@ class Loader:
         """Process ids of the running worker processes, which the first batch starts."""
         return self._engine.worker_pids
 
-    def state_dict(self) -> dict[str, int | str | None]:
-        """Return the position: a few primitives, equal on all ranks, under 1 kB as JSON."""
-        active = self._active
-        here = self._next_position if active is None else RunPosition(*active.position)
-        return self._make_state_at(here).as_dict()
+    def set_weights(self, weights: Any) -> None:
+        """Set the weights that are drawn by from the next batch on, with ``Segments``.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        Only where a segment begins: before the first batch, or after the last one of a segment was
+        delivered. Every rank sets the same.
+
+        Args:
+            weights: As the policy within ``Segments`` has them: float64 (sequences,) in the order
+                of the store; of a ``Mix`` part -> weight.
+
+        Raises:
+            ConfigError: If no segment begins here, with the place where the next one does; if the
+                policy has no segments, or the weights are invalid.
+        """
+        if self._engine.segments is None:
+            raise ConfigError(
+                f"loader: weights can be set with a policy of segments, but `batching` is "
+                f"{self._engine.policy!r:.200}. Pass e.g. Segments(Weighted(Bucketed(64)), "
+                "batches=1_000)."
+            )
+        self._engine.segments.set_weights(self._get_position(), weights)
+
+    def state_dict(self) -> dict[str, int | str | None]:
+        """Return the position: a few primitives, equal on all ranks, under 1 kB as JSON.
+
+        Of weights that were set it has the digest; save them, too.
+        """
+        return self._make_state_at(self._get_position()).as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], weights: Any = None) -> None:
         """Continue a saved position in the next iteration; the number of ranks may differ.
 
         If the transform has changed, a ``SeqDataWarning`` names both.
 
+        Args:
+            state: Of ``state_dict``.
+            weights: The weights that ``set_weights`` had set last, if it was called.
+
         Raises:
-            ResumeError: If the state belongs to other data, policy, seed or shift, is outside the
-                plan, or was written by another version.
+            ResumeError: If the state belongs to other data, policy, seed, shift or weights, is
+                outside the plan, or was written by another version.
             ConfigError: If there will be filler rows that the output does not mark.
         """
         saved = ResumeState.from_dict(state)
@@ -243,6 +270,8 @@ class Loader:
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
         self._engine.share(saved.epoch, saved.position)  # raises if this world cannot continue it
+        if self._engine.segments is not None:
+            self._engine.segments.restore(saved.run_position, saved.weights, weights)
         self._next_position, self._active = saved.run_position, None
 
     def shutdown(self) -> None:
@@ -252,7 +281,8 @@ class Loader:
     def _check_single_process(self) -> None:
         """Raise ConfigError if a process group was initialised after this loader was made."""
         ranks = World.current().size
-        if self._is_single_process and ranks > 1 and self._engine.options.world.size == 1:
+        world = self._engine.options.world
+        if self._is_single_process and ranks > 1 and world.size == world.time_parts == 1:
             raise ConfigError(
                 f"loader: it was made for one process, before the process group of {ranks} ranks "
                 "was initialised, so that every rank would read all data. Make it once the "
@@ -260,19 +290,17 @@ class Loader:
                 f"`world=World(rank, {ranks})`, or give the data to a SequenceDataModule"
             )
 
+    def _get_position(self) -> RunPosition:
+        active = self._active
+        return self._next_position if active is None else RunPosition(*active.position)
+
     def _make_state_at(self, here: RunPosition) -> ResumeState:
-        described = self._engine.describe()
-        return ResumeState(
-            epoch=here.epoch,
-            position=here.position,
-            fingerprint=self._engine.fingerprint(here.epoch),
-            data=str(described["data"]),
-            policy=ResumeState.shorten_policy(str(described["policy"])),
-            seed=int(described["seed"]),
-            shift=int(described["shift"]),
-            world_size=self._engine.options.world.size,
-            transform=self._engine.transform_label,
-        )
+        engine = self._engine
+        return ResumeState.of_plan(
+            engine.describe(), here, engine.fingerprint(here.epoch),
+            world_size=engine.options.world.size, transform=engine.transform_label,
+            weights=engine.describe_weights(here),
+        )  # fmt: skip
 
 
 def _begin_at(epoch: int) -> RunPosition:

@@ -191,9 +191,10 @@ class BatchPipeline:
     def _fill_counts(self, prepared: PreparedStep, number: int) -> SequenceBatch:
         """Return the batch of a step with its counts, without data."""
         batch = prepared.metadata
-        self._set_totals(batch, number)
-        batch.loader = self.parts.name
-        batch.horizon = prepared.request.horizon
+        for described in (batch,) if batch.whole is None else (batch, batch.whole):
+            self._set_totals(described, number)
+            described.loader = self.parts.name
+            described.horizon = prepared.request.horizon
         return batch
 
     def _repair(
@@ -229,9 +230,8 @@ class BatchPipeline:
         is_exact = (
             self.parts.on_error == "raise" and not self.parts.fetcher.reader.has_bounded_lengths
         )
-        if (
-            share.world.size == 1 and not share.plan.lanes and is_exact
-        ):  # the step has only this batch
+        is_alone = share.world.size == share.world.time_parts == 1
+        if is_alone and not share.plan.lanes and is_exact:  # the step has only this batch
             step_totals = batch.num_tokens, len(batch)
         else:
             step_totals = share.totals(number, number + 1)

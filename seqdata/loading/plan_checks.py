@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.fetcher import FieldReader
-from seqdata.loading.options import OnError
+from seqdata.loading.options import EngineOptions, OnError
 from seqdata.loading.output import Output
+from seqdata.loading.transforms.declare import is_by_timestep, qualified_name
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
@@ -17,7 +18,12 @@ from seqdata.world import World
 
 
 def check_plan(
-    plan: Plan, policy: Policy, reader: FieldReader, epoch: int, num_batches: int
+    plan: Plan,
+    policy: Policy,
+    reader: FieldReader,
+    epoch: int,
+    num_batches: int,
+    time_parts: int = 1,
 ) -> None:
     """Raise if a plan does not match its policy, or does not fit the reader.
 
@@ -27,15 +33,23 @@ def check_plan(
         reader: The reader of the fields.
         epoch: Number of the epoch.
         num_batches: The number of batches that it must have.
+        time_parts: Parts in which the timesteps of its rows are split.
 
     Raises:
         PlanError: If the number of batches differs.
-        ConfigError: If it cannot be combined with a shift, or with lengths that are only bounds.
+        ConfigError: If it cannot be combined with a shift, with lengths that are only bounds, or
+            with parts.
     """
     if len(plan) != num_batches:
         raise PlanError(
             f"policy {describe_policy(policy)}: epoch {epoch} must have {num_batches} batches, "
             f"as `num_batches` returns, but has {len(plan)}. Change the policy."
+        )
+    if time_parts > 1 and (plan.overlap or plan.lookahead):
+        raise ConfigError(
+            f"loader: rows of {describe_policy(policy)} must have neither overlap nor horizon to "
+            f"be split in {time_parts} parts of their time, but have {plan.overlap} and "
+            f"{plan.lookahead} timesteps of them. Use whole sequences, chunks or plain windows."
         )
     if plan.lookahead and reader.shift:
         raise ConfigError(
@@ -68,6 +82,41 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
         raise ConfigError(
             "loader: windows need exact lengths, but the transform's are random "
             "(`.max_length`). Let the transform keep lengths: it then sees each window."
+        )
+
+
+def check_time_parts(reader: FieldReader, options: EngineOptions) -> None:
+    """Raise ConfigError if what is read cannot be split in time, as a ring over time does."""
+    parts, transform = options.world.time_parts, reader.transform
+    if parts == 1:
+        return
+    remedy = "or let each process read whole rows: World(rank, size), RingStrategy(whole_rows=True)"
+    if transform is not None and (reader.has_changed_lengths or not is_by_timestep(transform)):
+        name = qualified_name(transform)
+        raise ConfigError(
+            f"loader: the transform {name} must work timestep by timestep, because rows are split "
+            f"in {parts} parts of their time. Set {name.rpartition('.')[2]}.by_timestep = True if "
+            f"it keeps lengths and draws nothing at random, {remedy}"
+        )
+    others = [
+        f"{name!r} ({axis})"
+        for name, axis in reader.axes.axis_of.items()
+        if axis not in (None, reader.axis)
+    ]
+    if others:
+        raise ConfigError(
+            f"loader: fields must run along axis {reader.axis!r}, because its timesteps are split "
+            f"in {parts} parts, but {', '.join(others)} would be read whole by every process. "
+            f"Leave them out of `fields`, {remedy}"
+        )
+    if options.on_error != "raise":
+        raise ConfigError(
+            must_be(
+                "loader: `on_error`",
+                f"'raise' with rows in {parts} parts",
+                repr(options.on_error),
+                "A process cannot see what fails in another part of a row",
+            )
         )
 
 

@@ -17,6 +17,9 @@ from seqdata.planning.items import Items, WholeSequences, find_sequences
 from seqdata.planning.randomness import Draw
 from seqdata.report import PlanReport, make_report
 
+NONE_MEANS = "none means"
+"""Key of a field's metadata: the value that None stands for, which is in the text."""
+
 _ADDED_OPTIONS = ("keep",)
 """Options added after states had been saved: left out of the text at their defaults."""
 
@@ -82,6 +85,8 @@ def describe_policy(policy: object) -> str:
         value = getattr(policy, field.name)
         if field.name in _ADDED_OPTIONS and value == field.default:
             continue
+        if value is None:
+            value = field.metadata.get(NONE_MEANS)
         parts.append(f"{field.name}={_describe_value(value)}")
     return f"{type(policy).__name__}({', '.join(parts)})"
 

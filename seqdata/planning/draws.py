@@ -3,8 +3,8 @@
 How often a sequence is drawn on average is a whole number of 2^-32, so that all machines agree. An
 epoch takes a *systematic sample* (Madow, 1949; "systematic resampling" of particle filters): one
 random offset, then every whole step of the running sum along a random order. Each sequence is drawn
-as often as expected, rounded down or up, and the total is exact. Place in the flow: weights ->
-drawn index -> an inner policy's plan -> Plan. Reads: weights. Makes: counts, renumbered batches.
+as often as expected, rounded down or up, and the total is exact. An inner policy plans over the
+index of those drawn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -139,11 +139,13 @@ class RenumberedTable:
         table: Its batches, by position in what was drawn.
         drawn: What was drawn.
         weights: float32 (n,), the weight of a row by its sequence; None: all are 1.
+        epoch: What stands for the epoch in random numbers, if it is another than the plan's.
     """
 
     table: BatchTable
     drawn: DrawnSequences
     weights: NDArray[np.float32] | None
+    epoch: int | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -173,7 +175,7 @@ class RenumberedTable:
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
         """Return what tells the draws of a sequence apart."""
-        return DrawnBatch(self.drawn.index, self.table.batch(number).spans)
+        return DrawnBatch(self.drawn.index, self.table.batch(number).spans, self.epoch)
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches; None: all are 1."""

@@ -1,8 +1,7 @@
 """The batches of a mixture: those of its parts' own plans, in the order of the parts.
 
 Nothing is made before it is asked for: a part's plan when its first batch comes, and the order of
-parts for some events at a time. Place in the flow: part order + the plans of parts -> Plan. Reads:
-plans. Makes: batches.
+parts for some events at a time.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ class PartRun:
         seed: Of its plans.
         num_batches: Of each of its epochs.
         lookahead: Timesteps that its plans read past their spans.
+        rule: Name of the policy that takes the parts together, for messages.
     """
 
     name: str
@@ -55,6 +55,7 @@ class PartRun:
     seed: int
     num_batches: int
     lookahead: int
+    rule: str = "mix"
     _plans: dict[int, Plan] = field(default_factory=dict)
 
     def plan(self, epoch: int) -> Plan:
@@ -76,14 +77,14 @@ class PartRun:
         """Raise if a plan of the part cannot be mixed with others."""
         if plan.lanes:
             raise PlanError(
-                f"policy 'mix': the batches of part {self.name!r} must be independent, but have "
-                f"{plan.lanes} lanes. Train on such a policy alone."
+                f"policy {self.rule!r}: the batches of part {self.name!r} must be independent, but "
+                f"have {plan.lanes} lanes. Train on such a policy alone."
             )
         promised = (self.num_batches, self.lookahead)
         if (len(plan), plan.lookahead) != promised:
             raise PlanError(
-                f"policy 'mix': epoch {epoch} of part {self.name!r} must have (batches, lookahead) "
-                f"{promised}, as `num_batches` and `horizon` of its policy say, but has "
+                f"policy {self.rule!r}: epoch {epoch} of part {self.name!r} must have (batches, "
+                f"lookahead) {promised}, as `num_batches` and `horizon` of its policy say, but has "
                 f"{(len(plan), plan.lookahead)}. Use a policy whose epochs are alike."
             )
 
@@ -98,6 +99,7 @@ class MixTable:
         group: Batches of one part that come one after another.
         first: Batches of the mixture before this epoch: parts continue where they were.
         count: Batches of this epoch.
+        bases: Batches of each part before the order begins; None: none.
     """
 
     parts: Sequence[PartRun]
@@ -105,6 +107,7 @@ class MixTable:
     group: int
     first: int
     count: int
+    bases: Sequence[int] | None = None
     _orders: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -127,10 +130,10 @@ class MixTable:
             run = self.parts[part]
             plan = run.plan(epoch)
             if own_stop == own_first + 1:  # faster than a slice
-                batch = plan.batch(own_first)
-                spans.append(batch.spans)
-                rows.append(batch.rows)
-                row_counts.append(len(batch.spans) if batch.rows is None else len(batch.rows) - 1)
+                own_spans, own_rows = plan.batch(own_first)
+                spans.append(own_spans)
+                rows.append(own_rows)
+                row_counts.append(len(own_spans) if own_rows is None else len(own_rows) - 1)
             else:
                 table = plan.slice(own_first, own_stop)
                 spans.append(table.spans)
@@ -138,7 +141,7 @@ class MixTable:
                 row_counts += (table.offsets[1:] - table.offsets[:-1]).tolist()
             firsts.append(run.first)
         offsets = offsets_from_sizes(np.array(row_counts))
-        return ArrayTable(_renumber(spans, firsts), _join_rows(rows, spans), offsets)
+        return ArrayTable(_renumber(spans, firsts), join_rows(rows, spans), offsets)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows of batches ``first:stop``."""
@@ -171,7 +174,9 @@ class MixTable:
     def drawn_batch(self, number: int) -> DrawnBatch | None:
         """Return what tells the draws of a sequence apart, in a part that is weighted."""
         part, epoch, own_number = self._locate(number)
-        return self.parts[part].plan(epoch).drawn_batch(own_number)
+        run = self.parts[part]
+        drawn = run.plan(epoch).drawn_batch(own_number)
+        return None if drawn is None else drawn._replace(part=run.name)
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches; None: all are 1."""
@@ -198,11 +203,19 @@ class MixTable:
         block, position = divmod(event, _ORDER_EVENTS)
         parts, numbers = self._find_order(block)
         part = parts[position]
-        own = numbers[position] * self.group + within
+        own = numbers[position] + within
         return part, *divmod(own, self.parts[part].num_batches)
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield batches ``first:stop`` as plans have them: part, own epoch, first, stop."""
+        while self.group == 1 and first < stop:  # each batch by itself, in half the time
+            block, position = divmod(self.first + first, _ORDER_EVENTS)
+            parts, numbers = self._find_order(block)
+            end = min(position + stop - first, _ORDER_EVENTS)
+            for part, own in zip(parts[position:end], numbers[position:end], strict=True):
+                epoch, number = divmod(own, self.parts[part].num_batches)
+                yield part, epoch, number, number + 1
+            first += end - position
         while first < stop:
             part, epoch, number = self._locate(first)
             count = min(stop - first, self.group - (self.first + first) % self.group)
@@ -212,10 +225,13 @@ class MixTable:
             first += count
 
     def _find_order(self, block: int) -> tuple[list[int], list[int]]:
-        """Return the parts of a block of events, and the number of each among its part's."""
+        """Return the parts of a block of events, and the number of each one's first batch."""
         found = self._orders.get(block)
         if found is None:
             parts, numbers = self.order.locate_run(block * _ORDER_EVENTS, _ORDER_EVENTS)
+            numbers = numbers * self.group
+            if self.bases is not None:
+                numbers += np.array(self.bases)[parts]
             found = parts.tolist(), numbers.tolist()
             for old in list(self._orders)[: 1 - _CACHED_ORDERS]:  # a reader thread may do the same
                 self._orders.pop(old, None)
@@ -230,7 +246,7 @@ def _renumber(spans: list[NDArray[np.int64]], firsts: list[int]) -> NDArray[np.i
     return joined
 
 
-def _join_rows(
+def join_rows(
     rows: list[NDArray[np.int64] | None], spans: list[NDArray[np.int64]]
 ) -> NDArray[np.int64] | None:
     """Concatenate the rows of parts; None if each span is a row in all of them."""

@@ -12,7 +12,7 @@ pair's weight, so what it passes on to its parts shrinks from pair to pair. (Eve
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -93,6 +93,50 @@ class PartOrder:
                 if len(chosen):
                     waiting.append((child, begin, chosen))
         return parts, numbers
+
+    def count_events(self, events: int, count: int) -> list[int]:
+        """Return how many of the first events are those of each of ``count`` parts."""
+        counts = [0] * count
+        for side, own_events, _ in self._walk(events):
+            if side < 0:
+                counts[~side] = own_events
+        return counts
+
+    def change_weights(self, events: int, weights: Sequence[int]) -> PartOrder:
+        """Return the order after some events, with other weights.
+
+        Each pair deals on from where it was, so that no change favours a side.
+
+        Args:
+            events: After which the new order begins with event 0.
+            weights: Of the parts; a part without events has 0.
+        """
+        credits = {side: credit for side, _, credit in self._walk(events) if side >= 0}
+        pairs: list[PartPair] = []
+        for number, (_, _, _, left, right) in enumerate(self.pairs):
+            weight, other = (
+                weights[~side] if side < 0 else pairs[side].total for side in (left, right)
+            )
+            total = weight + other
+            phase = credits[number] * total // WEIGHT_UNITS
+            pairs.append(PartPair(total, weight, phase, left, right))
+        return PartOrder(tuple(pairs), self.root)
+
+    def _walk(self, events: int) -> Iterator[tuple[int, int, int]]:
+        """Yield each side, its events, and what a pair's left side has in hand of a next one.
+
+        What it has in hand is in units of 1 / ``WEIGHT_UNITS``.
+        """
+        waiting = [(self.root, events)]
+        while waiting:
+            side, own_events = waiting.pop()
+            if side < 0:
+                yield side, own_events, 0
+                continue
+            total, weight, phase, left, right = self.pairs[side]
+            before, remainder = divmod(own_events * weight + phase, max(1, total))
+            yield side, own_events, remainder * WEIGHT_UNITS // max(1, total)
+            waiting += [(left, before), (right, own_events - before)]
 
 
 def make_part_order(weights: Sequence[int], seed: int) -> PartOrder:

@@ -1,19 +1,27 @@
-"""What is drawn of one part of a mixture: its weight and policy, its seed, and its size."""
+"""The parts of named data: what is drawn of one, which policies fit it, its seed and size."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.protocols import Policy, SupportsPlannedCounts
+from seqdata.planning.wrapping import find_base_policy
+from seqdata.protocols import (
+    Policy,
+    SupportsCrops,
+    SupportsPlannedCounts,
+    SupportsVaryingEpochs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +81,92 @@ def count_planned(policy: Policy, index: SequenceIndex) -> tuple[int, int]:
     plan = policy.plan(index, seed=0, epoch=0)
     report = plan.report
     return report.sequences, report.timesteps
+
+
+def number_part_crops(
+    policy: Policy,
+    index: SequenceIndex,
+    spans: NDArray[np.int64],
+    *,
+    seed: int,
+    epoch: int,
+) -> NDArray[np.int64]:
+    """Return which of its sequence's windows each span of a part is, int64 (n,); 0: it has one.
+
+    Args:
+        policy: Of the part, or one around that.
+        index: What it makes batches of: the part's lengths, or what was drawn of it.
+        spans: int64 (n, 3): sequence, start, stop.
+        seed: Of the part.
+        epoch: Of the part.
+    """
+    base = find_base_policy(policy)
+    if not isinstance(base, SupportsCrops):
+        return np.zeros(len(spans), dtype=np.int64)
+    return base.crop_numbers(index, spans, seed=seed, epoch=epoch)
+
+
+def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
+    """Raise if the batches of a part cannot be taken together with those of others.
+
+    Args:
+        rule: Name of the policy that takes them together, for messages.
+        name: Of the part.
+        policy: That is to batch it.
+        advice: What to do about epochs of unequal numbers of batches.
+
+    Raises:
+        ConfigError: If it is not a policy, its batches have lanes, or their number varies.
+    """
+    missing = {"axis", "plan", "num_batches"} - set(dir(policy))
+    if isinstance(policy, type) or missing:
+        raise ConfigError(
+            must_be(f"policy {rule!r}: the policy of part {name!r}", "a policy", f"{policy!r}")
+        )
+    if getattr(policy, "lanes", 0):
+        raise ConfigError(
+            f"policy {rule!r}: the batches of part {name!r} must be independent, but those of "
+            f"{type(policy).__name__} have lanes, whose state is carried from batch to batch. "
+            "Train on such a policy alone."
+        )
+    if isinstance(policy, SupportsVaryingEpochs) and policy.varies:
+        raise ConfigError(
+            f"policy {rule!r}: the epochs of part {name!r} must have equally many batches, but "
+            f"those of {type(policy).__name__} vary. {advice}"
+        )
+
+
+def match_parts(
+    rule: str, names: Iterable[str], index: SequenceIndex, needed: str, advice: str
+) -> dict[str, SequenceIndex]:
+    """Return the index of each part, in the data's order.
+
+    Args:
+        rule: Name of the policy that takes them together, for messages.
+        names: Of the parts that it knows.
+        index: The lengths of the data.
+        needed: What the policy must have for each part of the data.
+        advice: What to do about a part of the data without it.
+
+    Raises:
+        ConfigError: If the data has no names, or others than the policy.
+    """
+    names = list(names)
+    if not index.parts:
+        raise ConfigError(
+            f"policy {rule!r}: the data must be several named stores, but is one. Pass them by "
+            f"name: {{{', '.join(f'{name!r}: ...' for name in names)}}}."
+        )
+    for name in names:
+        if name not in index.parts:
+            hint = did_you_mean(name, index.parts)
+            raise ConfigError(
+                f"policy {rule!r}: part {name!r} must be in the data, but the data has "
+                f"{', '.join(map(repr, index.parts))}. {hint or 'Pass its store.'}"
+            )
+    for name in index.parts:
+        if name not in names:
+            raise ConfigError(
+                f"policy {rule!r}: {name!r} of the data must have {needed}, but has none. {advice}"
+            )
+    return dict(index.parts)

@@ -1,13 +1,13 @@
 """What policies are asked for that change what another policy plans over, and by those that do.
 
 A wrapper leaves the making of batches to its inner policy. What concerns rows (windows, truncation,
-the order of evaluation) is asked of the innermost one. Place in the flow: between a policy and the
-engine, the DataModule and the conformance kit. Reads: policies. Makes: counts of batches.
+the order of evaluation) is asked of the innermost one.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,18 @@ class SupportsDrawnEpochs(Protocol):
 
 
 @runtime_checkable
+class SupportsUpdateGroups(Protocol):
+    """A policy that may keep the batches of an optimizer update together."""
+
+    def for_updates(self, batches_per_update: int) -> Policy:
+        """Return the policy for updates of so many batches, over all ranks.
+
+        A number of its own stays.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsItemCounts(Protocol):
     """A policy that can say what it makes of a sequence, by its length alone."""
 
@@ -69,6 +81,49 @@ def find_base_policy(policy: Policy) -> Policy:
     while isinstance(policy, SupportsWrapping):
         policy = policy.inner_policy
     return policy
+
+
+def replace_inner_policy(wrapper: SupportsWrapping, policy: Policy) -> Policy:
+    """Return a policy around another one than before."""
+    dataclass_wrapper: Any = wrapper
+    inner = wrapper.inner_policy
+    names = [
+        field.name
+        for field in fields(dataclass_wrapper)
+        if getattr(dataclass_wrapper, field.name) is inner
+    ]
+    return cast(Policy, replace(dataclass_wrapper, **dict.fromkeys(names, policy)))
+
+
+def group_updates(policy: Policy, batches_per_update: int) -> Policy:
+    """Return a policy that keeps the batches of an update together, if it can.
+
+    Args:
+        policy: Any; of a policy around another it is asked of the innermost one.
+        batches_per_update: Batches of an optimizer update, over all ranks.
+    """
+    if isinstance(policy, SupportsUpdateGroups):
+        return policy.for_updates(batches_per_update)
+    if isinstance(find_base_policy(policy), SupportsUpdateGroups):
+        wrapper: Any = policy
+        return replace_inner_policy(
+            wrapper, group_updates(wrapper.inner_policy, batches_per_update)
+        )
+    return policy
+
+
+def disable_shuffle(policy: Policy) -> Policy:
+    """Return the policy that evaluation plans with: each sequence once, in a fixed order.
+
+    Of a policy around another it is the innermost, and in the data's order where it has a choice.
+    """
+    policy = find_base_policy(policy)
+    dataclass_policy: Any = policy  # by its type a Policy need not be a dataclass
+    if not is_dataclass(dataclass_policy) or isinstance(dataclass_policy, type):
+        return policy
+    if "shuffle" not in {field.name for field in fields(dataclass_policy) if field.init}:
+        return policy
+    return cast(Policy, replace(cast(Any, dataclass_policy), shuffle=False))
 
 
 def has_draws(policy: Policy) -> bool:

@@ -18,8 +18,9 @@ from seqdata.planning.wrapping import (
     SupportsWrapping,
     count_epoch_batches,
     find_base_policy,
+    replace_inner_policy,
 )
-from seqdata.protocols import Policy, SupportsMixing
+from seqdata.protocols import Policy, SupportsMixing, SupportsZipping
 
 _EXAMPLE = "Pass e.g. [(0, 256), (2, 1024), (5, None)]"
 _LIMIT_OPTIONS = ("max_length", "too_long")
@@ -186,13 +187,16 @@ def _limit_length(policy: Any, limit: int | None) -> Policy:
     Raises:
         ConfigError: If it has no such option.
     """
+    if isinstance(policy, SupportsZipping):
+        raise ConfigError(
+            "policy 'curriculum': `policy` must plan one data set, or a mixture, but is a "
+            f"{type(policy).__name__}. Limit the lengths of a part, with a fixed number of draws: "
+            "Zip({name: Curriculum(Weighted(policy, draws=...), ...)})."
+        )
     if isinstance(policy, SupportsMixing):
         return _limit_parts(policy, limit)
     if isinstance(policy, SupportsWrapping):
-        wrapper: Any = policy
-        inner = wrapper.inner_policy
-        names = [field.name for field in fields(wrapper) if getattr(wrapper, field.name) is inner]
-        return cast(Policy, replace(wrapper, **dict.fromkeys(names, _limit_length(inner, limit))))
+        return replace_inner_policy(policy, _limit_length(policy.inner_policy, limit))
     is_object = is_dataclass(policy) and not isinstance(policy, type)
     options = {field.name for field in fields(policy)} if is_object else set()
     if missing := sorted(set(_LIMIT_OPTIONS) - options):

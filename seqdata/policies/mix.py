@@ -8,8 +8,8 @@ the part's epochs, whatever the others do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Literal, cast, get_args
@@ -17,10 +17,10 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
+from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.planning.build import make_fingerprint
+from seqdata.planning.build import NONE_MEANS, make_fingerprint
 from seqdata.planning.fixed_size import check_count
 from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead, make_mix_report
 from seqdata.planning.mixed_rows import (
@@ -31,12 +31,24 @@ from seqdata.planning.mixed_rows import (
     make_rows_report,
 )
 from seqdata.planning.part_order import WEIGHT_UNITS, compute_root, make_part_order, scale_weights
-from seqdata.planning.parts import Part, as_part, count_planned, derive_part_seed
-from seqdata.planning.wrapping import SupportsItemCounts
-from seqdata.protocols import Policy, SupportsCrops, SupportsVaryingEpochs
+from seqdata.planning.part_weights import PartWeights, find_piece, make_part_weights
+from seqdata.planning.parts import (
+    Part,
+    as_part,
+    check_part_policy,
+    count_planned,
+    derive_part_seed,
+    match_parts,
+    number_part_crops,
+)
+from seqdata.planning.segments import RoundFn, Segment, WeightChange
+from seqdata.planning.wrapping import SupportsItemCounts, disable_shuffle, find_base_policy
+from seqdata.protocols import Policy, SupportsCrops
+from seqdata.report import make_report
 
 ShareUnit = Literal["batches", "timesteps", "sequences"]
 Keep = Literal["update", "batch"]
+_GROUP_BATCHES = 8  # of one part that come one after another, where nothing else is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,10 @@ class Mix:
         keep: ``update``: ``batches_per_update`` batches of one part come one after another, so that
             the ranks of a step, and the batches of an update, are of the same part where their
             number divides it; ``batch``: each batch is chosen by itself.
-        batches_per_update: How many these are. The order does not depend on the world size.
-        shuffle: Whether the parts are shuffled; else each is in the data's order.
+        batches_per_update: How many these are; None: that of the DataModule, else 8. The order does
+            not depend on the world size.
+        shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
+            by weight: each of its sequences comes once in each of its epochs.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -85,7 +99,7 @@ class Mix:
     temperature: float | None = None
     rows: bool = False
     keep: Keep = "update"
-    batches_per_update: int = 8
+    batches_per_update: int | None = field(default=None, metadata={NONE_MEANS: _GROUP_BATCHES})
     shuffle: bool = True
 
     def __post_init__(self) -> None:
@@ -129,8 +143,9 @@ class Mix:
     @property
     def random(self) -> bool:
         """Whether a part's windows lie at random places."""
-        cropping = [one for one in self.policies.values() if isinstance(one, SupportsCrops)]
-        return any(policy.random for policy in cropping)
+        policies = self.policies.values()
+        makers = policies if self.rows else map(find_base_policy, policies)
+        return any(policy.random for policy in makers if isinstance(policy, SupportsCrops))
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan: nothing but the parts' sizes is computed before it is used."""
@@ -147,6 +162,45 @@ class Mix:
         )
         return Plan.lazy(table, origin, lookahead=find_lookahead(drawn))
 
+    def for_updates(self, batches_per_update: int) -> Mix:
+        """Return the mixture for updates of so many batches; a number of its own stays."""
+        if self.batches_per_update is not None:
+            return self
+        return replace(self, batches_per_update=batches_per_update)
+
+    @property
+    def max_changes(self) -> None:
+        """All changes of weights are kept: where a part is follows from them."""
+        return
+
+    def make_weights(self, index: SequenceIndex, weights: Any) -> PartWeights:
+        """Return weights for ``plan_segment``: of a mapping by part, or of a saved text.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        del index
+        if isinstance(weights, str):
+            return PartWeights.from_text(weights, len(self.parts))
+        return make_part_weights(self._declared, weights)
+
+    def plan_segment(
+        self, index: SequenceIndex, *, seed: int, segment: Segment, changes: Sequence[WeightChange]
+    ) -> RoundFn:
+        """Return the maker of a segment's only round: the parts continue where they were."""
+        parts = self._match_parts(index)
+        rates = {name: self._compute_rate(name, part) for name, part in parts.items()}
+        piece = find_piece(rates, self._declared, seed, self._group, segment, changes)
+        first = segment.epoch * segment.epoch_batches + segment.first - piece.begin
+        runs = self._make_runs(index, seed)
+        table = MixTable(runs, piece.order, self._group, first, segment.batches, piece.bases)
+        plan = Plan.lazy(table, PlanOrigin(fingerprint=str, report=make_report))
+        return lambda _: plan
+
+    @property
+    def _declared(self) -> dict[str, float]:
+        return {name: cast(Part, part).weight for name, part in self.parts.items()}
+
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch; if they vary, of seed 0's first."""
         if self.rows:
@@ -156,9 +210,9 @@ class Mix:
     @property
     def varies(self) -> bool:
         """Whether epochs differ in their number of batches: where rows are batched by length."""
-        policy: Any = self.policy
         if not self.rows:
             return False
+        policy = self._get_policy(next(iter(self.parts)))
         return not isinstance(policy, SupportsItemCounts) or policy.items_per_sequence is None
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
@@ -189,16 +243,16 @@ class Mix:
         """
         numbers = np.zeros(len(spans), dtype=np.int64)
         if self.rows:
-            policy: Any = self.policy
+            policy: Any = self._get_policy(next(iter(self.parts)))
             return cast(
                 NDArray[np.int64], policy.crop_numbers(index, spans, seed=seed, epoch=epoch)
             )
         for run in self._make_runs(index, seed):
             own = (spans[:, 0] >= run.first) & (spans[:, 0] < run.first + len(run.index))
-            if isinstance(run.policy, SupportsCrops) and own.any():
+            if own.any():
                 own_spans = spans[own] - np.array([run.first, 0, 0])
-                numbers[own] = run.policy.crop_numbers(
-                    run.index, own_spans, seed=run.seed, epoch=epoch
+                numbers[own] = number_part_crops(
+                    run.policy, run.index, own_spans, seed=run.seed, epoch=epoch
                 )
         return numbers
 
@@ -223,7 +277,9 @@ class Mix:
 
     @property
     def _group(self) -> int:
-        return self.batches_per_update if self.keep == "update" else 1
+        if self.keep == "batch":
+            return 1
+        return _GROUP_BATCHES if self.batches_per_update is None else self.batches_per_update
 
     def _check_choices(self) -> None:
         for name, value, choices in (("by", self.by, ShareUnit), ("keep", self.keep, Keep)):
@@ -232,7 +288,8 @@ class Mix:
                 raise ConfigError(
                     must_be(f"policy 'mix': `{name}`", f"one of {allowed}", repr(value))
                 )
-        check_count("mix", "batches_per_update", self.batches_per_update)
+        if self.batches_per_update is not None:
+            check_count("mix", "batches_per_update", self.batches_per_update)
         if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
             raise ConfigError(
                 "policy 'mix': `rows`=True must have one `policy`, and neither `batches` nor "
@@ -262,30 +319,12 @@ class Mix:
                 f"policy 'mix': part {name!r} must have a policy, but has none. Write Part(weight, "
                 "policy), or pass one `policy` for all parts."
             )
-        missing = {"axis", "plan", "num_batches"} - set(dir(policy))
-        if isinstance(policy, type) or missing:
-            raise ConfigError(
-                must_be(f"policy 'mix': the policy of part {name!r}", "a policy", f"{policy!r}")
-            )
-        if getattr(policy, "lanes", 0):
-            raise ConfigError(
-                f"policy 'mix': the batches of part {name!r} must be independent, but those of "
-                f"{type(policy).__name__} have lanes, whose state is carried from batch to batch. "
-                "Train on such a policy alone."
-            )
-        if isinstance(policy, SupportsVaryingEpochs) and policy.varies:
-            raise ConfigError(
-                f"policy 'mix': the epochs of part {name!r} must have equally many batches, but "
-                f"those of {type(policy).__name__} vary. Use it alone, or around the mixture."
-            )
+        check_part_policy("mix", name, policy, "Use it alone, or around the mixture.")
 
     def _get_policy(self, name: str) -> Policy:
         part = cast(Part, self.parts[name])
-        policy: Any = part.policy or self.policy
-        if self.shuffle or not is_dataclass(policy) or isinstance(policy, type):
-            return cast(Policy, policy)
-        names = {field.name for field in fields(policy) if field.init}
-        return cast(Policy, replace(policy, shuffle=False) if "shuffle" in names else policy)
+        policy = cast(Policy, part.policy or self.policy)
+        return policy if self.shuffle else disable_shuffle(policy)
 
     def _match_parts(self, index: SequenceIndex) -> dict[str, SequenceIndex]:
         """Return the index of each part, in the data's order.
@@ -293,25 +332,8 @@ class Mix:
         Raises:
             ConfigError: If the data has no names, or others than the mixture.
         """
-        if not index.parts:
-            raise ConfigError(
-                "policy 'mix': the data must be several named stores, but is one. Pass them by "
-                f"name: {{{', '.join(f'{name!r}: ...' for name in self.parts)}}}."
-            )
-        for name in self.parts:
-            if name not in index.parts:
-                hint = did_you_mean(name, index.parts)
-                raise ConfigError(
-                    f"policy 'mix': part {name!r} must be in the data, but the data has "
-                    f"{', '.join(map(repr, index.parts))}. {hint or 'Pass its store.'}"
-                )
-        for name in index.parts:
-            if name not in self.parts:
-                raise ConfigError(
-                    f"policy 'mix': {name!r} of the data must have a weight, but has none. Pass 0 "
-                    "to leave it out."
-                )
-        return dict(index.parts)
+        advice = "Pass 0 to leave it out."
+        return match_parts("mix", self.parts, index, "a weight", advice)
 
     def _make_runs(self, index: SequenceIndex, seed: int) -> list[PartRun]:
         parts = self._match_parts(index)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.plan import Plan
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.bin_packing import PackedRowsLayout, pack_lengths
+from seqdata.planning.block_policy import BlockPolicy
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
-from seqdata.planning.build import build_plan, count_batches
 from seqdata.planning.fixed_size import check_count, order_longest_first
 from seqdata.planning.items import (
     Empty,
@@ -27,14 +26,13 @@ from seqdata.planning.items import (
     Keep,
     TooLong,
     WholeSequences,
-    count_planned,
     select_items,
 )
 from seqdata.planning.randomness import Draw, Purpose
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(BlockPolicy):
     """Batches of ``rows`` rows that hold whole sequences, up to ``row_length`` timesteps each.
 
     Args:
@@ -64,29 +62,12 @@ class Packed:
         check_count("packed", "rows", self.rows)
         check_count("packed", "row_length", self.row_length)
         if self.max_length is not None and self.max_length > self.row_length:
+            needed = f"at most `row_length` ({self.row_length})"
+            remedy = "Reduce it, or increase `row_length`"
             raise ConfigError(
-                f"policy 'packed': `max_length` is {self.max_length}, must not exceed "
-                f"`row_length`={self.row_length}; lower it or lengthen the rows"
+                must_be("policy 'packed': `max_length`", needed, str(self.max_length), remedy)
             )
         self._make_rule()
-
-    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan."""
-        return build_plan(
-            self, self._select_items(index), self._make_cutter(), seed=seed, epoch=epoch
-        )
-
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch."""
-        return count_batches(self._select_items(index), self._make_cutter())
-
-    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
-        return count_planned(self._select_items(index))
-
-    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
-        return self._make_rule().count_items(lengths)
 
     @property
     def items_per_sequence(self) -> int | None:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.plan import Plan
-from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.block_policy import BlockPolicy
 from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_longest_first
 from seqdata.planning.items import (
     Empty,
@@ -20,14 +19,13 @@ from seqdata.planning.items import (
     Keep,
     TooLong,
     WholeSequences,
-    count_planned,
     select_items,
 )
 from seqdata.planning.randomness import Draw
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class Sorted(BlockPolicy):
     """Batches of ``batch_size`` rows of nearly equal length, ties by number.
 
     The same rows are together in every epoch; only the order of batches changes. Above 2^18
@@ -59,29 +57,6 @@ class Sorted:
     def __post_init__(self) -> None:
         check_count("sorted", "batch_size", self.batch_size)
         self._make_rule()
-
-    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan."""
-        items, cutter = self._select_items(index), self._make_cutter()
-        worst = self.worst_first
-        return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
-
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch."""
-        return count_batches(self._select_items(index), self._make_cutter())
-
-    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
-        return count_planned(self._select_items(index))
-
-    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
-        return self._make_rule().count_items(lengths)
-
-    @property
-    def items_per_sequence(self) -> int | None:
-        """How many items each sequence makes that is not left out; None: it differs."""
-        return self._make_rule().items_per_sequence
 
     def _make_cutter(self) -> FixedSizeCutter:
         return FixedSizeCutter(self.batch_size, _order_by_length, is_arranged=True)

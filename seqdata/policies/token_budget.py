@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.plan import Plan
+from seqdata.planning.block_policy import BlockPolicy
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
-from seqdata.planning.build import build_plan, count_batches
 from seqdata.planning.fixed_size import check_count, order_longest_first
 from seqdata.planning.items import (
     Cost,
@@ -28,14 +27,13 @@ from seqdata.planning.items import (
     Keep,
     TooLong,
     WholeSequences,
-    count_planned,
     select_items,
 )
 from seqdata.planning.randomness import Draw, Purpose
 
 
 @dataclass(frozen=True, slots=True)
-class TokenBudget:
+class TokenBudget(BlockPolicy):
     """Batches of at most ``max_tokens`` timesteps, padding included.
 
     Args:
@@ -87,24 +85,6 @@ class TokenBudget:
                 )
             )
         self._make_rule()
-
-    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan."""
-        items, cutter = self._select_items(index), self._make_cutter()
-        worst = self.worst_first
-        return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
-
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch."""
-        return count_batches(self._select_items(index), self._make_cutter())
-
-    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
-        return count_planned(self._select_items(index))
-
-    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
-        return self._make_rule().count_items(lengths)
 
     @property
     def items_per_sequence(self) -> int | None:

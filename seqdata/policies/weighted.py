@@ -7,6 +7,7 @@ workers, with an exact number of batches, resumed in the middle of an epoch.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -22,13 +23,21 @@ from seqdata.planning.build import make_fingerprint
 from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
 from seqdata.planning.fixed_size import check_count
 from seqdata.planning.randomness import Draw
+from seqdata.planning.segments import RoundFn, Segment, WeightChange, derive_segment_epoch
+from seqdata.planning.sequence_weights import (
+    WeightArray,
+    balance_labels,
+    check_labels,
+    check_weights,
+    make_weight_array,
+)
 from seqdata.planning.wrapping import (
     SupportsItemCounts,
     count_epoch_batches,
     find_planned,
     has_draws,
 )
-from seqdata.protocols import Policy, SupportsMixing
+from seqdata.protocols import Policy, SupportsMixing, SupportsZipping
 from seqdata.report import PlanReport, make_report
 
 _CACHED_EPOCHS = 2  # of what was drawn: a reader may be in the next epoch already
@@ -50,33 +59,6 @@ def balanced(field: str) -> Balanced:
         field: Name of a field with one value per sequence: a number or a text.
     """
     return Balanced(field)
-
-
-class WeightArray:
-    """Weights that were passed as an array; equal if their digests are.
-
-    Args:
-        values: float64 (n,).
-
-    Attributes:
-        values: The same.
-        digest: Of the values, 32 hex digits.
-    """
-
-    __slots__ = ("digest", "values")
-
-    def __init__(self, values: NDArray[np.float64]) -> None:
-        self.values = values
-        self.digest = hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()[:32]
-
-    def __repr__(self) -> str:
-        return f"WeightArray({len(self.values)} of digest {self.digest})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WeightArray) and other.digest == self.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +99,7 @@ class Weighted:
     def __post_init__(self) -> None:
         _check_inner(self.policy)
         if not (self.weights is None or isinstance(self.weights, str | Balanced | WeightArray)):
-            object.__setattr__(self, "weights", _make_array(self.weights))
+            object.__setattr__(self, "weights", make_weight_array(self.weights))
         if self.draws is not None:
             check_count("weighted", "draws", self.draws)
             _check_draws(self.draws)
@@ -140,9 +122,23 @@ class Weighted:
         """Make the epoch's plan."""
         rates = self._find_rates(index)
         drawn = self._draw(index, rates, Draw(seed, epoch))
+        return self._plan_drawn(index, rates, drawn, Draw(seed, epoch))
+
+    def _plan_drawn(
+        self,
+        index: SequenceIndex,
+        rates: DrawRates,
+        drawn: DrawnSequences,
+        draw: Draw,
+        *,
+        is_segment: bool = False,
+    ) -> Plan:
+        """Return the plan of what was drawn for an epoch, or for a round of a segment."""
+        seed, epoch = draw.seed, draw.epoch
         inner = self.policy.plan(drawn.index, seed=seed, epoch=epoch)
         self._check_plan(inner)
         weights = rates.importance() if self.importance else None
+        own_epoch = epoch if is_segment else None
 
         def make_fingerprint_of_draws() -> str:
             text = f"{make_fingerprint(index, self, seed, epoch)};{rates.digest}"
@@ -160,7 +156,9 @@ class Weighted:
             )
 
         origin = PlanOrigin(fingerprint=make_fingerprint_of_draws, report=report)
-        return inner.with_table(lambda table: RenumberedTable(table, drawn, weights), origin)
+        return inner.with_table(
+            lambda table: RenumberedTable(table, drawn, weights, epoch=own_epoch), origin
+        )
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch; if they vary, of seed 0's first."""
@@ -199,6 +197,63 @@ class Weighted:
         """Return how often each sequence is drawn in an epoch on average, float64 (n,)."""
         return self._find_rates(index).expected()
 
+    @property
+    def max_changes(self) -> int:
+        """How many changes of weights are kept: that of the segment before may be needed."""
+        return 2
+
+    def make_weights(self, index: SequenceIndex, weights: Any) -> WeightArray:
+        """Return weights for ``plan_segment``.
+
+        Raises:
+            ConfigError: If they are invalid, or not one for each sequence.
+        """
+        array = weights if isinstance(weights, WeightArray) else make_weight_array(weights)
+        replace(self, weights=array)._compute_weights(index)
+        return array
+
+    def plan_segment(
+        self,
+        index: SequenceIndex,
+        *,
+        seed: int,
+        segment: Segment,
+        changes: Sequence[WeightChange],
+    ) -> RoundFn:
+        """Return the maker of a segment's rounds, each a draw of its own."""
+        weights = changes[-1].weights if changes else self.weights
+        draws = self._count_segment_draws(index, segment)
+        rates = replace(self, weights=weights, draws=draws)._compute_rates(index)
+
+        def make_round(number: int) -> Plan:
+            draw = Draw(seed, derive_segment_epoch(segment, number))
+            numbers = rates.draw_numbers(draw)
+            drawn = DrawnSequences(numbers, index.select(numbers))
+            return self._plan_drawn(index, rates, drawn, draw, is_segment=True)
+
+        return make_round
+
+    def _count_segment_draws(self, index: SequenceIndex, segment: Segment) -> int:
+        """Return how many sequences are drawn for a segment, whatever the weights are."""
+        rates = self._find_rates(index)
+        batches = segment.epoch_batches
+        if self.varies:  # more than fit, so that those that are left out do not shift lengths
+            return rates.draws
+
+        def count(draws: int) -> int:
+            return self.policy.num_batches(index.select(np.resize(rates.support, draws)))
+
+        def find_most(batches: int) -> int:
+            return index.remember(
+                ("segment draws", self, batches),
+                lambda: bisect_right(range(1, rates.draws + 1), batches, key=count),
+            )
+
+        if segment.first + segment.batches < batches:
+            return find_most(segment.batches)
+        left = rates.draws - segment.first // segment.length * find_most(segment.length)
+        return left if left > 0 and count(left) == segment.batches else find_most(segment.batches)
+
     def _draw(self, index: SequenceIndex, rates: DrawRates, draw: Draw) -> DrawnSequences:
         """Return the sequences of an epoch; the last ones are kept."""
         empty: dict[Draw, DrawnSequences] = {}
@@ -229,7 +284,7 @@ class Weighted:
         draws = int(np.count_nonzero(is_planned)) if self.draws is None else self.draws
         _check_draws(draws)
         if isinstance(self.weights, Balanced):
-            weights = _balance(weights > 0, index.values(self.weights.field))
+            weights = balance_labels(weights > 0, index.values(self.weights.field))
         return DrawRates.from_weights(weights, draws)
 
     def _compute_weights(self, index: SequenceIndex) -> NDArray[np.float64]:
@@ -237,9 +292,9 @@ class Weighted:
         weights = self.weights
         if isinstance(weights, str):
             values = index.values(weights)
-            return _check_values(values, f"field {weights!r}", index)
+            return check_weights(values, f"field {weights!r}", index)
         if isinstance(weights, Balanced):
-            _check_labels(index.values(weights.field), weights.field, index)
+            check_labels(index.values(weights.field), weights.field, index)
         elif weights is not None:
             values = cast(WeightArray, weights).values
             if len(values) != len(index):
@@ -268,6 +323,11 @@ def _check_inner(policy: Any) -> None:
                 "policy 'weighted': `policy`", "a policy", f"{policy!r}", "Pass e.g. Bucketed(64)"
             )
         )
+    if isinstance(policy, SupportsZipping):
+        raise ConfigError(
+            f"policy 'weighted': `policy` must plan one data set, but is a {type(policy).__name__}."
+            " Weigh the sequences of a part: Zip({name: Weighted(...)})."
+        )
     if isinstance(policy, SupportsMixing):
         raise ConfigError(
             "policy 'weighted': `policy` must plan one data set, but is a mixture. Weigh the "
@@ -295,57 +355,3 @@ def _check_draws(draws: int) -> None:
         raise ConfigError(
             must_be("policy 'weighted': `draws`", f"at most {MAX_DRAWS}", f"{draws}", "Pass fewer")
         )
-
-
-def _make_array(weights: Any) -> WeightArray:
-    return WeightArray(_check_values(np.asarray(weights), "`weights`"))
-
-
-def _check_values(
-    values: NDArray[Any], name: str, index: SequenceIndex | None = None
-) -> NDArray[np.float64]:
-    """Return weights as float64 (n,).
-
-    Raises:
-        ConfigError: If they are not numbers, one is negative, infinite or NaN, or none above 0.
-    """
-    if values.ndim != 1 or values.dtype.kind not in "biuf":
-        raise ConfigError(
-            f"policy 'weighted': {name} must have one number for each sequence, but is "
-            f"{values.dtype} of {values.ndim} dimensions. Pass numbers, the name of a field, or "
-            "balanced(field)."
-        )
-    weights = values.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(wrong):
-        first = wrong[0]
-        sequence = f"sequence {first if index is None else index.names([first])}"
-        raise ConfigError(
-            f"policy 'weighted': {name} must be finite and at least 0, but is {weights[first]} for "
-            f"{sequence}. Give it 0 to leave it out."
-        )
-    if len(weights) and not weights.any():
-        raise ConfigError(
-            f"policy 'weighted': {name} must be above 0 for a sequence, but all are 0. Pass other "
-            "weights."
-        )
-    return weights
-
-
-def _check_labels(values: NDArray[Any], name: str, index: SequenceIndex) -> None:
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        first = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ConfigError(
-            f"policy 'weighted': field {name!r} must be a label to balance by, but is "
-            f"{values[first]} for sequence {index.names([first])}. Store a finite number or a text."
-        )
-
-
-def _balance(is_planned: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return 1 / (how often its value occurs) for each sequence that is planned, float64 (n,)."""
-    weights = np.zeros(len(values))
-    _, value_numbers, counts = np.unique(
-        values[is_planned], return_inverse=True, return_counts=True
-    )
-    weights[is_planned] = 1 / counts[value_numbers]
-    return weights

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.block_policy import BlockPolicy
 from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_randomly
-from seqdata.planning.items import ItemPieces, Items, count_planned, number_items
+from seqdata.planning.items import ItemPieces, Items, number_items
 from seqdata.planning.randomness import Draw, Purpose
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(BlockPolicy):
     """Windows of every sequence, ``batch_size`` in a batch; 10^9 of them cost no memory.
 
     Windows start at 0, ``stride``, 2 x ``stride``, … with start + size + horizon <= length. Shorter
@@ -84,18 +84,8 @@ class Windows:
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan; ``lookahead`` is the horizon."""
-        plan = build_plan(
-            self, self._select_items(index), self._make_cutter(), seed=seed, epoch=epoch
-        )
+        plan = BlockPolicy.plan(self, index, seed=seed, epoch=epoch)
         return plan.with_lookahead(self.horizon)
-
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch."""
-        return count_batches(self._select_items(index), self._make_cutter())
-
-    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
-        return count_planned(self._select_items(index))
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
@@ -114,10 +104,6 @@ class Windows:
             pieces = ItemPieces(lengths, parts, partial(index.drawn_for, spans[:, 0]))
             numbers[rule.bounds(pieces, draw)[0] == spans[:, 1]] = crop
         return numbers
-
-    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
-        return self._make_rule().count_items(lengths)
 
     @property
     def items_per_sequence(self) -> int | None:

@@ -50,7 +50,7 @@ def check_events(events: Any, where: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise _make_limit_error(
-                    where, "contains a list or mapping that contains itself", "hold none"
+                    where, "contains one", "not contain a list or mapping that contains itself"
                 )
             values += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
@@ -62,16 +62,16 @@ def check_events(events: Any, where: str) -> None:
             sizes.pop(event.anchor, None)  # an anchor may be defined again
             values += 1
             if len(open_collections) > MAX_DEPTH:
-                raise _make_limit_error(where, f"nests deeper than {MAX_DEPTH}", "be flatter")
+                raise _make_limit_error(where, "nests deeper", f"nest {MAX_DEPTH} levels at most")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, values_before = open_collections.pop()
             if anchor is not None:
                 sizes[anchor] = values - values_before
         if values > MAX_VALUES:
             raise _make_limit_error(
-                where, f"expands to more than {MAX_VALUES} values", "stand for no more than that"
+                where, "expands to more", f"expand to at most {MAX_VALUES} values"
             )
 
 
 def _make_limit_error(where: str, problem: str, rule: str) -> LimitError:
-    return LimitError(f"{where}: {problem}, must {rule}, as what a fit wrote; pass that file")
+    return LimitError(f"{where}: must {rule}, but {problem}. Pass the file that a fit wrote")

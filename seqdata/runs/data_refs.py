@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
-import re
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +15,13 @@ from seqdata.api import open_store
 from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Store
 from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_style, resolve_store
+from seqdata.runs.side_files import MOST_NUMBERS, read_arrays
 from seqdata.runs.to_plain import UNREPLAYABLE, PlainReader, PlainWriter
 from seqdata.storage.concat import ConcatStore, concat_stores
-from seqdata.storage.digest_trailer import has_digest, strip_digest
 from seqdata.storage.remote.urls import redact_secrets
 from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.span_store import SpanStore
 from seqdata.storage.views import SequenceStore, View, as_sequence_store, take, with_transform
-
-Arrays = Mapping[str, NDArray[Any]]
-MOST_NUMBERS = 1 << 24
-"""Most sequences of a view whose numbers are saved; a larger view cannot be replayed."""
 
 PATH, VIEW, RANGE, NUMBERS = "path", "view", "range", "numbers"
 TRANSFORM, AXIS, CONCAT, NAMES = "transform", "axis", "concat", "names"
@@ -40,14 +33,10 @@ class DataRefWriter:
     """Converts locations of data to plain data.
 
     Attributes:
-        writer: Converts the transforms of views.
-        prefix: Prefix of the names of files next to the run file.
-        side_files: Name of such a file -> its content.
+        writer: Converts the transforms of views, and collects the files next to the run file.
     """
 
     writer: PlainWriter
-    prefix: str
-    side_files: dict[str, Arrays] = field(default_factory=dict)
 
     def to_plain(self, data: Any, argument: str) -> Any:
         """Return a location: its path, or the selection of a view; or why it cannot be saved.
@@ -105,8 +94,7 @@ class DataRefWriter:
             plain_view[AXIS] = measured_transform.axis
             arrays["lengths"] = np.asarray(measured_transform.lengths)
         if arrays:
-            plain_view[NUMBERS] = self._free_name(argument)
-            self.side_files[plain_view[NUMBERS]] = arrays
+            plain_view[NUMBERS] = self.writer.side_files.add(argument, arrays)
         return plain_view
 
     def _spans_to_plain(self, store: SpanStore, argument: str) -> Any:
@@ -117,24 +105,12 @@ class DataRefWriter:
             return self.writer.mark_unreplayable(
                 argument, f"spans of {len(store)} sequences, more than {MOST_NUMBERS}"
             )
-        name = self._free_name(argument)
         sequences, starts, stops = store.spans.T
-        self.side_files[name] = {
+        arrays = {
             "sequences": sequences, "starts": starts, "stops": stops, "contexts": store.contexts
         }  # fmt: skip
+        name = self.writer.side_files.add(argument, arrays)
         return {SPANS: base, AXIS: store.axis, NUMBERS: name}
-
-    def _free_name(self, argument: str) -> str:
-        name = f"{self.prefix}-{re.sub(r'[^A-Za-z0-9_]+', '-', argument)}"
-        is_taken = f"{name}.npz" in self.side_files
-        return f"{name}-{len(self.side_files)}.npz" if is_taken else f"{name}.npz"
-
-
-def pack_arrays(arrays: Arrays) -> bytes:
-    """Return the content of a file of integer arrays, each in the smallest dtype."""
-    content, narrow = io.BytesIO(), {name: _narrow(array) for name, array in arrays.items()}
-    np.savez(content, **cast(Any, narrow))
-    return content.getvalue()
 
 
 def make_absolute(location: str) -> str:
@@ -181,13 +157,14 @@ def open_data_ref(
                 for plain_store in plain[CONCAT]
             ]
         )
+    owner = f"{reader.file}: `{argument}` is a view whose numbers"
     if SPANS in plain:
         base = open_data_ref(plain[SPANS], argument, folder, reader, backend)
-        arrays = _read_arrays(folder / plain[NUMBERS], argument, reader)
+        arrays = read_arrays(folder / plain[NUMBERS], owner)
         names = ("sequences", "starts", "stops", "contexts")
         return SpanStore(base, plain[AXIS], *(arrays[name].astype(np.int64) for name in names))
     base = open_data_ref(plain[VIEW], argument, folder, reader, backend)
-    arrays = _read_arrays(folder / plain[NUMBERS], argument, reader) if NUMBERS in plain else {}
+    arrays = read_arrays(folder / plain[NUMBERS], owner) if NUMBERS in plain else {}
     view: SequenceStore = as_sequence_store(base)
     if RANGE in plain or "numbers" in arrays:
         view = take(base, np.arange(*plain[RANGE]) if RANGE in plain else arrays["numbers"])
@@ -196,27 +173,8 @@ def open_data_ref(
         view = view.rename({old: new for new, old in plain[NAMES].items()})
     if TRANSFORM not in plain:
         return view
-    transform = reader.from_plain(plain[TRANSFORM], argument)
+    transform = reader.from_plain_once(plain[TRANSFORM], argument)  # parts carry the same
     return with_transform(view, MeasuredTransform(transform, plain[AXIS], arrays["lengths"]))
-
-
-def _read_arrays(path: Path, argument: str, reader: PlainReader) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a side file; an archive without a seal has checksums."""
-    try:
-        raw = path.read_bytes()
-        if has_digest(raw) and strip_digest(raw, path.name) is None:
-            raise ValueError("its seal does not match its content")
-        with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"{reader.file}: `{argument}` is a view whose numbers are in {path.name!r} next to "
-            f"the file, which cannot be read ({error}). Copy it there."
-        ) from error
-
-
-def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
-    return numbers.astype(np.uint32 if int(numbers.max(initial=0)) < 1 << 32 else np.int64)
 
 
 def _describe_data(data: Any) -> str:

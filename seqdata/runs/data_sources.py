@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from seqdata.errors import ConfigError
 from seqdata.host import default_host
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions
-from seqdata.planning.wrapping import has_draws
+from seqdata.loading.zip_engine import make_engine
+from seqdata.planning.wrapping import disable_shuffle, group_updates, has_draws
+from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy, Store
 from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store
-from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy, disable_shuffle
+from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
 from seqdata.world import World
 
 ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
@@ -32,6 +34,8 @@ class RunContext:
         is_frozen: Whether a small part is overfitted: always epoch 0, not shuffled.
         folder: Folder of the list of errors in the data; None for no list.
         is_on_cuda: Whether batches go to a CUDA device.
+        segment_batches: Batches of a segment of the training data, whose weights a run changes;
+            None: they do not change.
     """
 
     world: World
@@ -39,6 +43,7 @@ class RunContext:
     is_frozen: bool
     folder: Path | None = None
     is_on_cuda: bool = False
+    segment_batches: int | None = None
 
 
 class DataSources:
@@ -54,7 +59,7 @@ class DataSources:
         self._options = options
         self._replay_hint = replay_hint
         self._stores: dict[DataKind, list[Store]] = {}
-        self._engines: dict[DataKind, list[EpochEngine]] = {}
+        self._engines: dict[DataKind, list[BaseEngine]] = {}
         self._context: RunContext | None = None
         self._error_log: ErrorLog | None = None  # of all engines of this process
 
@@ -62,7 +67,7 @@ class DataSources:
         """Return the state for another process: without engines, which have threads."""
         return {**self.__dict__, "_engines": {}, "_context": None, "_error_log": None}
 
-    def prepare_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:
+    def prepare_engines(self, kind: DataKind, context: RunContext) -> list[BaseEngine]:
         """Return the engines of a kind, cached until the context changes."""
         if context != self._context:
             self.shutdown()
@@ -91,11 +96,15 @@ class DataSources:
         if context is not None:
             self._engines.update({kind: self.make_engines(kind, context) for kind in kinds})
 
-    def get_engines(self, kind: DataKind) -> list[EpochEngine]:
+    def get_engines(self, kind: DataKind) -> list[BaseEngine]:
         """Return the cached engines; none before ``setup``."""
         return self._engines.get(kind, [])
 
-    def make_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:
+    def list_fingerprints(self, kinds: Iterable[DataKind]) -> dict[str, list[str]]:
+        """Return the fingerprints of the data of kinds, for each location; none before setup."""
+        return {kind: [e.index.fingerprint for e in self.get_engines(kind)] for kind in kinds}
+
+    def make_engines(self, kind: DataKind, context: RunContext) -> list[BaseEngine]:
         """Return new engines of a kind, one per location."""
         engine_options = replace(
             self._make_engine_options(kind, context),
@@ -103,7 +112,7 @@ class DataSources:
             on_plan_ready=default_host().plan_ready,
         )
         return [
-            EpochEngine(
+            make_engine(
                 store, self._resolve_policy(kind, context, name),
                 self._add_loader_name(engine_options, kind, name),
             )
@@ -114,7 +123,7 @@ class DataSources:
 
     def make_replay_engine(
         self, kind: DataKind, name: str | None, context: RunContext
-    ) -> EpochEngine:
+    ) -> BaseEngine:
         """Return an engine that rebuilds single batches, in this process and without hooks.
 
         Args:
@@ -135,7 +144,7 @@ class DataSources:
         engine_options = replace(engine_options, num_workers=0, prefetch=0, pin_memory=False)
         store = self._get_stores(kind)[names.index(name)]
         engine_options = replace(engine_options, name=_make_loader_name(kind, name))
-        return EpochEngine(store, self._resolve_policy(kind, context, name), engine_options)
+        return make_engine(store, self._resolve_policy(kind, context, name), engine_options)
 
     def _add_loader_name(
         self, engine_options: EngineOptions, kind: DataKind, name: str | None
@@ -151,16 +160,20 @@ class DataSources:
         if is_evaluation and options.eval_batching is not None:
             batching = options.eval_batching
         policy = resolve_policy(batching)
+        if is_evaluation:
+            policy = choose_eval_policy(policy, kind, name)
+        elif options.batches_per_update is not None:
+            policy = group_updates(policy, options.batches_per_update)
         if is_evaluation and batching is options.eval_batching and has_draws(policy):
             raise ConfigError(
                 "datamodule: `eval_batching` must play each sequence once, but draws by weight. "
                 "Pass the policy within, or leave it out: `batching` is then evaluated without "
                 "its weights."
             )
-        if is_evaluation:
-            policy = choose_eval_policy(policy, kind, name)
         if is_evaluation or context.is_frozen:
             policy = disable_shuffle(policy)
+        elif context.segment_batches is not None:
+            policy = Segments(policy, context.segment_batches)
         return policy
 
     def _make_engine_options(self, kind: DataKind, context: RunContext) -> EngineOptions:
@@ -168,8 +181,11 @@ class DataSources:
         transform = options.transform
         if kind != "train" and options.eval_transform is not None:
             transform = options.eval_transform
+        world = context.world
+        if kind != "train":  # the module evaluates whole rows
+            world = World(world.rank, world.size)
         engine_options = replace(
-            options.make_engine_options(context.world, context.seed),
+            options.make_engine_options(world, context.seed),
             transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=context.is_frozen,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, PlanError, must_be
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.options import UpdateSchedule
 from seqdata.sharing import RankPlan, share
 from seqdata.world import World
@@ -109,7 +108,7 @@ class LocatedStep:
     update_schedule: UpdateSchedule
 
 
-def locate_batch(engine: EpochEngine, request: ReplayRequest, geometry: FitGeometry) -> LocatedStep:
+def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry) -> LocatedStep:
     """Return the step of the run that made a batch.
 
     Raises:
@@ -163,8 +162,8 @@ def locate_batch(engine: EpochEngine, request: ReplayRequest, geometry: FitGeome
     return LocatedStep(request.epoch, rank_plan, step, update_schedule)
 
 
-def remake_batch(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
-    """Rebuild the batch as the run made it.
+def remake_batch(engine: BaseEngine, located: LocatedStep) -> StepBatch:
+    """Rebuild the batch, or those of zipped parts, as the run made it.
 
     Raises:
         DataError: If stored data is damaged.
@@ -172,7 +171,7 @@ def remake_batch(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
     return engine.remake_batch(located.share, located.epoch, located.step, located.update_schedule)
 
 
-def remake_metadata(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
+def remake_metadata(engine: BaseEngine, located: LocatedStep) -> StepBatch:
     """Return the batch as planned, without data; nothing is read."""
     return engine.remake_batch(
         located.share, located.epoch, located.step, located.update_schedule, fill=False

@@ -85,7 +85,8 @@ class DataOptions:
         self.make_engine_options(World(), self.seed or 0)
         if isinstance(self.train, Mapping):
             policy = self.batching
-            if not isinstance(policy, str | SupportsMixing):
+            base = policy if isinstance(policy, str) else find_base_policy(policy)
+            if not isinstance(base, str | SupportsMixing):
                 raise ConfigError(
                     f"datamodule: `train` must be one location, but has {len(self.train)} named "
                     "locations. Pass batching=Mix({name: weight, ...}, policy) to draw from them, "
@@ -213,9 +214,10 @@ def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Poli
     Raises:
         ConfigError: If the parts of a mixture have several policies and none has the name.
     """
-    if not isinstance(policy, SupportsMixing):
+    base = find_base_policy(policy)
+    if not isinstance(base, SupportsMixing):
         return policy
-    policies = policy.policies
+    policies = base.policies
     if name is not None and name in policies:
         return policies[name]
     distinct = {describe_policy(part_policy): part_policy for part_policy in policies.values()}
@@ -225,19 +227,3 @@ def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Poli
             f" the mixture have {len(distinct)} policies. Pass the one that evaluates."
         )
     return next(iter(distinct.values()))
-
-
-def disable_shuffle(policy: Policy) -> Policy:
-    """Return the policy that evaluation plans with: each sequence once, in a fixed order.
-
-    Of a policy around another it is the innermost, and in the data's order where it has a choice.
-    """
-    policy = find_base_policy(policy)
-    dataclass_policy: Any = policy  # by its type a Policy need not be a dataclass
-    if not dataclasses.is_dataclass(dataclass_policy):
-        return policy
-    if "shuffle" not in {
-        field.name for field in dataclasses.fields(dataclass_policy) if field.init
-    }:
-        return policy
-    return cast(Policy, dataclasses.replace(cast(Any, dataclass_policy), shuffle=False))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.errors import FingerprintMismatch, PlanError
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, LocatedStep, ReplayRequest, locate_batch
 from seqdata.runs.options import DataKind
@@ -23,7 +23,7 @@ class ReplayableBatch:
         located: The step that made it.
     """
 
-    engine: EpochEngine
+    engine: BaseEngine
     located: LocatedStep
 
 
@@ -57,12 +57,35 @@ def open_replay(
 
 def open_engine(
     run_file: RunFile, path: Path, kind: DataKind, name: str | None, backend: str | None = None
-) -> tuple[EpochEngine, FitGeometry]:
+) -> tuple[BaseEngine, FitGeometry]:
     """Return the engine of a run's data of one kind, and how its batches count.
 
     Raises:
         ConfigError: If the file does not have what a replay needs.
         PlanError: If plans differ now.
+        FingerprintMismatch: If the data has changed.
+        DataError: If the data is incomplete.
+    """
+    engine, geometry = open_unplanned(run_file, path, kind, name, backend), run_file.geometry
+    if kind != "train":
+        return engine, geometry.for_evaluation
+    plan = engine.fingerprint(geometry.epoch)
+    if plan != run_file.plan:
+        raise PlanError(
+            f"{path}: the plan of epoch {geometry.epoch} must have fingerprint "
+            f"{run_file.plan!r}, but has {plan!r}. Restore the policy's code and the release of "
+            f"seqdata of the run: {run_file.versions.get('seqdata', 'an unknown one')}"
+        )
+    return engine, geometry
+
+
+def open_unplanned(
+    run_file: RunFile, path: Path, kind: DataKind, name: str | None, backend: str | None = None
+) -> BaseEngine:
+    """Return the engine of a run's data of one kind, whose plans may differ from the run's.
+
+    Raises:
+        ConfigError: If the file does not have what a replay needs.
         FingerprintMismatch: If the data has changed.
         DataError: If the data is incomplete.
     """
@@ -72,17 +95,8 @@ def open_engine(
     saved_fingerprint, fingerprint = run_file.get_fingerprint(kind, name), engine.index.fingerprint
     if saved_fingerprint is not None and saved_fingerprint != fingerprint:
         raise FingerprintMismatch(
-            f"{path}: the data of `{kind}` has fingerprint {fingerprint!r}, must have "
-            f"{saved_fingerprint!r} as when the "
-            "run began; restore the store, and what tells the lengths of a transform"
+            f"{path}: the data of `{kind}` must have fingerprint {saved_fingerprint!r} as when "
+            f"the run began, but has {fingerprint!r}. Restore the store, and the lengths of a "
+            "transform"
         )
-    if kind != "train":
-        return engine, geometry.for_evaluation
-    plan = engine.fingerprint(geometry.epoch)
-    if plan != run_file.plan:
-        raise PlanError(
-            f"{path}: the plan of epoch {geometry.epoch} has fingerprint {plan!r}, must have "
-            f"{run_file.plan!r}; the policy's code changed, or seqdata: the run had "
-            f"{run_file.versions.get('seqdata', 'an unknown release')}"
-        )
-    return engine, geometry
+    return engine

@@ -25,13 +25,12 @@ from seqdata.runs.data_refs import (
     PATH,
     SPANS,
     VIEW,
-    Arrays,
     DataRefWriter,
     open_data_ref,
-    pack_arrays,
 )
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataKind, DataOptions
+from seqdata.runs.side_files import Arrays, SideFiles, pack_arrays
 from seqdata.runs.to_plain import IMPORT, OBJECT, UNREPLAYABLE, PlainReader, PlainWriter
 from seqdata.storage.digest_trailer import add_digest, has_digest, strip_digest
 from seqdata.storage.local_files import write_atomically
@@ -86,8 +85,8 @@ class RunFile:
         plan: str, versions: Mapping[str, str], trainer: Mapping[str, Any],
     ) -> Self:  # fmt: skip
         """Return the run file of a DataModule's options."""
-        writer = PlainWriter()
-        ref_writer = DataRefWriter(writer, Path(NAME).stem)
+        writer = PlainWriter(side_files=SideFiles(Path(NAME).stem))
+        ref_writer = DataRefWriter(writer)
         data: dict[str, Any] = {}
         for option in dataclasses.fields(options):
             value = getattr(options, option.name)
@@ -105,7 +104,7 @@ class RunFile:
         return cls(
             geometry=geometry, data=data, fingerprints=fingerprints, plan=plan, versions=versions,
             trainer={name: _to_scalar(value) for name, value in trainer.items()},
-            missing=writer.missing, roots=writer.roots, side_files=ref_writer.side_files,
+            missing=writer.missing, roots=writer.roots, side_files=writer.side_files.arrays,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -116,7 +115,7 @@ class RunFile:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         for name, arrays in self.side_files.items():
-            write_atomically(path.parent / name, add_digest(pack_arrays(arrays), name))
+            write_atomically(path.parent / name, pack_arrays(arrays, name))
         plain = {
             "seqdata_run": VERSION,
             "versions": dict(self.versions),
@@ -149,7 +148,7 @@ class RunFile:
             run_values = dict(plain["run"])
             plan = str(run_values.pop("plan"))
             if not all(value is None or isinstance(value, int) for value in run_values.values()):
-                raise TypeError(f"`run` is {run_values!r:.200}, must hold whole numbers")
+                raise TypeError(f"`run` must hold whole numbers, but is {run_values!r:.200}")
             return cls(
                 geometry=FitGeometry(**run_values), data=_to_dict(plain["data"]), plan=plan,
                 fingerprints=_to_dict(plain["fingerprints"]), versions=_to_dict(plain["versions"]),
@@ -205,7 +204,7 @@ class RunFile:
             ConfigError: If a needed object has no import path, or cannot be imported.
             DataError: If the data is incomplete.
         """
-        reader = PlainReader(self.roots, path.name)
+        reader = PlainReader(self.roots, path.name, path.parent)
         values: dict[str, Any] = dict.fromkeys(_KINDS)
         argument = kind if name is None else f"{kind}.{name}"
         location = _choose_location(self.data.get(kind), kind, name, path)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import json
 import os
 import sys
 import sysconfig
@@ -23,9 +24,11 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError
+from seqdata.runs.side_files import MOST_NUMBERS, SideFiles, SupportsSideFile, restore_value
 
 IMPORT, SCRIPT = "import", "script"
 OBJECT, FIELDS = "object", "fields"
+ARRAYS, DIGEST = "arrays", "digest"
 PARTIAL, ARGUMENTS, KEYWORDS = "partial", "arguments", "keywords"
 TUPLE, DICT = "tuple", "dict"
 UNREPLAYABLE = "unreplayable"
@@ -47,10 +50,12 @@ class PlainWriter:
     Attributes:
         missing: Arguments that could not be converted: ``argument: why``, in order.
         roots: Folders that modules were imported from, in addition to those of the environment.
+        side_files: The files next to the run file.
     """
 
     missing: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
+    side_files: SideFiles = field(default_factory=SideFiles)
 
     def to_plain(self, value: Any, argument: str) -> Any:
         """Return a value as scalars, lists and dicts, or why it cannot be converted.
@@ -73,6 +78,8 @@ class PlainWriter:
             return self._partial_to_plain(value, argument)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._dataclass_to_plain(value, argument)
+        if isinstance(value, SupportsSideFile) and not isinstance(value, type):
+            return self._arrays_to_plain(value, argument)
         if isinstance(value, type) or {"__module__", "__qualname__"} <= set(dir(value)):
             return self.to_import_path(value, argument)
         return self.mark_unreplayable(
@@ -122,6 +129,19 @@ class PlainWriter:
         script_entry = {SCRIPT: class_path[SCRIPT]} if SCRIPT in class_path else {}
         return {OBJECT: class_path[IMPORT], **script_entry, FIELDS: plain_fields}
 
+    def _arrays_to_plain(self, value: SupportsSideFile, argument: str) -> dict[str, Any]:
+        arrays = value.arrays
+        largest = max((array.size for array in arrays.values()), default=0)
+        if largest > MOST_NUMBERS:
+            return self.mark_unreplayable(
+                argument, f"{largest} numbers of a {type(value).__name__}, more than {MOST_NUMBERS}"
+            )
+        class_path = self.to_import_path(type(value), argument)
+        if IMPORT not in class_path:
+            return class_path
+        name = self.side_files.add(argument, arrays)
+        return {OBJECT: class_path[IMPORT], ARRAYS: name, DIGEST: value.digest}
+
     def _script_to_plain(self, name: str, argument: str) -> dict[str, Any]:
         """Return the path of an object of the script that runs, which must have a guard."""
         main = sys.modules["__main__"]
@@ -163,10 +183,13 @@ class PlainReader:
     Attributes:
         roots: Folders that are searched for modules, after those of the environment.
         file: The run file, for messages.
+        folder: Folder of the files next to it.
     """
 
     roots: Iterable[str]
     file: str
+    folder: Path = Path()
+    _restored: dict[str, Any] = field(default_factory=dict)
 
     def from_plain(self, plain: Any, argument: str) -> Any:
         """Return the restored value.
@@ -196,6 +219,13 @@ class PlainReader:
                 f"({error}). Use the code of the run"
             ) from error
 
+    def from_plain_once(self, plain: Any, argument: str) -> Any:
+        """Return the restored value; of equal plain data always the same object."""
+        key = json.dumps(plain, sort_keys=True)
+        if key not in self._restored:
+            self._restored[key] = self.from_plain(plain, argument)
+        return self._restored[key]
+
     def _from_tagged(self, plain: Mapping[str, Any], argument: str) -> Any:
         if TUPLE in plain:
             return tuple(self.from_plain(item, argument) for item in plain[TUPLE])
@@ -211,6 +241,10 @@ class PlainReader:
             return functools.partial(
                 self.from_plain(plain[PARTIAL], argument), *arguments, **keywords
             )
+        if ARRAYS in plain:
+            kind = self._import_object(plain[OBJECT], plain.get(SCRIPT), argument)
+            owner = f"{self.file}: `{argument}` has arrays that"
+            return restore_value(kind, self.folder / plain[ARRAYS], plain[DIGEST], owner)
         field_values = {
             name: self.from_plain(item, argument) for name, item in plain[FIELDS].items()
         }

@@ -10,7 +10,7 @@ from seqdata.builtin import POLICIES
 from seqdata.cli import main
 from seqdata.cli.app import app
 
-COMMANDS = ["doctor", "index", "plan", "plugins", "replay", "stats", "verify", "write"]
+COMMANDS = ["doctor", "index", "plan", "plugins", "replay", "stats", "verify", "why", "write"]
 
 
 def run(*arguments):

@@ -217,7 +217,6 @@ def test_parts_of_one_name_are_named_by_their_paths(parts, tmp_path):
 
 
 def test_stores_and_weights_must_match(parts):
-    assert "`--mix` must be given for 2 stores" in run(*parts, "--max-tokens", 9, code=2)
     text = run(*parts, "--mix", "1,1,1", "--max-tokens", 9, code=2)
     assert "`--mix` must have a weight for each of 2 stores, but has 3" in text
     text = run(*parts, "--mix", "1,a", "--max-tokens", 9, code=2)
@@ -225,3 +224,42 @@ def test_stores_and_weights_must_match(parts):
     assert "the weight of part 'code' must be a finite number" in run(
         *parts, "--mix", "1,-1", "--max-tokens", 9, code=2
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mix", "1,1,1"], "`--mix` must have a weight for each of 2 stores, but has 3"),
+        (["--mix", "1,-1"], "the weight of part 'code' must be a finite number"),
+        (["--mix", "0,0"], "at least one `weight` must be above 0"),
+        (["--mix", "1,1", "--by", "rows"], "--by must be one of"),
+        (["--mix", "1,1", "--batches", 0], "--batches must be"),
+        (["--mix", "1,1", "--temperature", -1], "--temperature must be above 0"),
+        (["--by", "timesteps"], "`--by` must come with `--mix`, but there is none"),
+        (["--batches-per-update", 4, "--batches", 9], "`--batches`, `--batches-per-update` must"),
+        (["--mix", "1,1"], "missing a required argument"),
+    ],
+)
+def test_what_is_wrong_with_a_mixture_is_said_before_its_policy_is_asked_for(
+    parts, options, message
+):
+    assert message in run(*parts, *options, code=2)
+
+
+def test_batches_of_an_update_are_of_one_part(parts):
+    arguments = [*parts, "--mix", "1,1", "--max-tokens", 9, "--batches-per-update", 3, "--json"]
+    assert "batches_per_update=3" in json.loads(run(*arguments))["policy"]
+
+
+def test_several_stores_are_planned_as_one(parts):
+    arguments = ["--batching", "fixed", "--batch-size", 2, "--json"]
+    facts = json.loads(run(*parts, *arguments))
+    assert (facts["batches"], facts["timesteps"]) == (40, 60 * 4 + 20 * 8)
+    assert "parts" not in facts
+
+
+def test_stores_that_are_not_one_are_refused(parts, tmp_path):
+    write_store(tmp_path / "other", [{"y": [1.0]}])
+    text = run(parts[0], tmp_path / "other", "--max-tokens", 9, code=2)
+    assert "concat: stores must have the same fields, but store 1 differs from store 0" in text
+    assert str(tmp_path / "other") in text

@@ -53,10 +53,23 @@ def test_the_same_as_json(store):
     assert sum(one["count"] for one in time["histogram"]) == 5
 
 
+def test_several_stores_are_shown_as_one(store, tmp_path):
+    more = [{"id": "t", "mel": np.ones((7, 4), dtype=np.float32), "text": np.arange(3), "y": 9}]
+    write_store(tmp_path / "more", more, axes={"text": "text"})
+    both = [store, str(tmp_path / "more")]
+    facts = json.loads(run(*both, "--json"))
+    assert facts["location"] == ", ".join(both)
+    assert facts["sequences"] == 6
+    assert facts["lengths"]["time"]["total"] == 114
+    assert len(facts["shards"]) == 5
+    assert all(shard["bytes"] > 0 for shard in facts["shards"])
+    assert f"{both[0]}, {both[1]}: 6 sequences in 5 shards, " in run(*both)
+
+
 def test_a_folder_without_a_store_is_a_data_error(tmp_path):
     done = CliRunner().invoke(app, ["stats", str(tmp_path)])
     assert done.exit_code == 1
-    assert "is empty, must hold a store" in done.stderr
+    assert "must be a store's folder, but is empty" in done.stderr
 
 
 def test_values_that_are_not_finite_are_counted(tmp_path):

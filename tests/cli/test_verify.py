@@ -54,6 +54,24 @@ def test_the_same_as_json(store):
     assert sum(one["sequences"] for one in found["files"][1:]) == 40
 
 
+def test_several_stores_are_verified_one_after_the_other(store, tmp_path):
+    write_store(tmp_path / "other", [{"x": [1.0, 2.0]}])
+    lines = run(store, tmp_path / "other").splitlines()
+    assert lines[0] == f"{store}:"
+    assert f"{tmp_path / 'other'}:" in lines
+    assert lines[-1] == "every byte is as written"
+    found = facts(store, tmp_path / "other")
+    assert found["location"] == f"{store}, {tmp_path / 'other'}"
+    assert len(found["files"]) == len(facts(store)["files"]) + len(
+        facts(tmp_path / "other")["files"]
+    )
+    file, place = place_of(open_store(tmp_path / "other"), 0, "x")
+    flip(tmp_path / "other" / file, place)
+    assert "DAMAGED" in run(store, tmp_path / "other", status=1)
+    said = run(store, tmp_path / "other", "--shard", 0, status=2)
+    assert "`--shard` must come with one store, but 2 are given" in said
+
+
 def test_every_damaged_sequence_is_named(store):
     opened = open_store(store)
     damaged = {3: "x", 4: "x", 21: "id", 39: "x"}

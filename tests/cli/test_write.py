@@ -120,7 +120,7 @@ def test_a_column_that_is_left_out_is_a_note(folder):
         (["empty", "store"], 2, "error: source 'empty': must hold at least one file"),
         (["mixed", "store"], 2, "files of several formats (1 .csv, 1 .txt). Pass"),
         (["t.csv", "store"], 2, "error: table: no column holds lists of numbers"),
-        (["t.csv", "store", "--group", "h"], 2, "error: table: no column 'h', must be one of g, x"),
+        (["t.csv", "store", "--group", "h"], 2, "error: table: no column 'h'. Choose one of g, x"),
         (["t.csv", "store", "--axes", "x"], 2, "error: `--axes` must be FIELD=AXIS"),
         (["t.csv", "store", "--format", "cvs"], 1, "unknown reader 'cvs'; did you mean 'csv'?"),
         (["bad.npy", "store"], 1, "error: file 'bad.npy': cannot be read"),
@@ -224,7 +224,7 @@ def test_the_command_runs_as_a_program(folder):
         check=False,
     )
     assert failed.returncode == 2
-    assert failed.stderr.startswith(f"error: {folder / 'nowhere'}: is not there")
+    assert failed.stderr.startswith(f"error: {folder / 'nowhere'}: must be a store's")
 
 
 def test_a_store_is_written_again_and_what_is_none_is_said(folder):

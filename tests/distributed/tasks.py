@@ -21,7 +21,18 @@ from seqdata.lightning.ranks.collect import agree
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import chains, crashes, determined, failing, lanes, returned, watching
+from tests.distributed import (
+    chains,
+    crashes,
+    determined,
+    drawn,
+    failing,
+    feedback,
+    lanes,
+    returned,
+    watching,
+    zipped,
+)
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import Crashing
 from tests.lightning.crashing import told as told_by_batch
@@ -242,7 +253,7 @@ def crash(spec: dict[str, Any]) -> dict[str, Any]:
     return {"notes": run.error.__notes__, "kept": own, "here": told_by_batch(step) == own}
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+_OWN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fit": run_fit,
     "test": evaluate,
     "predict": predict,
@@ -253,11 +264,17 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fit_on_mesh": fit_on_mesh,
     "crash": crash,
     "read_damage": read_damage,
+}
+TASKS = dict(  # a name that two files use is an error
+    **_OWN,
     **chains.TASKS,
     **crashes.TASKS,
     **failing.TASKS,
+    **feedback.TASKS,
     **determined.TASKS,
+    **drawn.TASKS,
     **lanes.TASKS,
     **watching.TASKS,
     **returned.TASKS,
-}
+    **zipped.TASKS,
+)

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from seqdata.runs.loss_files import LossFiles
+from seqdata.runs.step_losses import StepLosses
 from tests.lightning.callbacks.test_data_monitor import logged
 
 pytestmark = pytest.mark.distributed
@@ -127,6 +129,28 @@ def test_steps_of_all_ranks_are_in_one_file(ranks, tmp_path):
     assert places == [
         (0, 0, 0), (0, 1, 2), (0, 2, 4), (0, 3, 6), (1, 0, 1), (1, 1, 3), (1, 2, 5), (1, 3, 6),
     ]  # fmt: skip
+
+
+def test_losses_of_all_ranks_are_in_one_record_of_one_fit(ranks, tmp_path):
+    (tmp_path / "seqdata-losses-fit4-rank1.bin").write_bytes(b"")  # of a run that was cut off
+    spec = {
+        "callback": "losses",
+        "data": {"count": 27},
+        "options": {"folder": str(tmp_path), "every": 3},
+        "trainer": {"max_epochs": 2, "accumulate_grad_batches": 2},
+    }
+    ranks.play("watch", 2, spec)
+    assert sorted(path.name for path in tmp_path.glob("*fit5*")) == [
+        f"seqdata-losses-fit5-rank{rank}.bin" for rank in range(2)
+    ]
+    losses = LossFiles.open([tmp_path])
+    blocks = list(losses.iterate_blocks())
+    for epoch in range(2):
+        ids = [id_ for block in blocks for id_ in block.select(block.epochs == epoch).ids.tolist()]
+        assert sorted(ids) == list(range(27))  # each once, without filler
+    table = StepLosses.read(losses)
+    assert table.steps.tolist() == [0, 1, 2, 3]
+    assert table.batches.tolist() == [4, 3, 4, 3]  # of 7 an epoch
 
 
 def test_ranks_with_the_same_batch_are_named_in_the_first_step(ranks):

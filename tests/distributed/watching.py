@@ -16,6 +16,7 @@ from seqdata.errors import RanksDifferError, SeqDataWarning
 from seqdata.lightning.callbacks.consistency import RankConsistency
 from seqdata.lightning.callbacks.data_monitor import DataMonitor
 from seqdata.lightning.callbacks.file_logger import RankFileLogger
+from seqdata.lightning.callbacks.loss_record import LossRecord
 from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
@@ -27,6 +28,7 @@ CALLBACKS: dict[str, type[Callback]] = {
     "memory": RankMemoryMonitor,
     "consistency": RankConsistency,
     "files": RankFileLogger,
+    "losses": LossRecord,
 }
 
 

@@ -307,7 +307,9 @@ def test_a_field_without_values_is_refused():
 def test_a_view_that_carries_a_transform_is_refused():
     view = measure_lengths([[1, 2], [3]], lambda sequence, rng: sequence)
     with pytest.raises(
-        ConfigError, match=r"the view must not carry a transform, but carries .*lam"
+        ConfigError,
+        match=r"the view must not carry a transform, but carries .*lam.*\. Statistics are of what "
+        r"is stored; .* Fit on the view before `measure_lengths`, or write the results as a store",
     ):
         fit(view, {"x": MeanStd()})
 

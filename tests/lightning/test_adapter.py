@@ -114,6 +114,12 @@ def test_one_device_is_a_world_of_one():
     assert adapter.get_world(pl.Trainer(**QUIET, max_epochs=1)) == World(0, 1)
 
 
+def test_a_strategy_that_splits_rows_in_time_says_which_part():
+    trainer = pl.Trainer(**QUIET, max_epochs=1, strategy="ddp")
+    trainer.strategy.time_part = (1, 2)
+    assert adapter.get_world(trainer) == World(0, 1, 1, 2)
+
+
 def test_logs_have_a_folder_where_they_lie_on_this_machine(tmp_path):
     options = {**QUIET, "max_epochs": 1}
     assert adapter.get_log_folder(pl.Trainer(**options, default_root_dir=tmp_path)) == tmp_path

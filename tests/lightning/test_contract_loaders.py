@@ -14,7 +14,7 @@ from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.pipeline import profile_range
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
-from tests.lightning.test_resume import assert_goes_on, checkpoints, saved_after
+from tests.lightning.test_train_run_resume import assert_goes_on, checkpoints, saved_after
 
 
 class Unsized(TrainerLoader):

@@ -1,6 +1,9 @@
 """Mixtures under the Trainer: named training data, exact resume, replay, YAML by name."""
 
+import functools
+
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -15,6 +18,8 @@ from seqdata import (
     ResumeError,
     SequenceDataModule,
     TokenBudget,
+    Weighted,
+    measure_lengths,
     write_store,
 )
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch
@@ -111,6 +116,26 @@ def test_batches_are_made_again_from_the_run_file(tmp_path):
         assert again["x"].equal(batch["x"])
 
 
+def repeat(sequence, rng, times):
+    return {"x": np.repeat(sequence["x"], times, axis=0)}
+
+
+def test_parts_that_carry_a_transform_are_trained_on_and_replayed(tmp_path):
+    transform, parts = functools.partial(repeat, times=3), {}
+    for name, rows in named().items():
+        write_store(tmp_path / name, rows)
+        parts[name] = measure_lengths(tmp_path / name, transform, cache=False)
+    mix = Mix({"books": 2, "code": 1}, Bucketed(3), batches=24)
+    model = fit(tmp_path / "run", SequenceDataModule(train=parts, batching=mix, seed=4), epochs=1)
+    (path,) = (tmp_path / "run").rglob(NAME)
+    for number in (0, 9, 23):
+        found = open_replay(path, ReplayRequest(epoch=0, batch=number), "train")
+        batch = remake_batch(found.engine, found.located)
+        assert tuple(batch.ids.tolist()) == model.log_of.train[number][2]
+        stored = parts[batch.part].base[int(batch.ids[0])]["x"]
+        assert batch["x"][0, : batch.lengths[0]].tolist() == np.repeat(stored, 3, axis=0).tolist()
+
+
 def test_data_in_memory_is_named_where_it_cannot_be_replayed(tmp_path):
     data = SequenceDataModule(train=named(), batching=MIX)
     fit(tmp_path, data, epochs=1)
@@ -147,6 +172,37 @@ def test_overfitting_plays_the_parts_unshuffled(tmp_path):
     )
     ids = [train[2] for train in model.log_of.train]
     assert ids[:4] == ids[4:]
+
+
+def test_overfitting_plays_each_sequence_of_a_weighted_part_once(tmp_path):
+    weighted = Weighted(Fixed(2), [100.0] + 29 * [1.0], draws=300)
+    mix = Mix({"books": Part(1, weighted), "code": Part(0, Fixed(2))}, batches=15)
+    data = SequenceDataModule(train=named(), batching=mix)
+    model = fit(tmp_path, data, epochs=1, overfit_batches=15)
+    assert [ids for _, _, ids in model.log_of.train] == [(k, k + 1) for k in range(0, 30, 2)]
+
+
+def test_weights_of_a_part_in_an_evaluation_are_refused():
+    weighted = Mix({"books": Part(1, Weighted(Fixed(2))), "code": Part(1, Fixed(2))})
+    data = SequenceDataModule(val=named(), batching=Fixed(2), eval_batching=weighted)
+    with pytest.raises(
+        ConfigError, match="`eval_batching` must play each sequence once, but draws"
+    ):
+        data.val_dataloader()
+
+
+@pytest.mark.parametrize("own", [None, 3])
+def test_the_batches_of_an_update_are_of_one_part(tmp_path, own):
+    """The Trainer accumulates 4 batches: the mixture draws 4 of a part, unless it says otherwise"""
+    mix = Mix({"books": 2, "code": 1}, Fixed(2), batches=24, batches_per_update=own)
+    data = SequenceDataModule(train=named(), batching=mix, batches_per_update=4, seed=2)
+    model = fit(tmp_path, data, epochs=1)
+    group = own or 4
+    parts = [part for part, _ in model.log_of.rates]
+    assert all(len(set(parts[k : k + group])) == 1 for k in range(0, 24, group))
+    assert len({parts[k] for k in range(0, 24, 24 // group)}) == 2
+    loader = Loader(named(), Mix(mix.parts, Fixed(2), batches=24, batches_per_update=group), seed=2)
+    assert [batch.part for batch in loader] == parts
 
 
 def test_one_location_cannot_be_mixed_and_names_need_a_mixture():

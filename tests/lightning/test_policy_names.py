@@ -1,5 +1,8 @@
 """LightningCLI takes policies by their short names, with their options."""
 
+import sys
+import typing
+
 import lightning.pytorch as pl
 import pytest
 
@@ -69,3 +72,21 @@ def test_an_option_that_is_missing_or_unknown_is_an_error(tmp_path, capsys):
         with pytest.raises(SystemExit):
             parsed(tmp_path, *arguments)
         assert said in capsys.readouterr().err
+
+
+def test_type_aliases_hold_no_forward_references():
+    """For each of them jsonargparse searches all modules: a YAML was read in 8 s, not in 2."""
+    aliases = {
+        f"{module.__name__}.{name}": value
+        for module in [m for key, m in sys.modules.items() if key.startswith("seqdata")]
+        for name, value in vars(module).items()
+        if typing.get_origin(value) is not None
+    }
+    assert "seqdata.protocols.Columns" in aliases
+    late = {
+        name
+        for name, value in aliases.items()
+        if any(isinstance(part, str | typing.ForwardRef) for part in typing.get_args(value))
+        and typing.get_origin(value) is not typing.Literal
+    }
+    assert not late

@@ -161,13 +161,49 @@ def test_a_batch_is_made_again_from_the_run_file(store, tmp_path, policy):
     assert tuple(again.ids.tolist()) == ids
 
 
-def test_weights_in_an_array_are_trained_with_and_are_not_in_the_run_file(store, tmp_path):
-    data = SequenceDataModule(train=store, batching=Weighted(Bucketed(8), WEIGHTS, draws=90))
-    model, _ = fit(data, tmp_path, logger=CSVLogger(tmp_path))
-    (missing,) = RunFile.read(next(tmp_path.rglob(NAME))).missing
-    assert missing.startswith("batching: a WeightArray has no import path")
+def fit_with_array(store, folder, weights=WEIGHTS):
+    """Return the model, the run file and the file of weights next to it."""
+    data = SequenceDataModule(train=store, batching=Weighted(Bucketed(8), weights, draws=90))
+    model, _ = fit(data, folder, logger=CSVLogger(folder))
+    path = next(folder.rglob(NAME))
+    return model, path, path.with_name("seqdata-run-batching.npz")
+
+
+def test_weights_in_an_array_are_in_a_file_next_to_the_run_file(store, tmp_path):
+    model, path, weights = fit_with_array(store, tmp_path / "run", WEIGHTS / 7)
+    assert RunFile.read(path).missing == []
+    assert weights.exists()
+    path.parent.rename(tmp_path / "moved")
     epoch, number, ids = model.log_of.train[-1]
-    assert tuple(data.replay(epoch=epoch, batch=number).ids.tolist()) == ids
+    request = ReplayRequest(epoch=epoch, batch=number)
+    made = open_replay(tmp_path / "moved" / NAME, request, "train", None)
+    assert tuple(made.engine.plan(epoch).batch(number).spans[:, 0].tolist()) == ids
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda file, other: file.unlink(), r"which cannot be read \(.*No such file"),
+        (
+            lambda file, other: file.write_bytes(file.read_bytes().replace(b"\x00@", b"\x01@")),
+            r"which cannot be read \(its seal does not match",
+        ),
+        (
+            lambda file, other: file.write_bytes(other.read_bytes()),
+            "must have the digest .*: it is of another run. Copy that of this run there",
+        ),
+    ],
+    ids=["missing", "damaged", "of another run"],
+)
+def test_weights_that_are_not_those_of_the_run_are_named(store, tmp_path, harm, message):
+    _, path, weights = fit_with_array(store, tmp_path / "run")
+    *_, other = fit_with_array(store, tmp_path / "other", WEIGHTS + 1)
+    harm(weights, other)
+    request = ReplayRequest(epoch=0, batch=0)
+    with pytest.raises(ConfigError, match=message) as caught:
+        open_replay(path, request, "train", None)
+    assert "`batching`" in str(caught.value)
+    assert "'seqdata-run-batching.npz'" in str(caught.value)
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_a_batch_that_ctrl_c_interrupts_is_made_again(prefetch):
 
 def test_an_error_of_no_single_batch_is_raised_again():
     mine = loader()
-    mine._engine._iterate_batches = lambda *args: (_ for _ in ()).throw(ConfigError("never works"))
+    mine._engine.iterate_share = lambda *args: (_ for _ in ()).throw(ConfigError("never works"))
     items = iter(mine)
     for _ in range(3):
         with pytest.raises(ConfigError, match="never works"):

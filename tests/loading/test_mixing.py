@@ -18,6 +18,7 @@ from seqdata import (
     Part,
     ResumeError,
     TokenBudget,
+    Weighted,
     Windows,
     World,
     open_store,
@@ -183,6 +184,37 @@ def test_random_crops_are_those_of_the_parts_own_epoch():
         key = (batch.part, batch.part_epoch)
         starts.setdefault(key, []).extend(batch.start.tolist())
     assert len({tuple(sorted(found)) for found in starts.values() if len(found) == 6}) > 4
+
+
+CROPS = Windows(3, batch_size=2, random=True, per_sequence=2)
+SKEWED = [1.0, 1.0, 1.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"a": Part(1, Weighted(CROPS, SKEWED, draws=8)), "b": Part(1, Fixed(2))},
+        {"a": Part(1, CROPS), "b": Part(1, Weighted(Fixed(2), SKEWED, draws=8))},
+        {"a": Part(2, CROPS), "b": Part(1, Weighted(CROPS, SKEWED, draws=8))},
+    ],
+    ids=["weighted crops", "crops and weights", "both"],
+)
+def test_each_window_of_each_draw_of_a_part_has_random_numbers_of_its_own(parts):
+    mix = Mix(parts, batches=96, keep="batch")
+    long = [{"x": np.arange(4_000)} for _ in range(4)]
+    drawn, numbers = {}, []
+    for batch in Loader({"a": long, "b": long}, mix, transform=noise):
+        key = (batch.part, batch.part_epoch)
+        drawn.setdefault(key, []).extend(batch.ids.tolist())
+        numbers += batch["r"].flatten().tolist()
+    assert len(set(numbers)) == len(numbers) == sum(map(len, drawn.values()))
+    for name, part in parts.items():
+        is_weighted = isinstance(part.policy, Weighted)
+        windows = 2 if CROPS in (part.policy, part.policy.policy if is_weighted else None) else 1
+        due = [windows, windows, windows, 5 * windows] if is_weighted else 4 * [windows]
+        whole = [ids for key, ids in sorted(drawn.items()) if key[0] == name][:-1]
+        assert len(whole) > 2
+        assert all(np.bincount(ids, minlength=4).tolist() == due for ids in whole)
 
 
 def test_rows_of_several_sequences_may_be_mixed_with_others():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata import Fixed, Loader
+from seqdata import Fixed, Loader, World
 from seqdata.errors import ConfigError
 from seqdata.loading.options import EngineOptions
 from seqdata.runs.data_sources import RunContext
@@ -67,7 +67,7 @@ def test_nothing_is_pinned_unless_it_is_asked_for(marked):
 ])  # fmt: skip
 def test_under_a_trainer_it_goes_by_the_device(marked, asked, cuda, due):
     data = data_of(pin_memory=asked)
-    there = RunContext(world=data._make_context().world, seed=0, is_frozen=False, is_on_cuda=cuda)
+    there = RunContext(world=World(), seed=0, is_frozen=False, is_on_cuda=cuda)
     (player,) = data._sources.prepare_engines("train", there)
     assert player.options.pin_memory is due
 

@@ -18,7 +18,7 @@ def files(tmp_path):
 
 MISTAKES = {
     "a command": (("stat", "STORE"), ("'stat'", "stats")),
-    "a store": (("stats", "nowhere"), ("nowhere", "check the path")),
+    "a store": (("stats", "nowhere"), ("nowhere", "Check the path")),
     "a policy": (
         ("plan", "STORE", "--batching", "bucket", "--batch-size", 4),
         ("'bucket'", "did you mean 'bucketed'?"),
@@ -42,7 +42,7 @@ MISTAKES = {
         ("replay", "none.yaml", "--epoch", 0, "--batch", 1),
         ("none.yaml", "/seqdata-run.yaml|not/"),
     ),
-    "a store to look at": (("doctor", "nowhere"), ("nowhere", "check the path")),
+    "a store to look at": (("doctor", "nowhere"), ("nowhere", "Check the path")),
     "an index that is not needed": (("index", "STORE"), ("tar shard", "needs no index")),
     "a backend": (("stats", "STORE", "--backend", "arow"), ("did you mean 'arrow'?",)),
 }

@@ -115,7 +115,7 @@ def test_a_folder_that_holds_a_store(written):
     write_store(written, rows())
 
 
-@says(ConfigError, "nowhere", "check the path")
+@says(ConfigError, "nowhere", "Check the path")
 def test_a_path_that_is_not_there(tmp_path):
     open_store(tmp_path / "nowhere")
 
@@ -131,7 +131,7 @@ def test_a_text_file(tmp_path):
     open_store(tmp_path / "a.txt")
 
 
-@says(IncompleteDatasetError, "seqdata.json", "write it again")
+@says(IncompleteDatasetError, "seqdata.json", "Write the store again")
 def test_a_store_that_was_not_finished(tmp_path):
     (tmp_path / "part-00000.arrow").write_bytes(b"x" * 100)
     open_store(tmp_path)

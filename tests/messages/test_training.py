@@ -53,7 +53,7 @@ def test_a_fit_without_training_data(store):
     trainer().fit(Model(), SequenceDataModule(predict=store))
 
 
-@says(ConfigError, "nowhere", "check the path")
+@says(ConfigError, "nowhere", "Check the path")
 def test_a_fit_of_data_that_is_not_there():
     trainer().fit(Model(), data("nowhere"))
 

@@ -8,8 +8,8 @@ them::
     about = "..."                              # optional
     tests = ["tests/lightning/test_trainer_loader.py", "-x", "-q"]
     file = "seqdata/lightning/ranks/coordinator.py"
-    function = "_StickyErrorIterator.__next__"               # or the class that holds the text;
-    "": the file old = '''
+    function = "_StickyErrorIterator.__next__"  # or the class that holds the text; "": the file
+    old = '''
                 self._failed = error
     '''
     new = ""

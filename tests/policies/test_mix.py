@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import (
@@ -25,8 +25,7 @@ from seqdata.planning.build import describe_policy
 from seqdata.resolve import resolve_policy
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_elastic, check_shares
-
-CASES = settings().max_examples
+from tests.properties.counts import examples
 
 
 def index_of(**counts):
@@ -85,7 +84,7 @@ def labelled(plan):
     return [(*label, plan.batch(number).spans) for number, label in enumerate(labels)]
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=30)
 @given(mixtures(), st.integers(0, 2**32), st.integers(0, 3))
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
@@ -95,7 +94,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
     check_pure(mix, index, seed=seed, epoch=epoch + 1, shuffled=None)
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=30)
 @given(mixtures(), st.integers(1, 8), st.data())
 @pytest.mark.slow
 def test_any_world_and_any_chain_of_worlds_trains_the_same_batches(case, size, data):
@@ -107,7 +106,7 @@ def test_any_world_and_any_chain_of_worlds_trains_the_same_batches(case, size, d
     check_elastic(plan, [*legs, (size, len(plan))])
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=30)
 @given(mixtures())
 @pytest.mark.slow
 def test_each_part_plays_its_own_epochs_whole_and_in_their_order(case):

@@ -86,7 +86,10 @@ def test_an_empty_index_packs_nothing():
     [
         ((0, 8), "policy 'packed': `rows` must be an integer of at least 1, but is 0"),
         ((1, 0), "policy 'packed': `row_length` must be an integer of at least 1, but is 0"),
-        ((1, 8, True, "time", 9), "`max_length` is 9, must not exceed `row_length`=8"),
+        (
+            (1, 8, True, "time", 9),
+            r"`max_length` must be at most `row_length` \(8\), but is 9. Reduce",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments, message):

@@ -75,7 +75,9 @@ def test_data_that_changed_is_refused(store, tmp_path):
     fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
     rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40, 1)))
     write_store(tmp_path / "store", rows, overwrite=True)
-    message = r"the data of `train` has fingerprint '\w+', must have '\w+' as when the run began"
+    message = (
+        r"the data of `train` must have fingerprint '\w+' as when the run began, but has '\w+'"
+    )
     with pytest.raises(FingerprintMismatch, match=message):
         again(0)
 
@@ -85,5 +87,5 @@ def test_a_policy_that_plans_otherwise_is_refused(store):
     plain = wrote()
     plain["data"]["batching"]["options"]["batch_size"] = 5
     Path(NAME).write_text(yaml.safe_dump(plain))
-    with pytest.raises(PlanError, match=r"the plan of epoch 0 has fingerprint .* must have"):
+    with pytest.raises(PlanError, match=r"the plan of epoch 0 must have fingerprint .* but has"):
         again(0)

@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, must_be
-from seqdata.protocols import Store
+from seqdata.loading.base_engine import StepBatch
+from seqdata.protocols import Store, SupportsParts
 from seqdata.storage.local_files import write_atomically
 
 _TENSOR_NAMES = ("lengths", "ids", "weight", "start", "lanes", "reset", "burn_in", "segments")
@@ -25,8 +26,13 @@ _SCALAR_NAMES = (
 _MAX_TEXT = 40  # characters of a text that are shown
 
 
-def summarize_batch(batch: SequenceBatch, store: Store) -> dict[str, Any]:
-    """Return the facts about a batch as plain data."""
+def summarize_batch(batch: StepBatch, store: Store) -> dict[str, Any]:
+    """Return the facts about a batch as plain data; of zipped parts, of each by its name."""
+    if isinstance(batch, Mapping):
+        parts = {name: summarize_batch(part, store) for name, part in batch.items()}
+        first = next(iter(parts.values()))
+        return {"epoch": first["epoch"], "number": first["number"], "parts": parts}
+    store = _find_own_store(batch, store)
     rows, width = len(batch), batch.padded_length
     real = int(batch.lengths.sum())
     padded = rows * width
@@ -47,24 +53,21 @@ def summarize_batch(batch: SequenceBatch, store: Store) -> dict[str, Any]:
     }
 
 
-def save_batch(batch: SequenceBatch, store: Store, path: Path) -> None:
+def save_batch(batch: StepBatch, store: Store, path: Path) -> None:
     """Write a batch as plain tensors and dicts (``.pt``), or as arrays (``.npz``).
+
+    Of zipped parts each lies below its name.
 
     Raises:
         ConfigError: If the file has another suffix, or a field is not a tensor, text or list of
             them.
         OSError: If it cannot be written.
     """
-    plain = {
-        "data": {name: _to_plain(name, value) for name, value in batch.data.items()},
-        **{
-            name: _to_plain(name, getattr(batch, name))
-            for name in _TENSOR_NAMES
-            if _has_value(batch, name)
-        },
-        **{name: getattr(batch, name) for name in _SCALAR_NAMES},
-        "keys": _name_sequences(store, batch.ids.tolist()),
-    }
+    plain: dict[str, Any] = (
+        {name: _batch_to_plain(part, store) for name, part in batch.items()}
+        if isinstance(batch, Mapping)
+        else _batch_to_plain(batch, store)
+    )
     content = io.BytesIO()
     if path.suffix in (".pt", ".pth"):
         torch.save(plain, content)
@@ -80,6 +83,28 @@ def save_batch(batch: SequenceBatch, store: Store, path: Path) -> None:
             )
         )
     write_atomically(path, content.getvalue())
+
+
+def _find_own_store(batch: SequenceBatch, store: Store) -> Store:
+    """Return the store in which ids of a batch are numbers: that of its part, if it has one."""
+    if isinstance(store, SupportsParts) and isinstance(batch.part, str):
+        return store.parts[batch.part]
+    return store
+
+
+def _batch_to_plain(batch: SequenceBatch, store: Store) -> dict[str, Any]:
+    """Return a batch as tensors, texts, numbers, lists and dicts."""
+    store = _find_own_store(batch, store)
+    return {
+        "data": {name: _to_plain(name, value) for name, value in batch.data.items()},
+        **{
+            name: _to_plain(name, getattr(batch, name))
+            for name in _TENSOR_NAMES
+            if _has_value(batch, name)
+        },
+        **{name: getattr(batch, name) for name in _SCALAR_NAMES},
+        "keys": _name_sequences(store, batch.ids.tolist()),
+    }
 
 
 def _has_value(batch: SequenceBatch, name: str) -> bool:

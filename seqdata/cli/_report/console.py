@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TextIO
 
 import click
@@ -60,6 +60,11 @@ def _rewrite_arguments(text: str) -> str:
         return f"{option.opts[0]}{given}"
 
     return re.sub(r"`(?P<name>\w+)`(?:='?(?P<value>[\w.-]+)'?)?", replace, text)
+
+
+def join_locations(locations: Sequence[str]) -> str | list[str]:
+    """Return the locations of a command as ``open_store`` takes them: several are one store."""
+    return locations[0] if len(locations) == 1 else list(locations)
 
 
 def format_bytes(count: float) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -15,12 +15,14 @@ from seqdata.api import open_store
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
+from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix
+from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy
 from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_parts
 
-MIX_OPTIONS = ("by", "batches", "temperature")
+MIX_OPTIONS = ("by", "batches", "temperature", "batches_per_update")
 """Options of the command that go to the mixture; others go to the policy of its parts."""
 
 
@@ -57,27 +59,41 @@ def parse_weights(
         raise click.BadParameter(f"must be weights like 0.7,0.3, but is {text!r}") from None
 
 
-def open_mixture(
+def make_mixture(
     locations: Sequence[str],
     weights: Sequence[float],
-    policy: Policy,
     options: Mapping[str, Any],
-    backend: str | None,
-) -> tuple[Mix, SequenceIndex]:
-    """Open several stores as the parts of a mixture; return it and their lengths.
+    make_policy: Callable[[], Policy],
+) -> Mix:
+    """Return the mixture of several stores.
+
+    Args:
+        locations: Of the stores.
+        weights: Of each.
+        options: Of the mixture.
+        make_policy: Returns the policy of the parts; called once all else is checked.
 
     Raises:
-        ConfigError: If there are not as many weights as stores, or they cannot be mixed.
+        ConfigError: If there are not as many weights as stores, or an option is invalid.
     """
     if len(weights) != len(locations):
         raise ConfigError(
             f"plan: `--mix` must have a weight for each of {len(locations)} stores, but has "
             f"{len(weights)}. Pass e.g. --mix {','.join(['1'] * len(locations))}."
         )
-    names = _name_parts(locations)
-    mix = Mix(dict(zip(names, weights, strict=True)), policy, **options)
+    parts = dict(zip(name_parts(locations), weights, strict=True))
+    mix = Mix(parts, Fixed(1), **options)
+    return replace(mix, policy=make_policy())
+
+
+def open_parts(rule: Mix | Zip, locations: Sequence[str], backend: str | None) -> SequenceIndex:
+    """Return the lengths of the parts of a mixture, or of those that are zipped.
+
+    Raises:
+        ConfigError: If they cannot be taken together.
+    """
     stores = [open_store(location, backend=backend) for location in locations]
-    return mix, SequenceIndex.of_store(resolve_parts(dict(zip(names, stores, strict=True)), mix))
+    return SequenceIndex.of_store(resolve_parts(dict(zip(rule.parts, stores, strict=True)), rule))
 
 
 def compute_part_stats(
@@ -121,7 +137,7 @@ def make_parts_table(stats: Sequence[PartStats]) -> Table:
     return table
 
 
-def _name_parts(locations: Sequence[str]) -> list[str]:
+def name_parts(locations: Sequence[str]) -> list[str]:
     """Return the last names of locations; where two are equal, all of their text."""
     last = [PurePath(location).name or location for location in locations]
     return [

@@ -33,7 +33,7 @@ from seqdata.lightning.predictions.outputs import (
 from seqdata.lightning.predictions.spill import SpillManifest, SpillWriter, merge_spills
 from seqdata.lightning.ranks.collect import agree, all_gather
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.loading.engine import EpochEngine
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.storage.arrow.manifest import STORE_FILES
 from seqdata.storage.local_files import is_plain_name, local_path
 from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
@@ -150,7 +150,7 @@ class PredictionWriter(Callback):
             self._session.clean_up()
             self._session = None
 
-    def _make_targets(self, trainer: Trainer) -> list[tuple[EpochEngine, PredictionTarget]]:
+    def _make_targets(self, trainer: Trainer) -> list[tuple[BaseEngine, PredictionTarget]]:
         loaders = trainer.predict_dataloaders
         targets = []
         for number, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
@@ -193,7 +193,7 @@ class PredictionWriter(Callback):
         return target
 
 
-def _check_all_predicted(engine: EpochEngine, target: PredictionTarget, steps: int) -> None:
+def _check_all_predicted(engine: BaseEngine, target: PredictionTarget, steps: int) -> None:
     """Raise before predicting if not everything would be predicted."""
     rank_plan = engine.share(0, 0)
     num_predicted = rank_plan.position(min(steps, len(rank_plan)))
@@ -213,7 +213,7 @@ def _check_all_predicted(engine: EpochEngine, target: PredictionTarget, steps: i
 class _PredictedDataset:
     """A data set that is being predicted."""
 
-    engine: EpochEngine
+    engine: BaseEngine
     target: PredictionTarget
     spill_writer: SpillWriter | None
 
@@ -237,7 +237,7 @@ class _PredictionSession:
         self,
         root: Path,
         rank: int,
-        targets: Callable[[], list[tuple[EpochEngine, PredictionTarget]]],
+        targets: Callable[[], list[tuple[BaseEngine, PredictionTarget]]],
     ) -> None:
         """Check what can be checked before predicting, and create the folder for spill files."""
         targets_by_loader = self._run_on_all_ranks(targets)

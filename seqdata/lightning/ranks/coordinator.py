@@ -51,7 +51,11 @@ class RankCoordinator:
         )
 
     def iterate_in_lockstep(
-        self, source: Iterator[Item], ranks: int, counter: RankCounter[Item] | None = None
+        self,
+        source: Iterator[Item],
+        ranks: int,
+        counter: RankCounter[Item] | None = None,
+        is_last: Callable[[Item], bool] | None = None,
     ) -> Iterator[Item]:
         """Return the items of ``source`` on every rank, or the same error on every rank.
 
@@ -61,12 +65,13 @@ class RankCoordinator:
             source: Items of this rank; with several ranks it is read one item ahead.
             ranks: Number of ranks; all must call ``next()`` equally often.
             counter: Counts that are summed over ranks; None if there are none.
+            is_last: Whether an item must be trained before the next one is read; None: none.
 
         Raises:
             Preempted: If a rank was requested to stop.
             SeqDataError: If any rank failed.
         """
-        return _StickyErrorIterator(self._iterate(source, ranks, counter))
+        return _StickyErrorIterator(self._iterate(source, ranks, counter, is_last))
 
     def stop(self, reason: str) -> None:
         """Make all ranks stop before the same next batch; it only sets a flag."""
@@ -145,12 +150,17 @@ class RankCoordinator:
             torch.distributed.destroy_process_group(groups.lockstep.group)
 
     def _iterate(
-        self, source: Iterator[Item], ranks: int, counter: RankCounter[Item] | None
+        self,
+        source: Iterator[Item],
+        ranks: int,
+        counter: RankCounter[Item] | None,
+        is_last: Callable[[Item], bool] | None,
     ) -> Iterator[Item]:
         lockstep = self._get_lockstep(ranks)
-        yield from (
-            self._iterate_single(source) if lockstep is None else lockstep.iterate(source, counter)
-        )
+        if lockstep is None:
+            yield from self._iterate_single(source)
+        else:
+            yield from lockstep.iterate(source, counter, is_last)
 
     def _iterate_single(self, source: Iterator[Item]) -> Iterator[Item]:
         for item in source:

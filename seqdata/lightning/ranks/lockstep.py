@@ -101,7 +101,10 @@ class RankLockstep:
         return self._latest_work is None or bool(self._latest_work.is_completed())
 
     def iterate(
-        self, source: Iterator[Item], counter: RankCounter[Item] | None = None
+        self,
+        source: Iterator[Item],
+        counter: RankCounter[Item] | None = None,
+        is_last: Callable[[Item], bool] | None = None,
     ) -> Iterator[Item]:
         """Yield the items of ``source``, each once every rank has its own; it reads one ahead.
 
@@ -110,6 +113,7 @@ class RankLockstep:
         Args:
             source: Items of this rank.
             counter: Counts that are summed over ranks, on all or on none; None if there are none.
+            is_last: Whether an item must be trained before the next one is read; None: none.
 
         Raises:
             SeqDataError: The error of the rank that failed, with its rank, on every rank.
@@ -126,12 +130,13 @@ class RankLockstep:
                 return
             if highest != _OK:
                 self._raise_agreed(pending)
-            following = self._draw_ahead(source, counter)
             item = pending.items.pop()
+            must_wait = is_last is not None and is_last(item)
+            following = None if must_wait else self._draw_ahead(source, counter)
             if counter is not None:
                 counter.on_total(item, int(pending.counts))
             yield item
-            pending = following
+            pending = following or self._draw_ahead(source, counter)
 
     def all_gather(self, value: Item) -> list[Item]:
         """Return the values of every rank; called by all between the same two batches.

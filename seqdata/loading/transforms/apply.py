@@ -230,8 +230,8 @@ class TransformApplier:
         if name is None and len(ragged) != 1:
             raise ConfigError(
                 f"loader: `shift` is {self.reader.shift} with {len(ragged)} fields on axis "
-                f"{self.axes.axis!r} from the transform ({', '.join(ragged) or 'none'}), must say "
-                "which; write shift={'tokens': 1}"
+                f"{self.axes.axis!r} from the transform ({', '.join(ragged) or 'none'}). Name "
+                "one of them, as in shift={'tokens': 1}"
             )
         if name is not None and name not in ragged:
             raise ConfigError(

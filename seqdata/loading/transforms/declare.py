@@ -1,7 +1,7 @@
 """The declarations of a transform: whether it is columnar, its length law, its new axes.
 
-A transform is an ordinary function; its declarations are attributes: ``lengths``, ``axes``, and the
-mark of ``columnar``.
+A transform is an ordinary function; its declarations are attributes: ``lengths``, ``axes``,
+``by_timestep``, and the mark of ``columnar``.
 """
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ def columnar(transform: TransformT) -> TransformT:
 def is_columnar(transform: object) -> bool:
     """Return whether a transform is for whole batches."""
     return getattr(transform, _MARK, False) is True
+
+
+def is_by_timestep(transform: object) -> bool:
+    """Return whether each timestep of a result follows from that timestep alone.
+
+    A transform says so with its attribute ``by_timestep``; it draws nothing at random.
+    """
+    return getattr(transform, "by_timestep", False) is True
 
 
 def qualified_name(transform: object) -> str:

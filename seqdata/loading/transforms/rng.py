@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.index import SequenceIndex
 from seqdata.index_scans import count_earlier
 from seqdata.plan_table import DrawnBatch
 from seqdata.protocols import Store
 
-CropNumbersFn = Callable[[NDArray[np.int64], int, SequenceIndex | None], NDArray[np.int64]]
+CropNumbersFn = Callable[[NDArray[np.int64], int, DrawnBatch | None], NDArray[np.int64]]
 """``crops(spans, epoch, drawn)``: int64 (n, 3), an epoch and what was drawn -> int64 (n,)."""
 
 
@@ -43,15 +42,14 @@ class Occurrences:
             epoch: Of its plan.
             drawn: What tells draws of one sequence apart; None: each is drawn once.
         """
-        index = None
         if drawn is not None:
-            index, spans = drawn.sequences, drawn.spans[: len(spans)]
-            numbers: NDArray[np.int64] | None = index.drawn_for(spans[:, 0])[0]
+            spans = drawn.spans[: len(spans)]
+            numbers: NDArray[np.int64] | None = drawn.sequences.drawn_for(spans[:, 0])[0]
         else:
             numbers = None if self.earlier_counts is None else self.earlier_counts[spans[:, 0]]
         if self.crop_numbers is None:
             return numbers
-        crops = self.crop_numbers(spans, epoch, index)
+        crops = self.crop_numbers(spans, epoch, drawn)
         return crops if numbers is None else (numbers << 32) + crops
 
 

@@ -5,22 +5,24 @@ A SequenceBatch has them; for a tuple or dict they are the planned ones, which t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.base import SupportsLayout
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.loading.batch_metadata import make_metadata
+from seqdata.loading.base_engine import StepBatch
+from seqdata.loading.options import UpdateSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchFacts:
-    """The size of a batch on one rank.
+    """The size of a batch on one rank; of zipped parts, of all of them together.
 
     Attributes:
         epoch: Epoch of the plan.
@@ -31,6 +33,7 @@ class BatchFacts:
         real: Timesteps of sequences, without filler.
         padded: Timesteps including padding.
         ids: int64 (rows,), numbers in the base store; on the CPU.
+        parts: Name -> facts about the batch of each part, if parts are zipped.
     """
 
     epoch: int
@@ -41,6 +44,7 @@ class BatchFacts:
     real: int
     padded: int
     ids: Tensor
+    parts: Mapping[str, BatchFacts] = field(default_factory=dict)
 
 
 def get_train_loader(trainer: Trainer) -> TrainerLoader | None:
@@ -56,9 +60,22 @@ def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
         batch: The batch as the model receives it.
         loader: Its loader, if it is a TrainerLoader.
     """
-    if isinstance(batch, SequenceBatch):
+    if _is_known(batch):
         return _make_facts(batch)
     return None if loader is None else get_planned_facts(loader)
+
+
+def get_metadata(batch: Any, loader: TrainerLoader | None) -> Any:
+    """Return a batch that has ids: the batch itself, or the planned one of a tuple or dict.
+
+    Args:
+        batch: The batch as the model receives it.
+        loader: Its loader, if it is a TrainerLoader.
+    """
+    if _is_known(batch) or loader is None:
+        return batch
+    metadata = _make_metadata(loader)
+    return batch if metadata is None else metadata
 
 
 def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
@@ -68,9 +85,11 @@ def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
         batch: The batch as the model receives it.
         loader: Its loader, if it is a TrainerLoader.
     """
-    if not isinstance(batch, SequenceBatch):
+    if not _is_known(batch):
         batch = None if loader is None else _make_metadata(loader)
-    return None if batch is None else batch.lr_scale
+    if isinstance(batch, Mapping):  # no part has lanes, whose chunks may vary
+        batch = next(iter(batch.values()))
+    return None if batch is None else float(batch.lr_scale)
 
 
 def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
@@ -80,25 +99,32 @@ def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
         return None
     collator: Any = loader.engine.options.collator
     if isinstance(collator, SupportsLayout):
-        metadata.layout = collator.layout
+        for batch in metadata.values() if isinstance(metadata, Mapping) else [metadata]:
+            batch.layout = collator.layout
     return _make_facts(metadata)
 
 
-def _make_metadata(loader: TrainerLoader) -> SequenceBatch | None:
+def _is_known(batch: Any) -> bool:
+    """Return whether a batch has facts about itself, or each of its parts has."""
+    if isinstance(batch, Mapping):
+        return bool(batch) and all(isinstance(part, SequenceBatch) for part in batch.values())
+    return isinstance(batch, SequenceBatch)
+
+
+def _make_metadata(loader: TrainerLoader) -> StepBatch | None:
     batch_ref, engine = loader.last_batch, loader.engine
     if batch_ref is None:
         return None
     run_position = batch_ref.begun_at
     share = engine.share(run_position.epoch, run_position.position)
-    step = share[batch_ref.step]
-    ids = engine.store.base_numbers(step.spans[:, 0])
-    metadata = make_metadata(step, ids, share.plan, Axes(engine.policy.axis))
-    metadata.horizon = share.plan.lookahead - int(engine.describe()["shift"])
-    metadata.epoch = 0 if engine.options.frozen_epoch else run_position.epoch
-    return metadata
+    return engine.remake_batch(
+        share, run_position.epoch, batch_ref.step, UpdateSchedule(), fill=False
+    )
 
 
-def _make_facts(batch: SequenceBatch) -> BatchFacts:
+def _make_facts(batch: StepBatch) -> BatchFacts:
+    if isinstance(batch, Mapping):
+        return _join_facts({name: _make_facts(part) for name, part in batch.items()})
     rows, horizon = len(batch), batch.horizon
     real = int(batch.lengths.sum()) + rows * horizon
     width = batch.padded_length or max(batch.lengths.tolist(), default=0)
@@ -111,4 +137,20 @@ def _make_facts(batch: SequenceBatch) -> BatchFacts:
         real=real if batch.num_tokens else 0,
         padded=rows * (width + horizon) if batch.layout == "padded" else real,
         ids=batch.ids,
+    )
+
+
+def _join_facts(parts: Mapping[str, BatchFacts]) -> BatchFacts:
+    """Return the facts about a step of several parts."""
+    first, values = next(iter(parts.values())), parts.values()
+    return BatchFacts(
+        epoch=first.epoch,
+        number=first.number,
+        rows=sum(facts.rows for facts in values),
+        width=max(facts.width for facts in values),
+        tokens=sum(facts.tokens for facts in values),
+        real=sum(facts.real for facts in values),
+        padded=sum(facts.padded for facts in values),
+        ids=torch.cat([facts.ids for facts in values]),
+        parts=parts,
     )

@@ -6,7 +6,7 @@ Nothing fails in that case; all ranks but one just work in vain.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class SeenBatch:
 def digest_batch(batch: Any) -> tuple[int, ...]:
     """Return digests of all tensors of a batch of any kind; none for filler."""
     tensors: list[Tensor] = []
+    if isinstance(batch, Mapping):
+        return tuple(digest for part in batch.values() for digest in digest_batch(part))
     if isinstance(batch, SequenceBatch):
         if not bool((batch.weight > 0).any()):
             return ()

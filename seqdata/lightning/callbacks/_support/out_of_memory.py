@@ -25,12 +25,10 @@ def describe_batch(facts: BatchFacts, rank: int) -> str:
         facts: Facts about the batch.
         rank: The rank that had no memory left.
     """
-    ids = facts.ids.tolist()
-    shown = ", ".join(map(str, ids[:_MAX_IDS])) + (", …" if len(ids) > _MAX_IDS else "")
+    sizes = [f"{name}: {_describe_size(part)}" for name, part in facts.parts.items()]
     return (
-        f"out of memory on rank {rank} in epoch {facts.epoch}, batch {facts.number}: {facts.rows} "
-        f"rows x {facts.width} timesteps, {facts.padded} after padding ({facts.real} real), ids "
-        f"{shown}"
+        f"out of memory on rank {rank} in epoch {facts.epoch}, batch {facts.number}: "
+        f"{'; '.join(sizes) or _describe_size(facts)}"
     )
 
 
@@ -41,6 +39,12 @@ def make_advice(facts: BatchFacts, largest: int) -> str:
         facts: Facts about the batch that did not fit.
         largest: Timesteps after padding of the largest batch that fitted; 0 if none did.
     """
+    if facts.parts:
+        passed = f"had at most {largest} timesteps" if largest else "were none"
+        return (
+            f"This step had {facts.padded} timesteps after padding over all parts; steps that "
+            f"passed before {passed}. Lower the sizes of its parts' batches"
+        )
     if not largest:
         return (
             f"No batch has passed: a budget below {facts.padded} timesteps after padding "
@@ -55,4 +59,13 @@ def make_advice(facts: BatchFacts, largest: int) -> str:
         f"A batch of {largest} timesteps after padding has passed before, so it is not this "
         "batch's size: look for outputs that are kept from step to step, for other processes on "
         "the device, or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+    )
+
+
+def _describe_size(facts: BatchFacts) -> str:
+    ids = facts.ids.tolist()
+    shown = ", ".join(map(str, ids[:_MAX_IDS])) + (", …" if len(ids) > _MAX_IDS else "")
+    return (
+        f"{facts.rows} rows x {facts.width} timesteps, {facts.padded} after padding "
+        f"({facts.real} real), ids {shown}"
     )

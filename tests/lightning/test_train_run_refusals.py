@@ -162,8 +162,8 @@ def kept(sequence, rng):
 def test_another_transform_than_before_is_told_with_both_names(tmp_path):
     fit(data_of(transform=doubled), folder=tmp_path, every=3, max_epochs=1)
     saved = tmp_path / "step=3.ckpt"
-    one = r"test_resume_refusals.doubled \([0-9a-f]{16}\)"
-    other = r"test_resume_refusals.kept \([0-9a-f]{16}\)"
+    one = r"test_train_run_refusals.doubled \([0-9a-f]{16}\)"
+    other = r"test_train_run_refusals.kept \([0-9a-f]{16}\)"
     with pytest.warns(
         SeqDataWarning, match=f"resume: `transform` was .*{one}, but is now .*{other}: "
     ):

@@ -1,0 +1,239 @@
+"""``seqdata why``: names the sequences that made the loss of a step high."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from seqdata.cli._report.console import (
+    backend_option,
+    format_examples,
+    make_console,
+    report_errors,
+)
+from seqdata.runs.loss_files import LossFiles
+from seqdata.runs.step_losses import OUTLYING, StepLosses
+from seqdata.runs.suspects import StepReport, Suspect, explain_steps
+
+if TYPE_CHECKING:
+    from seqdata.runs.locate_sequences import RunSequences
+
+
+@click.command(
+    epilog=format_examples(
+        "seqdata why logs/version_0 --step 4711",
+        "seqdata why logs/version_0",
+        "seqdata why logs/version_0 logs/version_1 --step 4711 --top 3 --json",
+    )
+)
+@click.argument("run", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@backend_option
+@click.option("--step", type=int, help="The step, as loggers number it [default: the worst steps].")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True,
+    help="Most sequences, or steps, to show.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@report_errors
+def why(
+    run: Sequence[Path], backend: str | None, step: int | None, top: int, as_json: bool
+) -> None:
+    """Name the sequences whose loss made a step's loss high; without a step, the worst steps.
+
+    RUN is the folder of a run that was trained with the callback LossRecord; of a run that was
+    resumed in another folder, all its folders in order. Keys and places of sequences are looked up
+    in the data of seqdata-run.yaml, whose functions and classes are imported: trust it as you trust
+    code.
+    """
+    from seqdata.runs.locate_sequences import RunSequences  # imports torch
+
+    losses = LossFiles.open([path.parent if path.is_file() else path for path in run])
+    table = StepLosses.read(losses)
+    steps = table.find_worst(top) if step is None else [step]
+    reports = explain_steps(losses, table, steps, top if step is not None else 1)
+    sequences = RunSequences.open(losses.run_folders, backend)
+    if as_json:
+        facts = {
+            "run": [str(path) for path in run], "score": losses.score, "recorded": len(table),
+            "steps": [_describe_report(report, sequences) for report in reports],
+            "problems": list(losses.problems), "data_problem": sequences.problem or None,
+        }  # fmt: skip
+        click.echo(json.dumps(_to_strict(facts), indent=2))
+        return
+    notes = make_console(stderr=True)
+    for problem in losses.problems:
+        notes.print(f"note: {problem}")
+    if sequences.problem:
+        notes.print(f"note: keys and places are unknown: {sequences.problem}")
+    if step is None:
+        _print_worst(reports, table, sequences, run)
+    else:
+        _print_report(reports[0], table, sequences, run)
+
+
+def _describe_report(report: StepReport, sequences: RunSequences) -> dict[str, Any]:
+    return {
+        **asdict(report), "stands_out": report.stands_out,
+        "suspects": [_describe_suspect(suspect, sequences) for suspect in report.suspects],
+    }  # fmt: skip
+
+
+def _describe_suspect(suspect: Suspect, sequences: RunSequences) -> dict[str, Any]:
+    location = sequences.find_location(suspect.part, suspect.id)
+    return {
+        **asdict(suspect),
+        "key": sequences.find_key(suspect.part, suspect.id),
+        "place": None if location is None else location.facts,
+        "replay": _make_replay_command(suspect, sequences),
+    }
+
+
+def _make_replay_command(suspect: Suspect, sequences: RunSequences) -> str | None:
+    if sequences.run_file is None:
+        return None
+    batch = ["--epoch", str(suspect.epoch), "--batch", str(suspect.batch)]
+    return shlex.join(["seqdata", "replay", str(sequences.run_file), *batch])
+
+
+def _print_worst(
+    reports: Sequence[StepReport], table: StepLosses, sequences: RunSequences, run: Sequence[Path]
+) -> None:
+    out = make_console()
+    found = sum(report.stands_out for report in reports)
+    what = "the farthest first" if found else "none of them stands out"
+    out.print(
+        f"{len(table):,} steps from {table.steps[0]} to {table.steps[-1]}; those above what is "
+        f"usual around them, {what}:"
+    )
+    has_parts = any(report.suspects[0].part is not None for report in reports)
+    rows = _make_table(
+        "step", "loss", "usually", "sd", "id", *_label(has_parts), "its loss", "before", "drawn"
+    )
+    for report in reports:
+        first = report.suspects[0]
+        rows.add_row(
+            str(report.step), _format(report.loss), _format(report.usual),
+            _format(report.distance), *_identify(first, sequences, has_parts=has_parts),
+            _format(first.score), _format(first.mean_before), str(first.draws),
+        )  # fmt: skip
+    out.print(rows)
+    out.print(f"All sequences of a step: seqdata why {_join(run)} --step {reports[0].step}")
+
+
+def _print_report(
+    report: StepReport, table: StepLosses, sequences: RunSequences, run: Sequence[Path]
+) -> None:
+    out = make_console()
+    side = "below" if report.distance < 0 else "above"
+    far = f"{_format(abs(report.distance))} standard deviations {side}"
+    out.print(
+        f"step {report.step}: loss {_format(report.loss)}, usually {_format(report.usual)} ({far});"
+        f" {report.sequences:,} sequence{'s' if report.sequences != 1 else ''} in "
+        f"{report.batches:,} batch{'es' if report.batches != 1 else ''}"
+    )
+    for line in _list_findings(report, table, run):
+        out.print(line)
+    _print_suspects(out, report, sequences)
+    first = report.suspects[0]
+    location = sequences.find_location(first.part, first.id)
+    if location is not None:
+        out.print(f"The first is {location}")
+    command = _make_replay_command(first, sequences)
+    if command is not None:
+        out.print(f"See its batch: {command}")
+
+
+def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -> list[str]:
+    """Return what is to be known before the table is read."""
+    findings = []
+    first_non_finite = table.find_first_non_finite()
+    if first_non_finite is not None and first_non_finite < report.step:
+        findings.append(
+            f"The loss is not finite from step {first_non_finite} on, where it began: seqdata why "
+            f"{_join(run)} --step {first_non_finite}"
+        )
+    elif not report.stands_out:
+        findings.append("The step does not stand out: others around it are as high.")
+    elif report.level_distance >= OUTLYING and not report.is_shared:
+        findings.append(
+            f"Most sequences of the step are high (median {_format(report.level)}): the updates "
+            "before it may be the cause. Look at the steps just before it."
+        )
+    if report.is_shared:
+        findings.append(
+            "Only the loss of each batch was recorded: sequences are ordered by what all their "
+            'batches have in common. LossRecord(score="losses") records a loss for each row.'
+        )
+    if report.tied > 1:
+        findings.append(
+            f"The first {report.tied} sequences were always in the same batches, so that losses of "
+            "batches cannot tell them apart."
+        )
+    elif not report.is_explained:
+        findings.append("No sequence of the step stands out from the others.")
+    return findings
+
+
+def _print_suspects(out: Console, report: StepReport, sequences: RunSequences) -> None:
+    has_parts = any(suspect.part is not None for suspect in report.suspects)
+    heads = ["id", *_label(has_parts), "place", "loss", "before", "drawn"]
+    rows = _make_table(*heads, *([] if report.is_shared else ["share"]), "epoch", "batch")
+    for suspect in report.suspects:
+        location = sequences.find_location(suspect.part, suspect.id)
+        share = "" if suspect.share is None else f"{100 * suspect.share:.1f} %"
+        rows.add_row(
+            *_identify(suspect, sequences, has_parts=has_parts),
+            "" if location is None or location.shard is None else f"shard {location.shard}",
+            _format(suspect.score), _format(suspect.mean_before), str(suspect.draws),
+            *([] if report.is_shared else [share]), str(suspect.epoch), str(suspect.batch),
+        )  # fmt: skip
+    out.print(rows)
+    if report.sequences > len(report.suspects):
+        out.print(f"and {report.sequences - len(report.suspects):,} more; --top shows more of them")
+
+
+def _label(has_parts: bool) -> list[str]:
+    return ["key", "part"] if has_parts else ["key"]
+
+
+def _identify(suspect: Suspect, sequences: RunSequences, *, has_parts: bool) -> list[str]:
+    """Return the id, key and, if there are any, part of a sequence."""
+    key = sequences.find_key(suspect.part, suspect.id) or ""
+    return [str(suspect.id), key, *([suspect.part or ""] if has_parts else [])]
+
+
+def _make_table(*heads: str) -> Table:
+    """Return a table that cuts no number: only keys are folded."""
+    table = Table()
+    for head in heads:
+        is_text = head in ("key", "part")
+        table.add_column(
+            head, no_wrap=not is_text, overflow="fold", justify="left" if is_text else "right"
+        )
+    return table
+
+
+def _format(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _join(run: Sequence[Path]) -> str:
+    return shlex.join(map(str, run))
+
+
+def _to_strict(value: Any) -> Any:
+    """Return a value with NaN and infinity as text, which strict JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _to_strict(item) for key, item in value.items()}
+    return [_to_strict(item) for item in value] if isinstance(value, list | tuple) else value

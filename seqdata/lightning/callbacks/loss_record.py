@@ -1,0 +1,178 @@
+"""Records which sequences each step trained and their losses, for ``seqdata why``."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from seqdata.errors import ConfigError, SeqDataWarning, must_be
+from seqdata.lightning import adapter
+from seqdata.lightning.callbacks._support.batch_facts import get_metadata, get_train_loader
+from seqdata.lightning.ranks.collect import GatherGroup
+from seqdata.lightning.scores import LOSS, BatchScores, ScoreCollector
+from seqdata.runs.loss_files import LossBlock, LossHeader, LossWriter, count_fits
+
+
+class LossRecord(Callback):
+    """Writes the losses of each step with the ids of their sequences, one file for each rank.
+
+    ``seqdata why RUN --step N`` then names the sequences that made a step's loss high. The files
+    are in the run's log folder, next to ``seqdata-run.yaml``. A fit that resumes from a checkpoint
+    adds files; what it trains again replaces the earlier records of these steps.
+
+    The loss of a batch tells little of its sequences: they are told apart over several epochs.
+    Return one value for each row under a key of its own, and pass the key as ``score``::
+
+        return {"loss": loss, "losses": loss_of_each_row}
+
+    A step costs some 35 microseconds and waits for no device; what is kept until the next write is
+    ids and scores of ``every`` batches. If a file cannot be written, it warns once; training
+    continues.
+
+    Args:
+        folder: Folder of the files; None: the Trainer's log folder.
+        score: Key of the scores in what ``training_step`` returns: one value for each row, or one
+            of the batch. A tensor alone is ``loss``.
+        every: Batches of a rank between two writes. They are also written with each checkpoint and
+            when training ends or fails; a process that is killed loses at most these.
+
+    Attributes:
+        path: Path of this rank's file; None before the first write.
+
+    Raises:
+        ConfigError: If an argument is invalid, there is no folder, or ``training_step`` returns no
+            such score.
+
+    Examples:
+        >>> record = LossRecord(score="losses")
+    """
+
+    def __init__(
+        self, folder: str | Path | None = None, score: str = LOSS, every: int = 100
+    ) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ConfigError(
+                must_be("LossRecord: `every`", "an integer of at least 1", repr(every))
+            )
+        if folder is not None and (not isinstance(folder, str | Path) or "://" in str(folder)):
+            raise ConfigError(
+                must_be("LossRecord: `folder`", "a folder of this machine", repr(folder))
+            )
+        self.path: Path | None = None
+        self._folder = None if folder is None else Path(folder)
+        self._score, self._every = score, every
+        self._collector = ScoreCollector(score, owner="LossRecord")
+        self._gather_group = GatherGroup()
+        self._writer: LossWriter | None = None
+        self._header: LossHeader | None = None  # None: nothing is recorded
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Choose the folder and the number of the fit, equal on all ranks."""
+        del pl_module
+        self._collector = ScoreCollector(self._score, owner="LossRecord")
+        self._writer = self._header = None
+        run_folder = adapter.get_run_folder(trainer)  # collective
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        folder = self._folder or run_folder
+        if folder is None:
+            raise ConfigError(
+                must_be(
+                    "LossRecord: `folder`",
+                    "given, since the Trainer has no log folder",
+                    "None",
+                    "Pass a folder, or a logger to the Trainer",
+                )
+            )
+        self._gather_group.open()
+        fits = self._gather_group.all_gather(count_fits(folder))
+        self._gather_group.close()
+        self._header = LossHeader(
+            fit=max(fits) + 1, rank=trainer.global_rank, world=trainer.world_size,
+            score=self._score, run=_find_relative(run_folder or folder, folder),
+        )  # fmt: skip
+        self._used_folder = folder
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Collect the scores of a batch; write every ``every`` batches."""
+        del pl_module, batch_idx
+        if self._header is None:
+            return
+        self._collector.add(
+            outputs,
+            get_metadata(batch, get_train_loader(trainer)),
+            step=adapter.get_logged_step(trainer),
+            divided_by=adapter.count_accumulated(trainer),
+        )
+        if len(self._collector) >= self._every:
+            self._write()
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Write what was collected: a run that resumes from here has all before it."""
+        del trainer, pl_module, checkpoint
+        self._write()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the last batches."""
+        del trainer, pl_module
+        self._write()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Write the last batches before the failure."""
+        del trainer, pl_module, exception
+        self._gather_group.close()
+        self._write()
+
+    def _write(self) -> None:
+        """Write the collected batches; after a failure nothing more is written."""
+        if not len(self._collector) or self._header is None:
+            return
+        block = _make_block(self._collector.take_batches())
+        try:
+            if self._writer is None:
+                self._used_folder.mkdir(parents=True, exist_ok=True)
+                self._writer = LossWriter(self._used_folder, self._header)
+                self.path = self._writer.path
+            self._writer.append(block)
+        except OSError as error:
+            self._header = None
+            warnings.warn(
+                f"LossRecord: losses cannot be written to {self._used_folder} "
+                f"({error.strerror or error}). Training continues, and nothing more is recorded",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+
+
+def _make_block(batches: list[BatchScores]) -> LossBlock:
+    """Return batches as a block of arrays."""
+    names = sorted({part for batch in batches for part in set(batch.parts) if part is not None})
+    codes: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(names)}}
+    counts = [len(batch.ids) for batch in batches]
+    return LossBlock(
+        steps=np.array([batch.step for batch in batches]),
+        epochs=np.array([batch.epoch for batch in batches]),
+        numbers=np.array([batch.number for batch in batches]),
+        is_shared=np.array([batch.is_shared for batch in batches]),
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        ids=np.concatenate([batch.ids for batch in batches]),
+        parts=np.array([codes[part] for batch in batches for part in batch.parts], dtype=np.int64),
+        scores=np.concatenate([batch.scores for batch in batches]),
+        names=names,
+    )
+
+
+def _find_relative(target: Path, start: Path) -> str:
+    """Return the path from a folder to another."""
+    return os.path.relpath(target, start)

@@ -1,0 +1,286 @@
+"""Feedback in a fit: scores by id become the weights of the next segment, on any ranks.
+
+Each rank collects the scores of its own batches. Where a segment begins they are gathered once over
+all ranks and summed as integers, so that the sums do not depend on ranks or order; a pure function
+makes weights of them. A checkpoint in the middle of a segment has the sums so far. Place in the
+flow: outputs of training steps -> weights of segments.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from lightning.pytorch import Trainer
+
+from seqdata.errors import (
+    ConfigError,
+    PeerFailedError,
+    ResumeError,
+    SeqDataError,
+    SeqDataWarning,
+    must_be,
+)
+from seqdata.lightning import adapter
+from seqdata.lightning.ranks.collect import with_rank
+from seqdata.lightning.ranks.coordinator import RankCoordinator
+from seqdata.lightning.score_means import PartScores, SequenceScores, WeighFn
+from seqdata.lightning.scores import ScoreCollector
+from seqdata.lightning.trainer_loader import TaggedBatch
+from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.segmented_run import SegmentedRun
+from seqdata.planning.segments import SupportsWeightChanges
+from seqdata.protocols import SupportsMixing
+from seqdata.resolve import resolve_policy
+from seqdata.resume_state import FitState, RunPosition
+from seqdata.runs.options import DataOptions
+
+KEY = "feedback"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackOptions:
+    """The options of a callback that changes weights.
+
+    Attributes:
+        score: Key of the score in the output of a training step.
+        every: Optimizer updates of a segment.
+        weigh: Makes weights of scores; None: in proportion to them.
+    """
+
+    score: str
+    every: int
+    weigh: WeighFn | None
+
+
+@runtime_checkable
+class SupportsFeedback(Protocol):
+    """A callback that changes weights, and passes on what training steps return."""
+
+    @property
+    def feedback_options(self) -> FeedbackOptions:
+        """Its options."""
+        ...
+
+    feedback_run: FeedbackRun | None
+
+
+def find_feedback(trainer: Trainer | None) -> SupportsFeedback | None:
+    """Return the callback of a Trainer that changes weights; None if there is none.
+
+    Raises:
+        ConfigError: If there are several.
+    """
+    if trainer is None:
+        return None
+    callbacks = adapter.get_callbacks(trainer)
+    found = [callback for callback in callbacks if isinstance(callback, SupportsFeedback)]
+    if len(found) > 1:
+        raise ConfigError(
+            must_be("Feedback: the callbacks of a Trainer", "one Feedback", f"{len(found)}")
+            + ". Leave the others out."
+        )
+    return found[0] if found else None
+
+
+def count_segment_batches(trainer: Trainer | None, options: DataOptions) -> int | None:
+    """Return the batches of a segment, over all ranks; None without feedback.
+
+    Raises:
+        ConfigError: If what is trained on has no weights.
+    """
+    feedback = find_feedback(trainer)
+    if feedback is None or trainer is None or not adapter.is_fitting(trainer):
+        return None
+    policy = resolve_policy(options.batching)
+    if not isinstance(policy, SupportsWeightChanges):
+        raise ConfigError(
+            must_be(
+                "Feedback: `batching` of the DataModule", "Weighted, or a Mix of batches",
+                f"{policy!r:.200}", f"Pass e.g. Weighted({type(policy).__name__}(...))",
+            )
+        )  # fmt: skip
+    if adapter.is_overfitting(trainer):
+        raise ConfigError(
+            must_be(
+                "Feedback: `overfit_batches` of the Trainer", "0", "above 0, which draws the same "
+                "batches again and again", "Leave one of them out",
+            )
+        )  # fmt: skip
+    batches = options.batches_per_update
+    if batches is None:
+        is_automatic = adapter.has_automatic_optimization(trainer)
+        steps = trainer.accumulate_grad_batches if is_automatic else 1
+        batches = steps * adapter.get_world(trainer).size
+    return batches * feedback.feedback_options.every
+
+
+class FeedbackRun:
+    """The feedback of one fit.
+
+    Args:
+        trainer: The Trainer.
+        engine: The engine of the training data, whose policy has segments.
+        options: What is collected, and how weights are made of it.
+        coordinator: Gathers the scores of all ranks.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        engine: BaseEngine,
+        options: FeedbackOptions,
+        coordinator: RankCoordinator,
+    ) -> None:
+        self._trainer = trainer
+        self._engine = engine
+        self._coordinator = coordinator
+        self._segments: SegmentedRun = _get_segments(engine)
+        policy = self._segments.weighted_policy
+        self._scores: Any = (
+            PartScores(policy, options.weigh)
+            if isinstance(policy, SupportsMixing)
+            else SequenceScores(engine.store, len(engine.index), options.weigh)
+        )
+        self._collector = ScoreCollector(options.score, owner="Feedback")
+        self._pending: Any = None  # sums of this segment over all ranks, as far as gathered
+        self._steps = 0  # that were trained since
+        self._segments.history.on_begin = self._on_begin
+
+    @classmethod
+    def attach(
+        cls, trainer: Trainer, engine: BaseEngine, coordinator: RankCoordinator
+    ) -> FeedbackRun | None:
+        """Return the feedback of a fit, known to its callback; None without one."""
+        callback = find_feedback(trainer)
+        if callback is None:
+            return None
+        run = cls(trainer, engine, callback.feedback_options, coordinator)
+        callback.feedback_run = run
+        return run
+
+    def add(self, outputs: Any, batch: Any) -> None:
+        """Add the output of a training step.
+
+        Raises:
+            ConfigError: If the batch has no ids, or the output has no such score.
+        """
+        is_automatic = adapter.has_automatic_optimization(self._trainer)
+        divided_by = self._trainer.accumulate_grad_batches if is_automatic else 1
+        self._collector.add(outputs, batch, divided_by=divided_by)
+        self._steps += 1
+
+    def ends_segment(self, tagged: TaggedBatch) -> bool:
+        """Return whether a batch is the last one of its segment on this rank."""
+        batch_ref = tagged[0]
+        if batch_ref is None:
+            return False
+        begun_at = batch_ref.begun_at
+        share = self._engine.share(begun_at.epoch, begun_at.position)
+        return share.position(batch_ref.step + 1) % self._segments.length == 0
+
+    def make_state(self, run_position: RunPosition) -> dict[str, Any]:
+        """Return the part of a state with weights and scores; a collective operation.
+
+        Args:
+            run_position: Position of the batch that is trained next.
+        """
+        try:
+            pending = self._scores.pending_state(self._gather(run_position))
+        except PeerFailedError as cause:
+            pending = str(cause)
+            _warn(
+                f"datamodule: the checkpoint at batch {run_position.position} of epoch "
+                f"{run_position.epoch} has no scores of its segment: {cause}. A run that resumes "
+                "from it makes other weights. Resume from another one"
+            )
+        weights = self._segments.get_weights(run_position)
+        return {KEY: {**self._scores.state(weights), "pending": pending}}
+
+    def restore(self, state: Mapping[str, Any], run_position: RunPosition) -> None:
+        """Continue with the weights and scores of a saved run.
+
+        Args:
+            state: The DataModule's state.
+            run_position: Position at which the run continues.
+
+        Raises:
+            ResumeError: If they are missing or damaged.
+        """
+        saved, digest = state.get(KEY), FitState.from_dict(state).weights
+        if state["data"] != self._engine.describe()["data"]:  # `on_changed` allows it
+            _warn(
+                "resume: the data has changed, and the weights of the saved run are for the data "
+                "as it was: they begin again from those of the policy"
+            )
+            return
+        if not isinstance(saved, Mapping):
+            raise ResumeError(
+                must_be(
+                    f"resume: `{KEY}` of the state", "the weights of the saved run",
+                    f"{saved!r:.60}", "It is damaged",
+                )
+            )  # fmt: skip
+        pending = saved.get("pending")
+        if isinstance(pending, str):
+            _warn(f"resume: the checkpoint has no scores of its segment: {pending}")
+            pending = None
+        try:
+            self._pending = self._scores.load_pending(pending)
+            values = self._scores.load(saved)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ResumeError(
+                f"resume: `{KEY}` of the state is damaged ({error!r}). Resume from another "
+                "checkpoint."
+            ) from error
+        self._segments.restore(run_position, digest, values)
+
+    def _on_begin(self, epoch: int, first: int) -> None:
+        """Set the weights of a segment from the scores of the one before."""
+        pending = self._gather(RunPosition(epoch, first))
+        if pending is None:
+            return
+        self._pending = None
+        values = self._scores.weigh(pending)
+        self._segments.change(epoch, first, values)
+
+    def _gather(self, here: RunPosition) -> Any:
+        """Return the sums of the segment over all ranks; None if nothing was trained in it.
+
+        Raises:
+            SeqDataError: If a score of any rank is invalid; raised on every rank.
+        """
+        if not self._steps:
+            return self._pending
+        rank, own, error = adapter.get_world(self._trainer).rank, None, None
+        try:
+            own = self._scores.reduce(self._collector.take())
+        except SeqDataError as failure:
+            error = failure
+        gathered = self._coordinator.all_gather(
+            (rank, own, error), self._trainer.world_size, (here.epoch, here.position)
+        )
+        for failed_rank, _, raised in gathered:
+            if raised is not None:
+                raise raised if len(gathered) == 1 else with_rank(raised, failed_rank)
+        by_rank = {rank: sums for rank, sums, _ in gathered}  # several processes may have one rank
+        earlier = [] if self._pending is None else [self._pending]
+        self._pending, self._steps = self._scores.merge([*earlier, *by_rank.values()]), 0
+        return self._pending
+
+
+def _get_segments(engine: BaseEngine) -> SegmentedRun:
+    if engine.segments is None:
+        raise ConfigError(
+            must_be(
+                "Feedback: the training data", "batched in segments",
+                f"batched by {engine.policy!r:.200}", "Call `setup` with the Trainer's callbacks",
+            )
+        )  # fmt: skip
+    return engine.segments
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SeqDataWarning, stacklevel=4)

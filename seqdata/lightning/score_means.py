@@ -1,0 +1,203 @@
+"""Mean scores of sequences or parts, and the weights that are made of them.
+
+Sums are integers, so that they are the same in any order. Means are rounded to 16 bits, so that a
+loss that differs in its last bits on another number of ranks gives the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, must_be
+from seqdata.lightning.scores import FRACTION_BITS, ScoreSums
+from seqdata.protocols import Store
+
+WeighFn = Callable[[Any], Any]
+"""Mean scores -> weights: float64 (sequences,) of each, NaN without a score; or by part."""
+
+_MEAN_BITS = 16
+_LEAST = 0.1  # of the mean weight: what a sequence of score 0 has, so that it is met again
+
+
+class SequenceSums(NamedTuple):
+    """Sums of the scores of a segment.
+
+    Attributes:
+        ids: int64 (n,), rising numbers of sequences in their store.
+        sums: int64 (n,), in units of ``FRACTION_BITS``.
+        counts: int64 (n,), scores in each.
+    """
+
+    ids: NDArray[np.int64]
+    sums: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+class SequenceScores:
+    """The latest mean score of each sequence of a store.
+
+    Args:
+        store: Whose sequences are drawn.
+        count: How many they are.
+        weigh: Makes weights; None: in proportion to scores.
+    """
+
+    def __init__(self, store: Store, count: int, weigh: WeighFn | None) -> None:
+        self._bases = store.base_numbers(np.arange(count))
+        self._means = np.full(count, np.nan)
+        self._weigh = weigh or weigh_in_proportion
+
+    def reduce(self, sums: ScoreSums) -> SequenceSums:
+        """Return what this rank has of a segment."""
+        return SequenceSums(sums.ids, sums.sums, sums.counts)
+
+    def merge(self, sums: Sequence[SequenceSums]) -> SequenceSums:
+        """Return sums of several ranks as one."""
+        columns = [np.concatenate(column) for column in zip(*sums, strict=True)]
+        ids, positions = np.unique(columns[0], return_inverse=True)
+        merged = [np.zeros(len(ids), dtype=np.int64) for _ in range(2)]
+        for total, values in zip(merged, columns[1:], strict=True):
+            np.add.at(total, positions, values)
+        return SequenceSums(ids, *merged)
+
+    def weigh(self, sums: SequenceSums) -> Any:
+        """Return weights after a segment with these scores."""
+        if len(sums.ids):
+            places = np.minimum(np.searchsorted(sums.ids, self._bases), len(sums.ids) - 1)
+            is_met = sums.ids[places] == self._bases
+            self._means[is_met] = compute_means(sums.sums, sums.counts)[places[is_met]]
+        return self._weigh(self._means.copy())
+
+    def state(self, weights: Any) -> dict[str, Any]:
+        """Return scores and weights as tensors."""
+        values = None if weights is None else torch.from_numpy(weights.values.copy())
+        return {"scores": torch.from_numpy(self._means.astype(np.float32)), "weights": values}
+
+    def load(self, state: Mapping[str, Any]) -> Any:
+        """Load saved scores; return the weights, None if there are none."""
+        means = state["scores"].numpy().astype(np.float64)
+        if means.shape != self._means.shape:
+            raise ValueError(f"{len(means)} scores")
+        self._means = means
+        return None if state["weights"] is None else state["weights"].numpy()
+
+    def pending_state(self, sums: SequenceSums | None) -> dict[str, Any] | None:
+        """Return sums as tensors."""
+        if sums is None:
+            return None
+        return {name: torch.from_numpy(array.copy()) for name, array in sums._asdict().items()}
+
+    def load_pending(self, state: Mapping[str, Any] | None) -> SequenceSums | None:
+        """Return saved sums."""
+        if state is None:
+            return None
+        return SequenceSums(*(state[name].numpy() for name in SequenceSums._fields))
+
+
+PartSums = dict[str, tuple[int, int]]
+"""Sum and count of the scores of each part."""
+
+
+class PartScores:
+    """The latest mean score of each part of a mixture.
+
+    Args:
+        policy: The mixture.
+        weigh: Makes weights; None: the weights of the mixture, multiplied by the scores.
+    """
+
+    def __init__(self, policy: Any, weigh: WeighFn | None) -> None:
+        self._declared = {name: float(part.weight) for name, part in policy.parts.items()}
+        self._means = dict.fromkeys(self._declared, math.nan)
+        self._weigh = weigh or self._multiply
+
+    def reduce(self, sums: ScoreSums) -> PartSums:
+        """Return what this rank has of a segment."""
+        own = (sums.sums.tolist(), sums.counts.tolist())
+        return self.merge(
+            {part: (total, count)} for part, total, count in zip(sums.parts, *own, strict=True)
+        )
+
+    def merge(self, sums: Any) -> PartSums:
+        """Return sums of several ranks as one."""
+        merged: PartSums = {}
+        for part, (total, count) in ((k, v) for one in sums for k, v in one.items()):
+            earlier = merged.get(part, (0, 0))
+            merged[part] = earlier[0] + total, earlier[1] + count
+        return merged
+
+    def weigh(self, sums: PartSums) -> Any:
+        """Return weights after a segment with these scores."""
+        for part, (total, count) in sums.items():
+            mean = compute_means(np.array([total], dtype=object), np.array([count], dtype=object))
+            self._means[part] = float(mean[0])
+        return self._weigh(dict(self._means))
+
+    def state(self, weights: Any) -> dict[str, Any]:
+        """Return scores as numbers; weights are in the state already."""
+        del weights
+        return {"scores": dict(self._means)}
+
+    def load(self, state: Mapping[str, Any]) -> Any:
+        """Load saved scores; weights are in the state already."""
+        self._means.update((part, float(mean)) for part, mean in state["scores"].items())
+
+    def pending_state(self, sums: PartSums | None) -> dict[str, Any] | None:
+        """Return sums as numbers."""
+        return None if sums is None else {part: list(pair) for part, pair in sums.items()}
+
+    def load_pending(self, state: Mapping[str, Any] | None) -> PartSums | None:
+        """Return saved sums."""
+        if state is None:
+            return None
+        return {part: (int(total), int(count)) for part, (total, count) in state.items()}
+
+    def _multiply(self, means: dict[str, float]) -> dict[str, float]:
+        values = weigh_in_proportion(np.array(list(means.values())))
+        return {
+            part: self._declared[part] * value
+            for part, value in zip(means, values.tolist(), strict=True)
+        }
+
+
+def weigh_in_proportion(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights in proportion to scores, and at least a tenth of their mean.
+
+    What has no score yet has the mean of the others.
+
+    Args:
+        scores: float64 (n,), NaN where there is none.
+
+    Raises:
+        ConfigError: If one is negative.
+    """
+    is_known = ~np.isnan(scores)
+    if not is_known.any():
+        return np.ones(len(scores))
+    least = float(scores[is_known].min())
+    if least < 0:
+        raise ConfigError(
+            must_be(
+                "Feedback: a mean score", "at least 0 to be a weight", f"{least}",
+                "Pass `weigh`, a function that makes weights of scores",
+            )
+        )  # fmt: skip
+    mean = math.fsum(scores[is_known].tolist()) / int(is_known.sum())
+    if not mean:
+        return np.ones(len(scores))
+    return np.maximum(np.where(is_known, scores, mean), _LEAST * mean)
+
+
+def compute_means(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
+    """Return means of integer sums, rounded to 16 bits, float64 (n,)."""
+    means = np.ldexp((sums / counts).astype(np.float64), -FRACTION_BITS)
+    mantissas, exponents = np.frexp(means)
+    rounded = np.rint(np.ldexp(mantissas, _MEAN_BITS))
+    result: NDArray[np.float64] = np.ldexp(rounded, exponents - _MEAN_BITS)
+    return result

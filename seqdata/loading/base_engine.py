@@ -1,0 +1,245 @@
+"""What plays epochs for one rank, whatever its batches are made of.
+
+An engine has no position: each iteration is told where to begin, so that a resume costs no more
+than a start. Place in the flow: between the Loader or the DataModule, which keep the position, and
+the batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import Any
+
+from seqdata.batch.batch import SequenceBatch
+from seqdata.index import SequenceIndex
+from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
+from seqdata.loading.options import EngineOptions, UpdateSchedule
+from seqdata.loading.segmented_run import SegmentedRun
+from seqdata.plan import Plan
+from seqdata.planning.build import describe_policy
+from seqdata.planning.wrapping import count_epoch_batches
+from seqdata.protocols import Policy, Store, SupportsVaryingEpochs
+from seqdata.resume_state import RunPosition
+from seqdata.sharing import RankPlan, count_steps
+
+StepBatch = SequenceBatch | dict[str, SequenceBatch]
+"""What a step trains: a batch, or one of each part that is zipped."""
+
+_CACHED_PLANS = 2
+
+
+class BaseEngine(ABC):
+    """Iterates over the epochs of data under one policy for one rank.
+
+    Args:
+        store: The data.
+        policy: How epochs are batched.
+        options: All other options.
+
+    Attributes:
+        index: The lengths that are planned.
+        num_batches: Batches of the first epoch, and of every epoch unless they vary.
+        segments: Where weights may change in an epoch; None: nowhere.
+    """
+
+    index: SequenceIndex
+    num_batches: int
+    segments: SegmentedRun | None = None
+
+    def __init__(self, store: Store, policy: Policy, options: EngineOptions) -> None:
+        self.store = store
+        self.policy = policy
+        self.options = options
+        self._plans: dict[int, Plan] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the first epoch, equal on all ranks, and of every epoch unless they vary."""
+        return self.count_steps(0)
+
+    @property
+    def has_varying_epochs(self) -> bool:
+        """Whether epochs differ in their number of batches."""
+        return isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies
+
+    def count_batches(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        if not self.has_varying_epochs:
+            return self.num_batches
+        epoch = self._effective_epoch(epoch)
+        return count_epoch_batches(self.policy, self.index, seed=self.options.seed, epoch=epoch)
+
+    def count_steps(self, epoch: int) -> int:
+        """Return the steps of an epoch, equal on all ranks."""
+        options, lanes = self.options, self._get_any_plan().lanes
+        return count_steps(self.count_batches(epoch), options.world, options.tail, lanes)
+
+    def plan(self, epoch: int) -> Plan:
+        """Return the plan of an epoch; the last two are cached."""
+        epoch = self._effective_epoch(epoch)
+        with self._lock:
+            plan = self._plans.pop(epoch, None)
+            if plan is None:
+                plan = self._build_plan(epoch)
+            self._plans[epoch] = plan
+            for old_epoch in list(self._plans)[:-_CACHED_PLANS]:
+                del self._plans[old_epoch]
+        return plan
+
+    def fingerprint(self, epoch: int) -> str:
+        """Return a digest of all that determines an epoch (32 hex digits)."""
+        return self.plan(epoch).fingerprint
+
+    def describe(self) -> dict[str, int | str]:
+        """Return what a plan depends on, by name: it explains why a state does not fit."""
+        return {
+            "data": self.index.fingerprint,
+            "policy": describe_policy(self.policy),
+            "seed": self.options.seed,
+            "shift": self.shift,
+        }
+
+    def describe_weights(self, here: RunPosition) -> str | None:
+        """Return what a state has of the weights that a run has set; None if it has set none."""
+        return None if self.segments is None else self.segments.describe_changes(here)
+
+    @abstractmethod
+    def share(self, epoch: int, first: int) -> RankPlan:
+        """Return this rank's steps from batch ``first`` of an epoch on.
+
+        Raises:
+            PlanError: If ``first`` lies outside the plan, or no step is left.
+            ConfigError: If there will be filler rows that the output does not mark.
+        """
+
+    @property
+    @abstractmethod
+    def shift(self) -> int:
+        """Timesteps between inputs and targets."""
+
+    @property
+    @abstractmethod
+    def transform_label(self) -> str:
+        """The transform's name and a digest of its code, as it was at the first access."""
+
+    def describe_transform_change(self, saved_label: Any) -> str:
+        """Return the warning if a resume changes the transform; empty if it is unchanged.
+
+        Args:
+            saved_label: The label in a saved state; None if it has none.
+        """
+        if saved_label is None or saved_label == self.transform_label:
+            return ""
+        return (
+            f"`transform` was {saved_label}, but is now {self.transform_label}: the next batches "
+            "are made by other code than those before. Pass the transform that the run began "
+            "with, unless this is intended"
+        )
+
+    def iterate(
+        self, epoch: int, first: int, update_schedule: UpdateSchedule | None = None
+    ) -> EpochBatches:
+        """Return an iterator over the batches of an epoch, from batch ``first`` of its plan.
+
+        Nothing happens before the first ``next``. The iterator ends only after each planned batch
+        was delivered, or raised its own error.
+
+        Args:
+            epoch: Epoch of the plan.
+            first: Number of batches of the plan that are trained already.
+            update_schedule: How steps make optimizer updates; None if each step is an update.
+        """
+        return self.iterate_from(lambda: self.begin(epoch, first), update_schedule)
+
+    def begin(self, epoch: int, first: int) -> EpochProgress:
+        """Return the progress of an epoch before batch ``first`` of its plan.
+
+        Raises:
+            PlanError: If ``first`` lies outside the plan, or no step is left.
+            ConfigError: If there will be filler rows that the output does not mark.
+        """
+        share = self.share(epoch, first)
+        return EpochProgress(epoch, share, share.first_step)
+
+    def iterate_from(
+        self, begin: Callable[[], EpochProgress], update_schedule: UpdateSchedule | None = None
+    ) -> EpochBatches:
+        """Return an iterator over the rest of an epoch.
+
+        Args:
+            begin: Called at the first ``next``; returns the epoch's progress, which is then updated
+                with each delivered batch.
+            update_schedule: How steps make optimizer updates; None if each step is an update.
+        """
+        schedule = update_schedule or UpdateSchedule()
+
+        def make_source(progress: EpochProgress, first_step: int) -> Iterator[Any]:
+            share = progress.share
+            iterate_steps = partial(self.iterate_share, share, progress.epoch, schedule)
+            if self.segments is None:
+                return iterate_steps(range(first_step, len(share)))
+            return self.segments.iterate(progress, first_step, schedule, iterate_steps)
+
+        return EpochBatches(begin, make_source)
+
+    @abstractmethod
+    def iterate_share(
+        self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
+    ) -> Generator[Any, None, None]:
+        """Return a generator of the outputs of some steps.
+
+        Args:
+            steps: This rank's steps of the epoch.
+            epoch: Its number.
+            update_schedule: How steps make optimizer updates.
+            numbers: Of the steps, one after another.
+        """
+
+    @abstractmethod
+    def remake_batch(
+        self,
+        steps: RankPlan,
+        epoch: int,
+        number: int,
+        update_schedule: UpdateSchedule,
+        *,
+        fill: bool = True,
+    ) -> StepBatch:
+        """Return one batch as ``iterate`` makes it, without output options and in this process.
+
+        Args:
+            steps: The steps of any rank.
+            epoch: Of its plan.
+            number: Number of the step.
+            update_schedule: How steps make optimizer updates.
+            fill: Whether to read the data.
+
+        Raises:
+            DataError: If stored data is damaged.
+        """
+
+    def count_errors_before(self, epoch: int, position: int) -> int:
+        """Return how many errors in its data this process skipped before a batch of the plans."""
+        return self.options.error_log.count_before(self.options.name, epoch, position)
+
+    @property
+    @abstractmethod
+    def worker_pids(self) -> list[int]:
+        """Process ids of the running workers."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stop all threads and worker processes; running iterations end with an error."""
+
+    def _effective_epoch(self, epoch: int) -> int:
+        return 0 if self.options.frozen_epoch else epoch
+
+    @abstractmethod
+    def _build_plan(self, epoch: int) -> Plan: ...
+
+    def _get_any_plan(self) -> Plan:
+        return next(iter(self._plans.values()), None) or self.plan(0)

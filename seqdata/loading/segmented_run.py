@@ -1,0 +1,222 @@
+"""The segments of a run: batches up to the end of one, then the weights of the next.
+
+Threads and worker processes read ahead within a segment and never beyond it, since the weights of
+the next one may not exist yet. Place in the flow: policy of segments -> plans, and the iterator
+over an epoch's batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
+from seqdata.index import SequenceIndex
+from seqdata.loading.epoch_batches import EpochProgress
+from seqdata.loading.options import UpdateSchedule
+from seqdata.plan import Plan
+from seqdata.planning.segments import SupportsSegments, WeightChange, WeightHistory, Weights
+from seqdata.protocols import Policy
+from seqdata.resume_state import RunPosition
+from seqdata.sharing import RankPlan
+
+
+class SegmentedRun:
+    """The segments of an engine's epochs, and the weights that the run has set.
+
+    Args:
+        policy: A policy of segments.
+        index: The lengths.
+
+    Attributes:
+        length: Batches of a segment.
+        history: Weights of the run so far.
+    """
+
+    def __init__(self, policy: SupportsSegments, index: SequenceIndex) -> None:
+        self.length = policy.batches
+        self.history: WeightHistory = policy.make_history()
+        self._policy = policy
+        self._index = index
+        self._max_changes = self.history.max_changes
+        self._shutdowns = 0
+
+    @classmethod
+    def of(cls, policy: Policy, index: SequenceIndex) -> Self | None:
+        """Return the segments of a policy; None if it has none."""
+        return cls(policy, index) if isinstance(policy, SupportsSegments) else None
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan, whose segments have the weights of the run."""
+        return self._policy.plan_epoch(index, seed=seed, epoch=epoch, history=self.history)
+
+    def find_first(self, position: int) -> int:
+        """Return the first batch of the segment that a position is in."""
+        return position - position % self.length
+
+    def iterate(
+        self,
+        progress: EpochProgress,
+        first_step: int,
+        schedule: UpdateSchedule,
+        iterate_steps: Callable[[range], Iterator[Any]],
+    ) -> Iterator[Any]:
+        """Yield the rest of an epoch's batches; a segment begins when its first one is asked for.
+
+        Args:
+            progress: Of the epoch.
+            first_step: The step to begin with.
+            schedule: How steps make optimizer updates.
+            iterate_steps: Returns the batches of some steps.
+
+        Raises:
+            ConfigError: If an update would lie in two segments.
+            PlanError: If a step would.
+        """
+        share, step, shutdowns = progress.share, first_step, self._shutdowns
+        self._check_updates(share, schedule)
+        while step < len(share):
+            numbers = self._find_steps(share, step)
+            if not progress.is_probe:
+                self.history.begin(progress.epoch, share.position(step), self.length)
+            yield from iterate_steps(numbers)
+            step = numbers.stop
+            if self._shutdowns != shutdowns:
+                return
+
+    def shutdown(self) -> None:
+        """End running iterations with their segments."""
+        self._shutdowns += 1
+
+    def set_weights(self, here: RunPosition, values: Any) -> Weights:
+        """Set the weights from a position on.
+
+        Args:
+            here: Position of the next batch.
+            values: The weights.
+
+        Raises:
+            ConfigError: If no segment begins there, or the weights are invalid.
+        """
+        first, epoch = self.find_first(here.position), here.epoch
+        if here.position != first or self.history.has_begun(epoch, first):
+            raise ConfigError(
+                f"segments: weights must be set where a segment begins, but batch {here.position} "
+                f"of epoch {epoch} lies within one. Set them before batch {first + self.length} is "
+                "drawn, or when the epoch has ended."
+            )
+        return self.change(epoch, first, values)
+
+    def change(self, epoch: int, first: int, values: Any) -> Weights:
+        """Set the weights of a segment that begins now.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        weights = self._policy.make_weights(self._index, values)
+        self.history.set(epoch, first, weights)
+        return weights
+
+    @property
+    def weighted_policy(self) -> Policy:
+        """The policy whose weights change."""
+        return self._policy.inner_policy
+
+    def get_weights(self, here: RunPosition) -> Any:
+        """Return the weights at a position; None if they are the policy's own."""
+        changes = self.history.find(here.epoch, self.find_first(here.position))
+        return changes[-1].weights if changes else None
+
+    def describe_changes(self, here: RunPosition) -> str | None:
+        """Return what a state has of the weights at a position; None if they are the policy's own.
+
+        Where a plan depends on all changes of a run, their digests are all of each.
+        """
+        changes = self.history.find(here.epoch, self.find_first(here.position))
+        if not changes:
+            return None
+        if self._max_changes is None:
+            return ";".join(f"{epoch}:{first}:{each.digest}" for epoch, first, each in changes)
+        return str(changes[-1].weights.digest)
+
+    def restore(self, here: RunPosition, digest: str | None, values: Any) -> None:
+        """Continue with the weights of a saved run.
+
+        Args:
+            here: Its position.
+            digest: Of its weights; None if it had set none.
+            values: The weights.
+
+        Raises:
+            ResumeError: If these are not the weights.
+        """
+        first = self.find_first(here.position)
+        changes: Sequence[WeightChange] = ()
+        if digest is not None and self._max_changes is None:
+            changes = self._parse_changes(digest)
+        elif digest is not None:
+            if values is None:
+                raise ResumeError(
+                    must_be(
+                        "resume: `weights`", f"the weights of digest {digest} that the run had set",
+                        "None", "Pass them: load_state_dict(state, weights=...)",
+                    )
+                )  # fmt: skip
+            weights = self._policy.make_weights(self._index, values)
+            if weights.digest != digest:
+                raise ResumeError(
+                    must_be(
+                        "resume: the digest of `weights`", digest, weights.digest,
+                        "Pass the weights of the saved run",
+                    )
+                )  # fmt: skip
+            changes = [WeightChange(here.epoch, first, weights)]
+        elif values is not None:
+            raise ResumeError(
+                must_be(
+                    "resume: `weights`", "None, since the saved run had set none", "given",
+                    "Leave them out, and set them where a segment begins",
+                )
+            )  # fmt: skip
+        self.history.restore(changes, here.epoch, first)
+
+    def _parse_changes(self, text: str) -> list[WeightChange]:
+        """Return the changes of a state.
+
+        Raises:
+            ResumeError: If it is damaged.
+        """
+        changes = []
+        for change in text.split(";"):
+            epoch, _, rest = change.partition(":")
+            first, _, digest = rest.partition(":")
+            if not (epoch.isdecimal() and first.isdecimal()):
+                raise ResumeError(
+                    must_be("resume: `weights` of the state", "changes of weights", f"{text!r:.60}")
+                    + ". The state is damaged."
+                )
+            weights = self._policy.make_weights(self._index, digest)
+            changes.append(WeightChange(int(epoch), int(first), weights))
+        return changes
+
+    def _find_steps(self, share: RankPlan, step: int) -> range:
+        """Return the steps up to the end of a step's segment."""
+        position, batches = share.position(step), len(share.plan)
+        stop = min(self.find_first(position) + self.length, batches)
+        steps = -(-(stop - position) // share.stride)
+        if stop < batches and share.position(step + steps) != stop:
+            raise PlanError(
+                f"segments: {share.stride} ranks must divide the {stop - position} batches from "
+                f"batch {position} to the end of its segment, but do not. Resume with another "
+                "number of ranks, or from a checkpoint at the end of an update."
+            )
+        return range(step, min(step + steps, len(share)))
+
+    def _check_updates(self, share: RankPlan, schedule: UpdateSchedule) -> None:
+        update = share.stride * schedule.accumulate
+        if self.length % update and self.length < len(share.plan):
+            raise ConfigError(
+                f"segments: the {self.length} batches of a segment must be a multiple of the "
+                f"{update} of an update ({share.stride} ranks, {schedule.accumulate} steps), but "
+                f"are not. Pass {-(-self.length // update) * update}, or other ranks."
+            )

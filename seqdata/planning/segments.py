@@ -1,0 +1,370 @@
+"""Segments of an epoch: what is drawn changes where one begins, and nowhere else.
+
+An epoch is cut into segments of a declared number of batches. The plan of a segment follows from
+the seed, the epoch, the segment's first batch and the weights that were set before it began, so its
+batches may be read ahead up to its end, and a resumed run makes the same ones. Place in the flow:
+weights of a run -> the plans of segments -> Plan. Reads: weights. Makes: batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import PlanError
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.plan_table import ArrayTable, DrawnBatch, PartLabel, PlanBatch
+from seqdata.protocols import Policy
+
+_CACHED_SEGMENTS = 2  # the last batch of one may be described when the next has begun
+
+
+class Segment(NamedTuple):
+    """A run of batches of an epoch, within which nothing changes.
+
+    Attributes:
+        epoch: Of the plan.
+        first: Its first batch.
+        batches: Its batches.
+        length: Batches of every segment but the last.
+        epoch_batches: Batches of the epoch.
+    """
+
+    epoch: int
+    first: int
+    batches: int
+    length: int
+    epoch_batches: int
+
+
+class Weights(Protocol):
+    """Weights that were set in a run."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of all values; equal weights have equal ones."""
+        ...
+
+
+class WeightChange(NamedTuple):
+    """Weights, and the segment from which they hold.
+
+    Attributes:
+        epoch: Of the plan.
+        first: First batch of the segment.
+        weights: Those from there on.
+    """
+
+    epoch: int
+    first: int
+    weights: Any
+
+
+RoundFn = Callable[[int], Plan]
+"""The plan of a round of a segment: from 0, and further ones while batches are missing."""
+
+
+@runtime_checkable
+class SupportsWeightChanges(Protocol):
+    """A policy whose weights may change between segments."""
+
+    @property
+    def max_changes(self) -> int | None:
+        """How many of the last changes are kept; None: a segment's plan depends on all."""
+        ...
+
+    def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
+        """Return weights in the policy's form.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        ...
+
+    def plan_segment(
+        self,
+        index: SequenceIndex,
+        *,
+        seed: int,
+        segment: Segment,
+        changes: Sequence[WeightChange],
+    ) -> RoundFn:
+        """Return the maker of a segment's rounds.
+
+        Args:
+            index: The lengths.
+            seed: Of the plan.
+            segment: The segment.
+            changes: Weights that were set up to the segment, in order; none: the policy's own.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsSegments(Protocol):
+    """A policy of segments, whose weights a run may change."""
+
+    @property
+    def batches(self) -> int:
+        """Batches of a segment."""
+        ...
+
+    @property
+    def inner_policy(self) -> Policy:
+        """The policy whose weights change."""
+        ...
+
+    def make_history(self) -> WeightHistory:
+        """Return the history of a run that has set no weights."""
+        ...
+
+    def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
+        """Return weights in the form of the policy.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        ...
+
+    def plan_epoch(
+        self, index: SequenceIndex, *, seed: int, epoch: int, history: WeightHistory
+    ) -> Plan:
+        """Make the epoch's plan, whose segments have the weights of a run."""
+        ...
+
+
+class WeightHistory:
+    """The weights that a run has set so far, and the latest segment that has begun.
+
+    Args:
+        max_changes: How many of the last changes are kept; None: all.
+
+    Attributes:
+        max_changes: As given.
+        changes: In the order of the run.
+        on_begin: Called with epoch and first batch whenever a segment begins; it may set weights.
+        version: Grows with every change.
+    """
+
+    def __init__(self, max_changes: int | None = None) -> None:
+        self.changes: tuple[WeightChange, ...] = ()
+        self.on_begin: Callable[[int, int], None] | None = None
+        self.version = 0
+        self.max_changes = max_changes
+        self._begun = (-1, 0)
+        self._known_from = (0, 0)
+
+    def set(self, epoch: int, first: int, weights: Weights) -> None:
+        """Set the weights from a segment on; it has not begun."""
+        earlier = [change for change in self.changes if change[:2] < (epoch, first)]
+        self._keep([*earlier, WeightChange(epoch, first, weights)])
+
+    def restore(self, changes: Sequence[WeightChange], epoch: int, first: int) -> None:
+        """Continue with the changes of a saved run, in a segment that has not begun here.
+
+        Args:
+            changes: Those that were kept.
+            epoch: Of the segment.
+            first: Its first batch.
+        """
+        self.changes, self._known_from, self._begun = (), (0, 0), (-1, 0)
+        self._keep(list(changes))
+        if self.max_changes is not None and changes:
+            self._known_from = (epoch, first)
+
+    def begin(self, epoch: int, position: int, length: int) -> None:
+        """Begin the segment of a position, or continue within it.
+
+        Args:
+            epoch: Of the plan.
+            position: The batch that is read next.
+            length: Batches of a segment.
+        """
+        first = position - position % length
+        if position == first and self.on_begin is not None:
+            self.on_begin(epoch, first)
+        self._begun = (epoch, first)
+
+    def has_begun(self, epoch: int, first: int) -> bool:
+        """Return whether batches of a segment, or of a later one, may have been read."""
+        return (epoch, first) <= self._begun
+
+    def find(self, epoch: int, first: int) -> tuple[WeightChange, ...]:
+        """Return the changes up to a segment.
+
+        Raises:
+            PlanError: If its weights are not kept.
+        """
+        if (epoch, first) < self._known_from:
+            raise PlanError(
+                f"segments: the weights of batch {first} of epoch {epoch} must be known, but only "
+                f"those from batch {self._known_from[1]} of epoch {self._known_from[0]} on are "
+                "kept. Resume from an earlier checkpoint to see that batch."
+            )
+        return tuple(change for change in self.changes if change[:2] <= (epoch, first))
+
+    def _keep(self, changes: list[WeightChange]) -> None:
+        if self.max_changes is not None and len(changes) > self.max_changes:
+            changes = changes[-self.max_changes :]
+            self._known_from = changes[0][:2]
+        self.changes = tuple(changes)
+        self.version += 1
+
+
+@dataclass(slots=True, eq=False)
+class _SegmentPlans:
+    """The plans of one segment's rounds.
+
+    Attributes:
+        make_round: Makes a round's plan.
+        plans: Those made so far.
+        stops: How many batches they have together, up to each.
+    """
+
+    make_round: RoundFn
+    plans: list[Plan] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+
+    def locate(self, number: int) -> tuple[Plan, int]:
+        """Return the plan of a batch of the segment, and the plan's first batch."""
+        while not self.stops or number >= self.stops[-1]:
+            plan = self.make_round(len(self.plans))
+            if not len(plan):
+                raise PlanError(
+                    "segments: a segment must have a sequence to draw, but has none. Give a weight "
+                    "above 0 to a sequence that the policy does not leave out."
+                )
+            self.stops.append((self.stops[-1] if self.stops else 0) + len(plan))
+            self.plans.append(plan)
+        i = int(np.searchsorted(self.stops, number, side="right"))
+        return self.plans[i], self.stops[i] - len(self.plans[i])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentedTable:
+    """The batches of an epoch, segment by segment.
+
+    Attributes:
+        epoch: Its number.
+        count: Its batches.
+        length: Batches of a segment; the last may have fewer.
+        history: Weights of the run.
+        make_plans: Returns the maker of a segment's rounds, from the changes up to it.
+    """
+
+    epoch: int
+    count: int
+    length: int
+    history: WeightHistory
+    make_plans: Callable[[Segment, Sequence[WeightChange]], RoundFn]
+    _segments: dict[tuple[int, int], _SegmentPlans] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, number: int) -> PlanBatch:
+        """Return one batch."""
+        plan, first, _ = self._locate(number)
+        return plan.batch(number - first)
+
+    def slice(self, first: int, stop: int) -> ArrayTable:
+        """Return batches ``first:stop`` of one run as a table of their own."""
+        plan, start, _ = self._locate(first)
+        return plan.slice(first - start, stop - start)
+
+    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
+        """Return scored timesteps and rows of batches ``first:stop``."""
+        del overlap  # nothing that is drawn has any
+        timesteps = rows = 0
+        while first < stop:
+            plan, start, end = self._locate(first)
+            end = min(end, stop)
+            more = plan.totals(first - start, end - start)
+            timesteps, rows, first = timesteps + more[0], rows + more[1], end
+        return timesteps, rows
+
+    def tables(self) -> Iterator[ArrayTable]:
+        """Yield all batches in order; segments that have not begun with the weights of now."""
+        tables = []
+        number = 0
+        while number < self.count:
+            plan, start, stop = self._locate(number)
+            stop = min(stop, start + plan.prepare(number - start))
+            tables.append(plan.slice(number - start, stop - start))
+            number = stop
+        has_rows = any(table.rows is not None for table in tables)
+        for table in tables:
+            if has_rows and table.rows is None:
+                yield replace(table, rows=np.arange(len(table.spans) + 1), _cumulative_totals={})
+            else:
+                yield table
+
+    def prepare(self, number: int) -> int:
+        """Plan a batch's block, if its segment has begun; return the first batch after it."""
+        first = number - number % self.length
+        if not self.history.has_begun(self.epoch, first):
+            return min(first + self.length, self.count)
+        plan, start, stop = self._locate(number)
+        return min(stop, start + plan.prepare(number - start))
+
+    def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
+        """Return where each of these batches is from; None without a mixture."""
+        labels: list[PartLabel] = []
+        for number in numbers:
+            plan, start, _ = self._locate(number)
+            label = plan.label_parts([number - start])
+            if label is None:
+                return None
+            labels += label
+        return labels
+
+    def drawn_batch(self, number: int) -> DrawnBatch | None:
+        """Return what tells the draws of a sequence apart."""
+        plan, start, _ = self._locate(number)
+        return plan.drawn_batch(number - start)
+
+    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the weights of the rows of batches; None: all are 1."""
+        weights = []
+        for number in numbers:
+            plan, start, _ = self._locate(number)
+            rows = plan.row_weights([number - start])
+            if rows is None:
+                return None
+            weights.append(rows)
+        return np.concatenate(weights)
+
+    def _locate(self, number: int) -> tuple[Plan, int, int]:
+        """Return the plan of a batch, its first batch in the epoch, and one past its last."""
+        first = number - number % self.length
+        stop = min(first + self.length, self.count)
+        key = first, self.history.version
+        plans = self._segments.get(key)
+        if plans is None:
+            segment = Segment(self.epoch, first, stop - first, self.length, self.count)
+            changes = self.history.find(self.epoch, first)
+            plans = _SegmentPlans(self.make_plans(segment, changes))
+            for old in list(self._segments)[: 1 - _CACHED_SEGMENTS]:  # a reader may do the same
+                self._segments.pop(old, None)
+            self._segments[key] = plans
+        plan, start = plans.locate(number - first)
+        return plan, first + start, min(stop, first + start + len(plan))
+
+
+def derive_segment_epoch(segment: Segment, number: int) -> int:
+    """Return what stands for the epoch in the random numbers of a segment's round.
+
+    It does not depend on the weights: those that differ little draw almost the same.
+
+    Args:
+        segment: The segment.
+        number: Of the round.
+    """
+    text = f"segment;{segment.epoch};{segment.first};{number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

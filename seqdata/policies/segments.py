@@ -1,0 +1,136 @@
+"""Policy ``segments``: weights that change in the middle of an epoch, at declared places.
+
+The place of a change is declared before the run, and the number of batches does not depend on the
+weights. So a length is exact, what is read ahead is never out of date, and a resumed run makes the
+choices of the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, cast
+
+from seqdata.errors import ConfigError, must_be
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan, PlanOrigin
+from seqdata.plan_table import BatchTable
+from seqdata.planning.fixed_size import check_count
+from seqdata.planning.segments import (
+    SegmentedTable,
+    SupportsWeightChanges,
+    WeightHistory,
+    Weights,
+)
+from seqdata.protocols import Policy
+from seqdata.report import PlanReport, make_report
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Batches of a policy whose weights may change every so many batches.
+
+    ``Loader.set_weights`` sets the weights of the next segments, where one begins; ``Feedback``
+    does so for a Trainer. All epochs have as many batches as the first one of the policy, whatever
+    the weights are. Where a batch is cut by its timesteps, a segment ends with its last declared
+    batch, and the rest of what was drawn for it is left out.
+
+    Evaluation is planned by the innermost policy alone.
+
+    Args:
+        policy: ``Weighted``, or a ``Mix`` of batches.
+        batches: Batches of a segment, over all ranks; the last one of an epoch may have fewer.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata.policies.fixed import Fixed
+        >>> from seqdata.policies.weighted import Weighted
+        >>> index = SequenceIndex.from_lengths([3, 1, 2, 2])
+        >>> policy = Segments(Weighted(Fixed(1), draws=6), batches=2)
+        >>> len(policy.plan(index, seed=0, epoch=0))
+        6
+    """
+
+    policy: Policy
+    batches: int
+
+    def __post_init__(self) -> None:
+        check_count("segments", "batches", self.batches)
+        policy: Any = self.policy
+        has_rows = getattr(policy, "rows", False) is True  # of several parts in a batch
+        if isinstance(policy, type) or not isinstance(policy, SupportsWeightChanges) or has_rows:
+            raise ConfigError(
+                must_be(
+                    "policy 'segments': `policy`", "Weighted, or a Mix of batches",
+                    f"{self.policy!r}", "Pass e.g. Weighted(Bucketed(64))",
+                )
+            )  # fmt: skip
+
+    @property
+    def axis(self) -> str:
+        """The axis that is planned on."""
+        return self.policy.axis
+
+    @property
+    def inner_policy(self) -> Policy:
+        """The policy that is weighted."""
+        return self.policy
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan, with the weights that the policy has."""
+        return self.plan_epoch(index, seed=seed, epoch=epoch, history=self.make_history())
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Return the number of batches of every epoch."""
+        return self.policy.num_batches(index)
+
+    def make_history(self) -> WeightHistory:
+        """Return the history of a run that has set no weights."""
+        return WeightHistory(cast(SupportsWeightChanges, self.policy).max_changes)
+
+    def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
+        """Return weights in the form of the policy.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        return cast(SupportsWeightChanges, self.policy).make_weights(index, weights)
+
+    def plan_epoch(
+        self, index: SequenceIndex, *, seed: int, epoch: int, history: WeightHistory
+    ) -> Plan:
+        """Make the epoch's plan, whose segments have the weights of a run.
+
+        Args:
+            index: The lengths.
+            seed: Of the run.
+            epoch: Number of the epoch.
+            history: Weights of the run; a segment is planned with those it has then.
+        """
+        policy: Any = self.policy
+
+        def make_plans(segment: Any, changes: Any) -> Any:
+            return policy.plan_segment(index, seed=seed, segment=segment, changes=changes)
+
+        @cache
+        def plan_unchanged() -> Plan:
+            return self.policy.plan(index, seed=seed, epoch=epoch)
+
+        @cache
+        def make_fingerprint() -> str:
+            text = f"{plan_unchanged().fingerprint};segments of {self.batches}"
+            return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+        def report(table: BatchTable) -> PlanReport:
+            unchanged = plan_unchanged().report
+            return replace(
+                make_report(table), dropped=unchanged.dropped, split=unchanged.split,
+                truncated=unchanged.truncated,
+            )  # fmt: skip
+
+        table = SegmentedTable(epoch, self.num_batches(index), self.batches, history, make_plans)
+        origin = PlanOrigin(fingerprint=make_fingerprint, report=report)
+        return Plan.lazy(table, origin, lookahead=plan_unchanged().lookahead)

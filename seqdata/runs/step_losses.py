@@ -1,0 +1,160 @@
+"""The losses of steps: what is usual around a step, and how far a step is from it.
+
+What is usual is a median over the steps before, and how much steps differ is a median as well, so
+that neither depends on the spikes that are looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.runs.loss_files import LossFiles
+
+WINDOW = 40
+"""Steps before a step that tell what is usual."""
+
+MIN_WINDOW = 8
+"""With fewer steps before it, a step is compared with the next ones as well, to twice as many."""
+
+OUTLYING = 4.0
+"""Standard deviations from which on a value stands out."""
+
+_SIGMAS_PER_MAD = 1.4826  # of a normal distribution
+_MIN_SPREAD = 1e-6  # relative to the usual value: equal values have no spread
+_CANDIDATES = 20  # steps per wanted one whose distance is computed exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is usual around a step.
+
+    Attributes:
+        value: The median.
+        spread: An estimate of the standard deviation, above 0.
+    """
+
+    value: float
+    spread: float
+
+    def score(self, value: float) -> float:
+        """Return by how many standard deviations a value is above the usual one."""
+        return (value - self.value) / self.spread if math.isfinite(value) else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepLosses:
+    """The losses of all recorded steps of a run, over all ranks.
+
+    Attributes:
+        steps: int64 (s,), the optimizer's steps, ascending.
+        values: float64 (s,), mean score of each step's sequences, or of its batches.
+        levels: float64 (s,), median score of a sequence or batch of the step.
+        batches: int64 (s,), number of batches of each step.
+    """
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    levels: NDArray[np.float64]
+    batches: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @classmethod
+    def read(cls, losses: LossFiles) -> Self:
+        """Return the losses of a run's files; they are read once."""
+        columns: list[list[NDArray[np.float64]]] = [[], [], [], []]
+        for block in losses.iterate_blocks():
+            chosen = block.select(np.diff(block.offsets) > 0)
+            if not len(chosen):
+                continue
+            firsts, counts = chosen.offsets[:-1], np.diff(chosen.offsets)
+            order = np.lexsort((chosen.scores, chosen.batch_of_row))
+            weights = np.where(chosen.is_shared, 1, counts)
+            sums = np.add.reduceat(chosen.scores, firsts) * weights / counts
+            medians = chosen.scores[order][firsts + (counts - 1) // 2]
+            for column, values in zip(columns, (chosen.steps, sums, weights, medians), strict=True):
+                column.append(values.astype(np.float64))
+        empty = np.zeros(0)
+        of_batch, sums, weights, medians = (np.concatenate([empty, *part]) for part in columns)
+        order = np.lexsort((medians, of_batch))
+        steps, firsts, batches = np.unique(of_batch[order], return_index=True, return_counts=True)
+        if not len(steps):
+            return cls(steps=steps.astype(np.int64), values=empty, levels=empty, batches=batches)
+        return cls(
+            steps=steps.astype(np.int64),
+            values=np.add.reduceat(sums[order], firsts) / np.add.reduceat(weights[order], firsts),
+            levels=medians[order][firsts + (batches - 1) // 2],
+            batches=batches,
+        )
+
+    def find(self, step: int) -> int | None:
+        """Return where a step is in the arrays; None if it has no record."""
+        i = int(np.searchsorted(self.steps, step))
+        return i if i < len(self) and self.steps[i] == step else None
+
+    def find_nearest(self, step: int) -> int:
+        """Return the recorded step that is nearest, of two the earlier one."""
+        return int(self.steps[np.abs(self.steps - step).argmin()])
+
+    def find_usual(self, i: int) -> Usual:
+        """Return what the mean score of a step usually is, around a step."""
+        return summarize(self.values[self._find_window(i)], self.values[i])
+
+    def find_usual_level(self, i: int) -> Usual:
+        """Return what the score of a sequence or batch usually is, around a step."""
+        return summarize(self.levels[self._find_window(i)], self.levels[i])
+
+    def find_first_non_finite(self) -> int | None:
+        """Return the first step whose loss is not finite; None if all are."""
+        is_finite = np.isfinite(self.values)
+        return None if is_finite.all() else int(self.steps[is_finite.argmin()])
+
+    def find_worst(self, count: int) -> list[int]:
+        """Return the steps farthest above what is usual around them, the farthest first."""
+        if not len(self):
+            return []
+        first_non_finite = self.find_first_non_finite()
+        finite = np.flatnonzero(np.isfinite(self.values))
+        pieces = np.array_split(finite, max(1, len(finite) // WINDOW)) if len(finite) else []
+        rough = np.concatenate(
+            [
+                (self.values[piece] - usual.value) / usual.spread
+                for piece in pieces
+                for usual in [summarize(self.values[piece], 0.0)]
+            ]
+            or [np.zeros(0)]
+        )
+        candidates = finite[np.argsort(-rough, kind="stable")[: max(count * _CANDIDATES, WINDOW)]]
+        scores = {
+            int(self.steps[i]): self.find_usual(i).score(float(self.values[i]))
+            for i in candidates.tolist()
+        }
+        worst = sorted(scores, key=lambda step: (-scores[step], step))
+        head = [] if first_non_finite is None else [first_non_finite]
+        return [*head, *worst][:count]
+
+    def _find_window(self, i: int) -> NDArray[np.int64]:
+        """Return the steps before, or around a step with few before it; without itself."""
+        before = np.arange(max(0, i - WINDOW), i)
+        if len(before) >= MIN_WINDOW:
+            return before
+        stop = min(len(self), i + 1 + 2 * MIN_WINDOW - len(before))
+        return np.concatenate([before, np.arange(i + 1, stop)])
+
+
+def summarize(values: NDArray[np.float64], own_value: float) -> Usual:
+    """Return the median of values and their spread; without any those of the own value."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        value = float(own_value) if math.isfinite(own_value) else 0.0
+        return Usual(value, max(abs(value) * _MIN_SPREAD, np.finfo(np.float64).tiny))
+    median = float(np.median(values))
+    spread = _SIGMAS_PER_MAD * float(np.median(np.abs(values - median)))
+    floor = max(abs(median) * _MIN_SPREAD, float(np.finfo(np.float64).tiny))
+    return Usual(median, max(spread, floor))

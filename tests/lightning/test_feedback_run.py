@@ -1,0 +1,270 @@
+"""Weights from losses by id: exact on resume, and refused where there is nothing to weigh by."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.lightning.callbacks.feedback import Feedback
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.score_means import compute_means, weigh_in_proportion
+from seqdata.lightning.scores import FRACTION_BITS
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.weighted import Weighted
+from tests.lightning.feeding import EPOCHS, GROUP, POLICIES, feed, saved
+from tests.lightning.harness import sequences
+
+MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
+pytestmark = pytest.mark.filterwarnings(MID_UPDATE)
+BATCHES = 23
+UPDATES = math.ceil(BATCHES / GROUP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["weighted", "importance", "token budget", "mix"])
+def test_every_update_is_a_place_to_go_on(policy, tmp_path):
+    whole = feed(policy, folder=tmp_path)
+    per_epoch = len(whole.log_of.train) // EPOCHS
+    paths = saved(tmp_path)
+    for path in paths[: -1 if policy == "weighted" else 4]:
+        state = torch.load(path)["SequenceDataModule"]
+        done = state["epoch"] * per_epoch + state["position"]
+        rest = feed(policy, ckpt=path)
+        assert rest.log_of.train == whole.log_of.train[done:]
+        assert rest.parameters_of() == whole.parameters_of()
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {"num_workers": 1}], ids=str)
+def test_what_is_drawn_does_not_depend_on_what_is_read_ahead(options):
+    assert feed(data=options).log_of.train == feed().log_of.train
+
+
+def test_a_segment_is_drawn_by_the_scores_of_the_one_before():
+    seen = []
+
+    def weigh(scores):
+        seen.append(scores)
+        return np.arange(30) < 3 + len(seen)
+
+    feedback = Feedback("row_loss", 2, weigh)
+    model = feed_with(feedback)
+    for number, (_, batch, ids) in enumerate(model.log_of.train):
+        begun = batch // (2 * GROUP) + (number >= BATCHES) * 3
+        assert begun == 0 or max(ids) < 3 + begun
+    first = {one for _, _, ids in model.log_of.train[: 2 * GROUP] for one in ids}
+    assert set(np.flatnonzero(~np.isnan(seen[0])).tolist()) == first
+    assert feedback.feedback_run is None  # the run has ended
+
+
+def feed_with(feedback, **data):
+    """Fit with another callback than the usual one."""
+    import tests.lightning.feeding as feeding
+
+    usual, feeding.Feedback = feeding.Feedback, lambda *_: feedback
+    try:
+        return feed(data=data)
+    finally:
+        feeding.Feedback = usual
+
+
+def test_a_long_segment_ends_with_its_epoch():
+    seen = []
+    feed_with(Feedback("row_loss", 1_000, lambda scores: seen.append(scores) or scores + 1e-9))
+    assert len(seen) == EPOCHS - 1
+
+
+def test_the_state_has_scores_and_weights_for_weights_only(tmp_path):
+    feed(folder=tmp_path)
+    checkpoint = torch.load(saved(tmp_path)[2], weights_only=True)["SequenceDataModule"]
+    state = checkpoint["feedback"]
+    assert state["scores"].shape == state["weights"].shape == (30,)
+    assert state["pending"]["counts"].sum() == 2 * GROUP  # two rows each, of the one update since
+    assert len(checkpoint["weights"]) == 32
+
+
+def test_weights_of_a_checkpoint_are_compared_with_its_digest(tmp_path):
+    feed(folder=tmp_path, max_epochs=1)
+    path = saved(tmp_path)[2]
+    checkpoint = torch.load(path)
+    state = checkpoint["SequenceDataModule"]["feedback"]
+    for change, message in (
+        (lambda: state["weights"].add_(1), "the digest of `weights` must be"),
+        (lambda: state.pop("scores"), "`feedback` of the state is damaged"),
+        (checkpoint["SequenceDataModule"].pop, "`feedback` of the state must be the weights"),
+    ):
+        change("feedback") if message.endswith("weights") else change()
+        torch.save(checkpoint, tmp_path / "other.ckpt")
+        with pytest.raises(ResumeError, match=message):
+            feed(ckpt=tmp_path / "other.ckpt")
+
+
+def test_a_resume_with_segments_of_another_length_is_refused(tmp_path):
+    feed(folder=tmp_path, max_epochs=1)
+    with pytest.raises(ResumeError, match=r"batches=8\)\", but is .*batches=12\)"):
+        feed(ckpt=saved(tmp_path)[0], every=3)
+
+
+def test_weights_begin_again_over_changed_data(tmp_path):
+    feed(folder=tmp_path, max_epochs=1)
+    changed = {"train": sequences(31), "on_changed": "next_epoch"}
+    with pytest.warns(SeqDataWarning, match="the weights of the saved run are for the data as it"):
+        feed(ckpt=saved(tmp_path)[2], data=changed)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"batching": Bucketed(2)}, r"`batching` of the DataModule must be Weighted, or a Mix"),
+        ({"as_tuple": ("x", "weight")}, "the batch must be a SequenceBatch"),
+        ({"as_dict": ("x", "weight")}, "the batch must be a SequenceBatch"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_data_without_weights_or_ids_is_refused(data, message):
+    with pytest.raises(ConfigError, match=message):
+        fit_plain(data, {"loss": lambda layer: layer.weight.sum()})
+
+
+def fit_plain(data, outputs, score="loss", **trainer):
+    """Fit a model that looks at no data and returns what it is told."""
+    import lightning.pytorch as pl
+
+    from tests.lightning.harness import QUIET, quietly
+
+    class Plain(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, batch_idx):
+            return {name: make(self.layer) for name, make in outputs.items()}
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    options = {"seed": 3, **POLICIES["weighted"](), **data}
+    settings = {**QUIET, "max_epochs": 1, "enable_checkpointing": False, **trainer}
+    callbacks = settings.pop("callbacks", [Feedback(score, 2)])
+    with quietly():
+        pl.Trainer(**settings, callbacks=callbacks).fit(
+            Plain(), datamodule=SequenceDataModule(**options)
+        )
+
+
+def loss(layer):
+    return layer.weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("score", "value", "message"),
+    [
+        ("rows", lambda _: torch.tensor([1.0, math.nan]), "a finite number .*, but is nan"),
+        ("rows", lambda _: torch.ones(3), r"shape of 'rows' must be \(2,\)"),
+        ("row", lambda _: torch.ones(2), r"must be a key of what `training_step` returns .*'row'"),
+        ("rows", lambda _: -torch.ones(2), "a mean score must be at least 0 to be a weight"),
+    ],
+)
+def test_scores_that_are_no_weights_are_refused(score, value, message):
+    with pytest.raises(ConfigError, match=message):
+        fit_plain({}, {"loss": loss, "rows": value}, score)
+
+
+def test_a_score_of_the_whole_batch_counts_for_each_row():
+    seen = []
+    feedback = Feedback("one", 2, lambda scores: seen.append(scores) or np.ones(30))
+    outputs = {"loss": loss, "one": lambda _: torch.tensor(2.5)}
+    fit_plain({}, outputs, callbacks=[feedback])
+    assert set(seen[0][~np.isnan(seen[0])].tolist()) == {2.5}
+
+
+def test_feedback_goes_with_a_datamodule_once_and_not_with_overfitting():
+    with pytest.raises(ConfigError, match="must be one Feedback, but is 2"):
+        fit_plain({}, {"loss": loss}, callbacks=[Feedback(), Feedback()])
+    with pytest.raises(ConfigError, match="`overfit_batches` of the Trainer must be 0"):
+        fit_plain({}, {"loss": loss}, overfit_batches=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": ""}, "Feedback: `score` must be a key of the step's output, but is ''"),
+        ({"every": 0}, "Feedback: `every` must be an integer of at least 1, but is 0"),
+        ({"every": True}, "Feedback: `every` must be an integer of at least 1, but is True"),
+        ({"weigh": 3}, "Feedback: `weigh` must be a function of scores, but is 3"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Feedback(**options)
+
+
+def test_without_our_datamodule_there_is_nothing_to_weigh():
+    trainer = type("Trainer", (), {"datamodule": None})()
+    with pytest.raises(ConfigError, match="`datamodule` must be a SequenceDataModule"):
+        Feedback().setup(trainer, None, "fit")
+
+
+def test_a_mean_is_rounded_so_that_its_last_bits_do_not_matter():
+    sums = np.array([1 << FRACTION_BITS, (1 << FRACTION_BITS) + 5, 3 << 4, 9 << FRACTION_BITS])
+    means = compute_means(sums, np.array([1, 1, 1, 3]))
+    assert means.tolist() == [1.0, 1.0, 3 * 2.0 ** (4 - FRACTION_BITS), 3.0]
+
+
+def test_weights_are_in_proportion_and_nothing_is_left_out():
+    nan = math.nan
+    assert weigh_in_proportion(np.array([nan, nan])).tolist() == [1, 1]
+    assert weigh_in_proportion(np.array([1.0, nan, 3.0])).tolist() == [1, 2, 3]
+    assert weigh_in_proportion(np.array([0.0, 0.0])).tolist() == [1, 1]
+    weights = weigh_in_proportion(np.array([0.0, 4.0]))
+    assert weights.tolist() == [pytest.approx(0.2), 4]
+
+
+def test_parts_of_a_mixture_are_weighted_by_their_mean_loss(tmp_path):
+    seen = []
+
+    def weigh(scores):
+        seen.append(scores)
+        return {"a": 0, "b": 1, "c": 3}
+
+    model = feed_with(Feedback("row_loss", 2, weigh), **POLICIES["mix"]())
+    assert all(set(scores) == {"a", "b", "c"} for scores in seen)
+    assert len(seen) == 2 * 3 - 1  # 22 batches are three segments
+    assert not math.isnan(seen[0]["a"])
+    assert len(model.log_of.train) == 2 * 22
+    feed("mix", folder=tmp_path)
+    state = torch.load(saved(tmp_path)[-1])["SequenceDataModule"]
+    assert state["weights"].count(";") == 4
+    assert set(state["feedback"]["scores"]) == {"a", "b", "c"}
+
+
+def test_copies_of_a_sequence_in_a_view_share_its_score():
+    from seqdata.storage.memory import MemoryStore
+
+    view = MemoryStore.of(sequences(10)).take([3, 3, 5, 7, 5])
+    seen = []
+    feedback = Feedback("one", 1, lambda scores: seen.append(scores) or np.ones(5))
+    outputs = {"loss": loss, "one": lambda _: torch.tensor(1.0)}
+    fit_plain(
+        {"train": view, "batching": Weighted(Bucketed(1), [1, 0, 1, 0, 0])}, outputs,
+        callbacks=[feedback], max_epochs=2,
+    )  # fmt: skip
+    met = {0, 1} if not np.isnan(seen[0][0]) else {2, 4}
+    assert set(np.flatnonzero(~np.isnan(seen[0])).tolist()) == met
+
+
+def test_a_batch_that_followed_from_scores_is_not_replayed():
+    import lightning.pytorch as pl
+
+    from tests.lightning.feeding import Feeding
+    from tests.lightning.harness import QUIET, quietly
+
+    data = SequenceDataModule(seed=3, **POLICIES["weighted"]())
+    with quietly():
+        trainer = pl.Trainer(
+            **QUIET, max_epochs=1, enable_checkpointing=False, callbacks=[Feedback("row_loss", 2)]
+        )
+        trainer.fit(Feeding(), datamodule=data)
+    with pytest.raises(ConfigError, match="but `Feedback` has changed the weights of this run"):
+        data.replay(epoch=0, batch=20)

@@ -1,0 +1,121 @@
+"""Weights that a loop sets between segments: where it may, and how it continues."""
+
+import json
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, PlanError, ResumeError
+from seqdata.loading.loader import Loader
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.segments import Segments
+from seqdata.policies.weighted import Weighted
+from seqdata.world import World
+
+DATA = [np.arange(length, dtype=np.float64) for length in range(1, 25)]
+POLICY = Segments(Weighted(Fixed(2), draws=48), 6)
+FEW = (np.arange(24) < 3).astype(float)
+
+
+def loader_of(policy=POLICY, world=None, **options):
+    return Loader(DATA, policy, world=world, **options)
+
+
+def play(loader, count):
+    """Return an iterator over an epoch, and the ids of its first batches."""
+    batches = iter(loader)
+    return batches, [next(batches).ids.tolist() for _ in range(count)]
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {}, {"num_workers": 1}], ids=str)
+def test_what_is_read_ahead_ends_with_the_segment(options):
+    loader = loader_of(**options)
+    batches, _ = play(loader, 6)
+    loader.set_weights(FEW)
+    assert max(max(batch.ids.tolist()) for batch in batches) < 3
+    loader.shutdown()
+
+
+@pytest.mark.parametrize("count", [1, 5, 7, 11])
+def test_within_a_segment_weights_are_refused(count):
+    loader = loader_of()
+    play(loader, count)
+    following = count // 6 * 6 + 6
+    message = (
+        f"weights must be set where a segment begins, but batch {count} of epoch 0 lies within "
+        f"one. Set them before batch {following} is drawn"
+    )
+    with pytest.raises(ConfigError, match=message):
+        loader.set_weights(FEW)
+
+
+def test_a_policy_without_segments_has_no_weights_to_set():
+    loader = Loader(DATA, Weighted(Fixed(2)))
+    with pytest.raises(ConfigError, match=r"with a policy of segments, but `batching` is Weighted"):
+        loader.set_weights(FEW)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "must have a value for each of 24 sequences, but has 1"),
+        ([float("nan")] * 24, "must be finite and at least 0, but is nan for sequence 0"),
+        ([0.0] * 24, "must be above 0 for a sequence, but all are 0"),
+    ],
+)
+def test_invalid_weights_are_refused_where_they_are_set(weights, message):
+    with pytest.raises(ConfigError, match=message):
+        loader_of().set_weights(weights)
+
+
+def test_the_state_has_the_digest_and_the_weights_are_passed_again():
+    loader = loader_of()
+    loader.set_weights(FEW)
+    batches, _ = play(loader, 3)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert len(json.dumps(state)) < 1_000
+    expected = [batch.ids.tolist() for batch in batches]
+
+    resumed = loader_of()
+    resumed.load_state_dict(state, weights=FEW)
+    assert [batch.ids.tolist() for batch in resumed] == expected
+    assert resumed.state_dict()["weights"] == state["weights"]
+
+    with pytest.raises(ResumeError, match=f"must be the weights of digest {state['weights']}"):
+        loader_of().load_state_dict(state)
+    with pytest.raises(ResumeError, match=f"the digest of `weights` must be {state['weights']}"):
+        loader_of().load_state_dict(state, weights=1 - FEW)
+
+
+def test_a_run_that_set_no_weights_has_a_state_without_them():
+    state = loader_of().state_dict()
+    assert "weights" not in state
+    with pytest.raises(ResumeError, match="must be None, since the saved run had set none"):
+        loader_of().load_state_dict(state, weights=FEW)
+
+
+def test_an_update_lies_in_one_segment():
+    with pytest.raises(ConfigError, match=r"6 batches of a segment must be a multiple of the 4 of"):
+        next(iter(loader_of(world=World(0, 4))))
+    with pytest.raises(ConfigError, match=r"\(1 ranks, 5 steps\), but are not. Pass 10"):
+        next(iter(loader_of(accumulate=5)))
+
+
+def test_a_resumed_step_lies_in_one_segment():
+    loader = loader_of()
+    play(loader, 1)
+    resumed = loader_of(world=World(0, 3))
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(PlanError, match="3 ranks must divide the 5 batches from batch 1"):
+        next(iter(resumed))
+
+
+def test_a_loader_that_is_shut_down_begins_no_segment():
+    loader = loader_of()
+    begun = []
+    loader._engine.segments.history.on_begin = lambda *place: begun.append(place)
+    batches, _ = play(loader, 2)
+    loader.shutdown()
+    with pytest.raises(Exception, match="shut down"):
+        list(batches)
+    assert begun == [(0, 0)]

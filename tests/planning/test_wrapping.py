@@ -1,0 +1,97 @@
+"""Policies around policies: evaluation, and groups of an update, reach the one within."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from seqdata import (
+    Bucketed,
+    Curriculum,
+    Fixed,
+    Mix,
+    Part,
+    Sorted,
+    TokenBudget,
+    Weighted,
+)
+from seqdata.index import SequenceIndex
+from seqdata.planning.build import describe_policy
+from seqdata.planning.wrapping import disable_shuffle, group_updates, has_draws
+
+LENGTHS = {"books": [3, 1, 2, 2, 5, 4, 1], "code": [5, 4, 2]}
+INDEX = SequenceIndex.from_parts(
+    {name: SequenceIndex.from_lengths(lengths) for name, lengths in LENGTHS.items()}
+)
+PARTS = {
+    "books": Part(7, Weighted(Fixed(1), [5, 0, 1, 1, 1, 0, 9], draws=40)),
+    "code": Part(3, Curriculum(Weighted(Bucketed(1), draws=9), max_length=[(0, 4)])),
+}
+MIXED = Weighted(Bucketed(1), [1.0, 5, 1, 1, 9, 1, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_mixture_in_the_datas_order_plays_each_sequence_of_a_weighted_part_once(epoch):
+    """Of each part's own epoch; the weights of parts hold as ever."""
+    mix = disable_shuffle(Mix({**PARTS, "code": Part(3, Weighted(Sorted(1)))}, batches=60))
+    assert mix.policies == {"books": Fixed(1, shuffle=False), "code": Sorted(1, shuffle=False)}
+    plan = mix.plan(INDEX, seed=1, epoch=epoch)
+    played: dict[tuple[str, int], list[int]] = {}
+    for number, label in enumerate(plan.label_parts(range(60))):
+        played.setdefault(tuple(label), []).append(int(plan.batch(number).spans[0, 0]))
+    for part, due in (("books", list(range(7))), ("code", [7, 8, 9])):
+        passes = [sorted(numbers) for (name, _), numbers in sorted(played.items()) if name == part]
+        assert len(passes) > 4
+        assert all(numbers == due for numbers in passes[1:-1])  # others: cut off by the epoch
+
+
+def test_rows_of_a_mixture_in_the_datas_order_are_not_drawn_by_weight():
+    mix = Mix({"books": 1, "code": 1}, MIXED, rows=True, shuffle=False)
+    assert not mix.varies
+    counts = Counter(mix.plan(INDEX, seed=1, epoch=0).spans[:, 0].tolist())
+    assert {counts[number] for number in range(7)} == {0, 1}
+    assert {counts[number] for number in range(7, 10)} == {1, 2}
+
+
+def test_the_policy_within_is_what_evaluates():
+    assert disable_shuffle(Curriculum(Weighted(Bucketed(3)), max_length=[(0, 4)])) == Bucketed(
+        3, shuffle=False
+    )
+    assert disable_shuffle(Sorted(4)) == Sorted(4, shuffle=False)
+    assert has_draws(Curriculum(Weighted(Bucketed(3)), max_length=[(0, 4)]))
+    assert not has_draws(Bucketed(3))
+
+
+@pytest.mark.parametrize("batches", [1, 3, 4])
+def test_the_batches_of_an_update_are_of_one_part(batches):
+    lengths = np.random.default_rng(0).integers(1, 9, size=200)
+    parts = {name: SequenceIndex.from_lengths(lengths) for name in ("a", "b", "c")}
+    index = SequenceIndex.from_parts(parts)
+    mix = Mix({"a": 5, "b": 3, "c": 1}, Fixed(2), batches=60)
+    plan = group_updates(mix, batches).plan(index, seed=3, epoch=1)
+    labels = [label.part for label in plan.label_parts(range(60))]
+    groups = [set(labels[first : first + batches]) for first in range(0, 60, batches)]
+    assert all(len(group) == 1 for group in groups)
+    changes = sum(a != b for a, b in pairwise(groups))
+    assert changes > 60 // batches // 3  # the next group is chosen by itself
+    given = Mix(mix.parts, Fixed(2), batches=60, batches_per_update=batches)
+    assert (given.plan(index, seed=3, epoch=1).spans == plan.spans).all()
+
+
+def test_a_number_of_the_mixtures_own_stays_and_others_have_none():
+    own = Mix({"a": 1}, Fixed(2), batches_per_update=6)
+    assert group_updates(own, 4) == own
+    assert group_updates(TokenBudget(30), 4) == TokenBudget(30)
+    assert group_updates(Weighted(Fixed(2)), 4) == Weighted(Fixed(2))
+    rising = Curriculum(Mix({"a": 1}, Fixed(2)), max_length=[(0, 4)])
+    grouped = group_updates(rising, 4)
+    assert isinstance(grouped, Curriculum)
+    assert grouped.policy.batches_per_update == 4
+    assert grouped.max_length == rising.max_length
+
+
+def test_without_a_number_groups_and_the_text_are_those_of_8():
+    mix, eight = (Mix({"a": 1}, Fixed(2), batches_per_update=n) for n in (None, 8))
+    assert describe_policy(mix) == describe_policy(eight)
+    assert "batches_per_update=8" in describe_policy(mix)
