@@ -13,6 +13,7 @@ import sys
 import time
 import types
 from collections import Counter
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -61,12 +62,26 @@ def pytest_configure(config):
     """Start what forks programs, once for all processes of tests, which are forked by it, too."""
     if hasattr(config, "workerinput"):
         sys.executable = config.workerinput["python"]  # what tests start is what they say
+        _collect_in_another_order(config)
         return
     served = contextlib.ExitStack()
     served.enter_context(serving())
     config.add_cleanup(served.close)
     tx = getattr(config.option, "tx", None) or []
     config.option.tx = [f"popen//python={python()}" if one == "popen" else one for one in tx]
+
+
+def _collect_in_another_order(config):
+    """Let processes begin with other files each, so that in a new clone one compiles each file.
+
+    Else all come to the same file at the same time, and each rewrites its assertions.
+    """
+    if config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(str(path) for one in config.args for path in Path(one).rglob("test_*.py"))
+    worker, workers = config.workerinput["workerid"], config.workerinput["workercount"]
+    first = len(files) * int(worker.removeprefix("gw")) // workers
+    config.args = [*files[first:], *files[:first]]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,7 +103,7 @@ def pytest_collection():
 def pytest_collection_modifyitems(items):
     """Begin with the files that take longest, so that no process is left alone with one of them."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    items.sort(key=lambda item: (-slow[item.path], str(item.path)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

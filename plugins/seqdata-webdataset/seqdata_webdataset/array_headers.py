@@ -5,7 +5,6 @@ For ``.npy``, ``.wav`` and ``.flac``; without NumPy's own reader, so that everyt
 
 from __future__ import annotations
 
-import ast
 import functools
 import math
 import re
@@ -25,6 +24,9 @@ _COMMON_HEADER = re.compile(
     r"\{'descr': '([<>|=][biuf]\d)', 'fortran_order': (True|False), "
     r"'shape': \((\d+,(?: \d+,?)*)\), \} *\n"
 )
+_VALUE = r"'[^'\\]*'|\"[^\"\\]*\"|True|False|-?\d+|\([-\d,\s]*\)|\[[^\]]*\]"
+_ENTRY = re.compile(rf"\s*['\"](\w+)['\"]\s*:\s*({_VALUE})\s*")
+_ANY_HEADER = re.compile(rf"\s*\{{{_ENTRY.pattern}(?:,{_ENTRY.pattern})*,?\s*\}}\s*")
 _DTYPE_PATTERN = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _WAVE_DTYPES = {(_PCM, 8): "|u1", (_PCM, 16): "<i2", (_PCM, 24): "<i3", (_PCM, 32): "<i4",
@@ -116,14 +118,34 @@ def read_npy_header(first: bytes, size: int) -> HeaderAndValues:
 
 
 def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
-    """Return dtype, order and shape of the text of a header, unchecked."""
-    if match := _COMMON_HEADER.fullmatch(text):
-        return match[1], match[2] == "True", tuple(map(int, match[3].rstrip(", ").split(",")))
+    """Return dtype, order and shape of the text of a header, unchecked.
+
+    Not by ``ast.literal_eval``, as NumPy does: members are indexed by several threads, and in
+    Python 3.11 two threads that build a syntax tree at once can end in ``SystemError``.
+    """
     try:
-        parsed = ast.literal_eval(text.strip())
+        if match := _COMMON_HEADER.fullmatch(text):
+            return match[1], match[2] == "True", _parse_shape(match[3])
+        entries = _ENTRY.finditer(text if _ANY_HEADER.fullmatch(text) else "")
+        parsed = {entry[1]: _parse_value(entry[2]) for entry in entries}
         return parsed["descr"], parsed["fortran_order"], parsed["shape"]
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+    except (KeyError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise BadHeaderError("has a head that cannot be read") from error
+
+
+def _parse_value(text: str) -> Any:
+    """Return a value of a header; a list, of which records are made, stays as text in a list."""
+    if text[0] == "(":
+        shape = _parse_shape(text[1:-1])
+        return shape[0] if len(shape) == 1 and "," not in text else shape
+    if text[0] == "[":
+        return [text]
+    return text[1:-1] if text[0] in "'\"" else text == "True" if text[0] in "TF" else int(text)
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
+    sizes = text.strip().removesuffix(",")
+    return tuple(map(int, sizes.split(","))) if sizes else ()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,8 +1,12 @@
 """The first bytes of arrays and sound: what they say, and what is not believed."""
 
+import gc
 import io
+import math
 import struct
+import sys
 import wave
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,6 +60,12 @@ BAD = [
     (text_of("{'descr': [('a','<f4')], 'fortran_order': False, 'shape': (3,)}"), "Python objects"),
     (text_of("{'descr': '<q9', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
     (text_of("{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
+    (text_of("{'descr': '<f4', 'fortran_order': False}"), "a head that cannot be read"),
+    (
+        text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5_000 + ",), }\n"),
+        "a head that cannot be read",
+    ),
+    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3)}"), "has the shape 3"),
     (text_of("{'descr': '<f4', 'fortran_order': 1, 'shape': (3,)}"), "has the shape"),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}"), "has the shape"),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"), "has the shape 3"),
@@ -71,6 +81,57 @@ BAD = [
 def test_what_is_no_array_is_said(raw, what):
     with pytest.raises(BadHeaderError, match=what):
         read_npy_header(raw, len(raw))
+
+
+OTHER_WRITERS = [  # order, blanks and quotes as other libraries write them
+    ("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", (), 3),
+    ("{'descr':'<f4','fortran_order':False,'shape':(3,2)}", (2,), 3),
+    ('{"shape": (3, 2), "fortran_order": False, "descr": "<f4"}\n', (2,), 3),
+    ("  {'descr' : '<f4' , 'shape' : ( 3 , 2 , ) , 'fortran_order' : False , }  \n", (2,), 3),
+    ("{'descr': '<f4', 'fortran_order': False, 'shape': (), }", (), 1),
+]
+
+
+@pytest.mark.parametrize(("text", "shape", "steps"), OTHER_WRITERS, ids=range(len(OTHER_WRITERS)))
+def test_headers_of_other_writers_are_read(text, shape, steps):
+    raw = text_of(text) + bytes(4 * steps * math.prod(shape))
+    header, _, size, length = read_npy_header(raw, len(raw))
+    assert (header.descr, header.shape, size, length) == (
+        "<f4",
+        shape,
+        len(raw) - len(text_of(text)),
+        steps,
+    )
+
+
+def test_threads_that_read_headers_at_once_are_not_in_each_others_way():
+    """Collecting garbage lets another thread in, where NumPy's way ends in SystemError."""
+    raw = text_of(OTHER_WRITERS[1][0]) + bytes(24)
+
+    def read_many(depth):
+        if depth:
+            return read_many(depth - 1)
+        for _ in range(2_000):
+            cycle = WithFinalizer()
+            cycle.itself = cycle
+            assert read_npy_header(raw, len(raw))[3] == 3
+        return True
+
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        sys.setswitchinterval(1e-6)
+        gc.set_threshold(50)
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(read_many, [0, 1, 5, 9]))
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+
+
+class WithFinalizer:
+    def __del__(self):
+        for _ in range(20):
+            pass
 
 
 def wav(channels, bytes_, frames):
