@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import seqdata
-from tests.test_sizes import ROOT, library
+from tests.test_sizes import ROOT, library, walk
 
 OPENINGS = re.compile(r"(Gives?|Tells?|Says?|Lets?)\b")
 """No docstring begins so: it begins with "Return", another verb of what is done, or a noun."""
@@ -45,14 +45,14 @@ ORDINARY = {
 
 def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
     """Yield the docstrings and other strings of a module: line, text, whether it is a docstring."""
-    tree = ast.parse(path.read_text("utf-8"))
+    nodes = walk(path.read_text("utf-8"))
     docstrings, parts = set(), set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             docstrings.add(id(node.value))  # of modules, classes, functions and attributes
         elif isinstance(node, ast.JoinedStr):
             parts.update(id(part) for part in node.values)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield node.lineno, "".join(literal(part) for part in node.values), False
         elif (

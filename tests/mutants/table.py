@@ -170,5 +170,5 @@ def definitions(body: Iterable[ast.AST], prefix: str) -> Iterator[tuple[str, int
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             yield f"{prefix}{node.name}", first, node.end_lineno or first
             yield from definitions(node.body, f"{prefix}{node.name}.")
-        else:
+        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):  # no expression
             yield from definitions(ast.iter_child_nodes(node), prefix)
