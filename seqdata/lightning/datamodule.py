@@ -33,11 +33,11 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
 from seqdata.runs.data_sources import DataSources, RunContext
-from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, locate_batch, remake_batch
+from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
 from seqdata.runs.options import DataKind, DataOptions, Locations, OnChanged
+from seqdata.runs.replay import locate_drawn, make_replay_context
 from seqdata.runs.run_record import RunRecord
 from seqdata.sharing import Tail
-from seqdata.world import World
 
 register_policy_names()
 _KINDS_BY_STAGE: dict[str, tuple[DataKind, ...]] = {
@@ -272,24 +272,19 @@ class SequenceDataModule(LightningDataModule):
             name: Name of the data set, if there are several of that kind.
 
         Raises:
-            ConfigError: If the arguments do not identify a batch, or scores changed weights.
+            ConfigError: If the arguments do not identify a batch, or its weights are unknown.
             PlanError: If the batch does not exist.
             DataError: If rebuilding fails as the run did.
         """
-        train_run = self._train_run
-        if kind == "train" and train_run is not None and train_run.feedback is not None:
-            raise ConfigError(
-                "replay: batches of training must follow from the plan alone, but `Feedback` has "
-                "changed the weights of this run. Resume from a checkpoint before the batch."
-            )
         request = ReplayRequest(
             epoch=epoch, batch=batch, step=step, rank=rank, world=world, from_position=from_position
         )
         geometry = self._run_record.geometry or FitGeometry(seed=get_seed(self._options))
         geometry = geometry if kind == "train" else geometry.for_evaluation
-        context = RunContext(world=World(), seed=geometry.seed, is_frozen=geometry.frozen)
+        context = make_replay_context(geometry, kind)
         engine = self._sources.make_replay_engine(kind, name, context)
-        return remake_batch(engine, locate_batch(engine, request, geometry))
+        located = locate_drawn(engine, request, geometry, self._run_record.folder)
+        return remake_batch(engine, located)
 
     def replay_command(
         self, *, epoch: int, batch: int, kind: DataKind = "train", name: str | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Trainer
@@ -36,6 +37,7 @@ from seqdata.protocols import SupportsMixing
 from seqdata.resolve import resolve_policy
 from seqdata.resume_state import FitState, RunPosition
 from seqdata.runs.options import DataOptions
+from seqdata.runs.segment_files import SegmentFiles
 
 KEY = "feedback"
 
@@ -147,6 +149,7 @@ class FeedbackRun:
         self._collector = ScoreCollector(options.score, owner="Feedback")
         self._pending: Any = None  # sums of this segment over all ranks, as far as gathered
         self._steps = 0  # that were trained since
+        self._files: SegmentFiles | None = None
         self._segments.history.on_begin = self._on_begin
 
     @classmethod
@@ -160,6 +163,21 @@ class FeedbackRun:
         run = cls(trainer, engine, callback.feedback_options, coordinator)
         callback.feedback_run = run
         return run
+
+    @property
+    def segment_batches(self) -> int:
+        """Batches of a segment, over all ranks."""
+        return self._segments.length
+
+    def keep_weights(self, folder: Path | None, here: RunPosition) -> None:
+        """Write the weights of each segment from a position on, so that it can be replayed.
+
+        Args:
+            folder: The folder of the run file; None: nothing is written.
+            here: Position of the batch that is trained next.
+        """
+        self._files = None if folder is None else SegmentFiles(folder)
+        self._write_weights(here, is_first=True)
 
     def add(self, outputs: Any, batch: Any) -> None:
         """Add the output of a training step.
@@ -240,11 +258,26 @@ class FeedbackRun:
     def _on_begin(self, epoch: int, first: int) -> None:
         """Set the weights of a segment from the scores of the one before."""
         pending = self._gather(RunPosition(epoch, first))
-        if pending is None:
+        if pending is not None:
+            self._pending = None
+            values = self._scores.weigh(pending)
+            self._segments.change(epoch, first, values)
+        self._write_weights(RunPosition(epoch, first))
+
+    def _write_weights(self, here: RunPosition, *, is_first: bool = False) -> None:
+        if self._files is None:
             return
-        self._pending = None
-        values = self._scores.weigh(pending)
-        self._segments.change(epoch, first, values)
+        try:
+            if is_first:
+                self._files.begin_fit(here)
+            self._files.write(self._segments, here)
+        except OSError as error:
+            _warn(
+                "datamodule: the weights of segments cannot be written to "
+                f"{self._files.folder} ({error.strerror or error}), so `seqdata replay` cannot "
+                "show the batches that are drawn by them"
+            )
+            self._files = None
 
     def _gather(self, here: RunPosition) -> Any:
         """Return the sums of the segment over all ranks; None if nothing was trained in it.

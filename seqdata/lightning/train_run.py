@@ -249,6 +249,7 @@ class TrainRun:
             accumulate=self._count_accumulated(),
             divided=adapter.has_automatic_optimization(self.trainer),
             steps=self._count_trained_steps(run_position),
+            segment=None if self.feedback is None else self.feedback.segment_batches,
         )
 
     def _record_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:
@@ -272,6 +273,8 @@ class TrainRun:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = None
         record.begin_fit(run_file, folder, is_writer=trainer.is_global_zero)
+        if self.feedback is not None and trainer.is_global_zero:
+            self.feedback.keep_weights(folder, run_position)
 
     def _make_update_schedule(self, counters: adapter.Counters) -> UpdateSchedule:
         steps = int(min(counters.steps, self.engine.count_steps(self._cursor.start.epoch)))
@@ -354,15 +357,11 @@ class TrainRun:
             if isinstance(value, int):
                 raise ResumeError(
                     must_be(
-                        f"resume: `{name}`",
-                        "a fraction",
-                        (
-                            f"{value!r} steps, which have other batches on {self._world.size} "
-                            f"ranks than on the {world_size} that saved the state"
-                        ),
-                        "Pass a float",
+                        f"resume: `{name}`", "a fraction",
+                        f"{value!r} steps, which have other batches on {self._world.size} ranks "
+                        f"than on the {world_size} that saved the state", "Pass a float",
                     )
-                )
+                )  # fmt: skip
 
     def _warn_in_mid_update(self, run_position: RunPosition) -> None:
         accumulate = self._count_accumulated()

@@ -28,6 +28,7 @@ class FitGeometry:
         accumulate: Number of steps of an optimizer update.
         divided: Whether the Trainer divides losses by ``accumulate``.
         steps: Number of steps of an epoch that are trained; None: all.
+        segment: Batches of a segment whose weights ``Feedback`` changes; None without it.
     """
 
     seed: int = 0
@@ -38,6 +39,7 @@ class FitGeometry:
     accumulate: int = 1
     divided: bool = False
     steps: int | None = None
+    segment: int | None = None
 
     @property
     def for_evaluation(self) -> FitGeometry:

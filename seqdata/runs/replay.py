@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqdata.errors import FingerprintMismatch, PlanError
+from seqdata.errors import ConfigError, FingerprintMismatch, PlanError
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.resume_state import RunPosition
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, LocatedStep, ReplayRequest, locate_batch
 from seqdata.runs.options import DataKind
 from seqdata.runs.run_file import RunFile
+from seqdata.runs.segment_files import SegmentFiles
 from seqdata.world import World
 
 
@@ -52,7 +54,36 @@ def open_replay(
     """
     run_file = RunFile.read(path)
     engine, geometry = open_engine(run_file, path, kind, name, backend)
-    return ReplayableBatch(engine, locate_batch(engine, request, geometry))
+    return ReplayableBatch(engine, locate_drawn(engine, request, geometry, path.parent))
+
+
+def locate_drawn(
+    engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry, folder: Path | None
+) -> LocatedStep:
+    """Return the step of the run that made a batch, drawn by the weights that the run had then.
+
+    Args:
+        engine: An engine that has drawn nothing yet.
+        request: The batch.
+        geometry: How batches count.
+        folder: The folder of the run file; None if the run had none.
+
+    Raises:
+        ConfigError: If the weights are unknown, or there is no such rank.
+        PlanError: If there is no such batch.
+    """
+    located = locate_batch(engine, request, geometry)
+    if geometry.segment is None or engine.segments is None:
+        return located
+    if folder is None:
+        raise ConfigError(
+            "replay: batches of training must follow from the plan alone, but `Feedback` changes "
+            "the weights of this run, and it has no log folder that they are kept in. Pass a "
+            "logger to the Trainer."
+        )
+    here = RunPosition(request.epoch, located.share.position(located.step))
+    SegmentFiles(folder).restore(engine.segments, here)
+    return located
 
 
 def open_engine(
@@ -90,7 +121,7 @@ def open_unplanned(
         DataError: If the data is incomplete.
     """
     options, geometry = run_file.make_options(path, kind, name, backend), run_file.geometry
-    context = RunContext(world=World(), seed=geometry.seed, is_frozen=geometry.frozen)
+    context = make_replay_context(geometry, kind)
     engine = DataSources(options).make_replay_engine(kind, name, context)
     saved_fingerprint, fingerprint = run_file.get_fingerprint(kind, name), engine.index.fingerprint
     if saved_fingerprint is not None and saved_fingerprint != fingerprint:
@@ -100,3 +131,11 @@ def open_unplanned(
             "transform"
         )
     return engine
+
+
+def make_replay_context(geometry: FitGeometry, kind: DataKind) -> RunContext:
+    """Return the context of an engine that rebuilds batches of a kind."""
+    segment = geometry.segment if kind == "train" else None
+    return RunContext(
+        world=World(), seed=geometry.seed, is_frozen=geometry.frozen, segment_batches=segment
+    )

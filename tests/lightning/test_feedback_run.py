@@ -252,19 +252,3 @@ def test_copies_of_a_sequence_in_a_view_share_its_score():
     )  # fmt: skip
     met = {0, 1} if not np.isnan(seen[0][0]) else {2, 4}
     assert set(np.flatnonzero(~np.isnan(seen[0])).tolist()) == met
-
-
-def test_a_batch_that_followed_from_scores_is_not_replayed():
-    import lightning.pytorch as pl
-
-    from tests.lightning.feeding import Feeding
-    from tests.lightning.harness import QUIET, quietly
-
-    data = SequenceDataModule(seed=3, **POLICIES["weighted"]())
-    with quietly():
-        trainer = pl.Trainer(
-            **QUIET, max_epochs=1, enable_checkpointing=False, callbacks=[Feedback("row_loss", 2)]
-        )
-        trainer.fit(Feeding(), datamodule=data)
-    with pytest.raises(ConfigError, match="but `Feedback` has changed the weights of this run"):
-        data.replay(epoch=0, batch=20)
