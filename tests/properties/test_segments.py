@@ -7,7 +7,7 @@ from math import gcd
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.loading.loader import Loader
@@ -21,8 +21,9 @@ from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
+from tests.properties.counts import examples
+from tests.properties.noise import noisy
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)
 COUNT = 40
 STORE = MemoryStore.of(
@@ -41,10 +42,6 @@ inner_policies = st.one_of(
         per_sequence=st.integers(1, 3),
     ),
 )  # fmt: skip
-
-
-def noisy(sequence, rng):
-    return {"x": sequence["x"] + rng.random(len(sequence["x"]))}
 
 
 @dataclass
@@ -117,7 +114,7 @@ def run_whole(policy: Segments, seed: int) -> Chain:
     return chain
 
 
-@settings(max_examples=max(8, CASES // 10), deadline=None)
+@examples(0.1, here=6)
 @given(inner_policies, st.sampled_from([1, 2, 3, 4, 6, 8, 12]), st.integers(0, 99), st.data())
 def test_a_chain_of_worlds_draws_what_one_process_draws(inner, length, seed, data):
     policy = Segments(Weighted(inner, draws=data.draw(st.integers(20, 120))), length)
@@ -136,7 +133,7 @@ PARTS = {
 }
 
 
-@settings(max_examples=max(8, CASES // 4), deadline=None)
+@examples(0.25, here=10)
 @given(
     st.integers(0, 99),
     st.sampled_from([1, 4, 6]),
@@ -191,7 +188,7 @@ def test_workers_read_nothing_beyond_a_segment(workers):
     assert chain.drawn == whole.drawn
 
 
-@settings(max_examples=max(8, CASES // 4), deadline=None)
+@examples(0.25, here=10)
 @given(
     inner_policies, st.integers(1, 12), st.lists(st.floats(0, 9), min_size=COUNT, max_size=COUNT)
 )
@@ -206,7 +203,7 @@ def test_the_number_of_batches_is_declared(inner, length, weights):
     assert number == count == policy.num_batches(loader._engine.index) == len(loader)
 
 
-@settings(max_examples=max(8, CASES // 4), deadline=None)
+@examples(0.25, here=10)
 @given(st.integers(0, 1_000), st.integers(1, 12), st.integers(1, 7))
 def test_a_segment_draws_each_sequence_as_often_as_its_weight_says(seed, length, size):
     policy = Segments(Weighted(Fixed(size), draws=200), length)

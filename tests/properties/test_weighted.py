@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
@@ -33,8 +33,9 @@ from seqdata_testing.loaders import (
 )
 from seqdata_testing.recorder import play_rank
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
+from tests.properties.counts import examples
+from tests.properties.noise import noisy
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)
 whole_numbers = st.lists(st.integers(0, 1_000), min_size=1, max_size=80)
 any_numbers = st.lists(
@@ -53,10 +54,6 @@ inner_policies = st.one_of(
     ),
     st.builds(SmallBlocks, st.builds(Bucketed, st.integers(1, 2)), st.integers(1, 9)),
 )  # fmt: skip
-
-
-def noisy(sequence, rng):
-    return {"x": sequence["x"] + rng.random(len(sequence["x"]))}
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def makers(draw):
     return Loaders(store, policy, seed, prefetch, transform=transform)
 
 
-@settings(max_examples=CASES * 5)
+@examples(5, here=200)
 @given(whole_numbers, st.integers(1, 500), st.integers(0, 1 << 40), st.integers(0, 50))
 def test_each_count_is_its_expectation_rounded_down_or_up(weights, draws, seed, epoch):
     assume(any(weights))
@@ -107,7 +104,7 @@ def test_each_count_is_its_expectation_rounded_down_or_up(weights, draws, seed, 
     assert all(one in (k // 1, -(-k // 1)) for one, k in zip(found.tolist(), due, strict=True))
 
 
-@settings(max_examples=CASES * 5)
+@examples(5, here=200)
 @given(any_numbers, st.integers(1, 10_000), st.integers(0, 1 << 40))
 def test_rates_add_up_and_are_near_for_any_numbers(weights, draws, seed):
     assume(any(weights))
@@ -119,14 +116,14 @@ def test_rates_add_up_and_are_near_for_any_numbers(weights, draws, seed):
     assert rates.count(Draw(seed, 0)).sum() == draws
 
 
-@settings(max_examples=CASES)
+@examples(1, here=50)
 @given(st.integers(1, 300), st.floats(1e-3, 1e3), st.integers(0, 1 << 40))
 def test_equal_weights_draw_each_once(count, weight, seed):
     rates = DrawRates.from_weights(np.full(count, weight), count)
     assert (rates.count(Draw(seed, 1)) == 1).all()
 
 
-@settings(max_examples=10)
+@examples(0.005, here=4)
 @given(st.lists(st.integers(0, 20), min_size=2, max_size=12), st.integers(1, 40))
 def test_the_mean_over_seeds_is_the_expectation(weights, draws):
     assume(any(weights))
@@ -135,7 +132,7 @@ def test_the_mean_over_seeds_is_the_expectation(weights, draws):
     assert np.abs(found - rates.expected()).max() < 5.5 * 0.5 / np.sqrt(1_500)
 
 
-@settings(max_examples=CASES)
+@examples(1, here=50)
 @given(
     cases(), st.integers(1, 8), st.integers(0, 3), st.sampled_from(("fill", "repeat")), st.data()
 )
@@ -152,7 +149,7 @@ def test_any_world_shares_all_that_was_drawn(case, size, epoch, tail, data):
     check_elastic(plan, [*legs, (1, 0)])
 
 
-@settings(max_examples=CASES // 4)
+@examples(0.25, here=10)
 @given(makers(), st.integers(2, 8), st.integers(0, 2), st.data())
 @pytest.mark.slow
 def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data):

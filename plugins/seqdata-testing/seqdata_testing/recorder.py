@@ -61,18 +61,15 @@ class Row(NamedTuple):
 
 def record_rows(batch: SequenceBatch) -> list[Row]:
     """Record the rows of a batch that count."""
+    counted = [row for row, weight in enumerate(batch.weight.tolist()) if weight > 0]
+    if not counted:
+        return []
+    lanes = [-1] * len(batch) if batch.lanes is None else batch.lanes.tolist()
+    ids, starts, lengths = batch.ids.tolist(), batch.start.tolist(), batch.lengths.tolist()
+    digests = _digest_rows(batch, counted)
     return [
-        Row(
-            batch.epoch,
-            batch.number,
-            -1 if batch.lanes is None else int(batch.lanes[row]),
-            int(batch.ids[row]),
-            int(batch.start[row]),
-            int(batch.lengths[row]),
-            _digest(batch, row),
-        )
-        for row in range(len(batch))
-        if batch.weight[row] > 0
+        Row(batch.epoch, batch.number, lanes[row], ids[row], starts[row], lengths[row], digest)
+        for row, digest in zip(counted, digests, strict=True)
     ]
 
 
@@ -114,16 +111,19 @@ def play_rank(make: Make, world: World, state: dict[str, Any] | None = None) -> 
     return [row for batch in loader for row in record_rows(batch)]
 
 
-def _digest(batch: SequenceBatch, row: int) -> str:
-    made = hashlib.sha256()
+def _digest_rows(batch: SequenceBatch, rows: list[int]) -> list[str]:
+    """Return a digest of the content of each row; one conversion per field, not per row."""
+    digests = {row: hashlib.sha256() for row in rows}
     for name in sorted(batch.data):
-        value = batch.data[name]
-        if isinstance(value, list):
-            made.update(repr(value[row]).encode())
+        values = batch.data[name]
+        if isinstance(values, list):
+            for row, made in digests.items():
+                made.update(repr(values[row]).encode())
             continue
         along = batch.axes.along(name)
-        content = value[row]
-        if along is not None:
-            content = content[: int(batch.lengths_of[along][row])]
-        made.update(name.encode() + content.numpy().tobytes())
-    return made.hexdigest()[:16]
+        stops = None if along is None else batch.lengths_of[along].tolist()
+        # Rows of several tensors (nested ones, too) have no common array.
+        for row, made in digests.items():
+            content = values[row] if stops is None else values[row][: stops[row]]
+            made.update(name.encode() + content.numpy().tobytes())
+    return [made.hexdigest()[:16] for made in digests.values()]
