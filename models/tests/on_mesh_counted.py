@@ -1,5 +1,6 @@
 """Count what a process sends and keeps: ``on_mesh_counted.py RANK WORLD FOLDER SPEC`` (JSON)."""
 
+import itertools
 import json
 import sys
 from collections import Counter
@@ -87,26 +88,36 @@ def main() -> None:
         "gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world,
         timeout=timedelta(seconds=60),
     )  # fmt: skip
-    model = StatefulLM(*spec["model"]).double()
     mesh = Mesh(spec["size"])
-    wave, ring = spec["kind"] == "wave", Ring
-    engine = Wavefront(model, mesh) if wave else ring(model, mesh, spec["lane_groups"])
+    sent: list[int] = []
+    count_sends(sent)
+    found = {}
+    for kind, (name, cell) in itertools.product(spec["kinds"], spec["models"].items()):
+        found[f"{kind} {name}"] = count(kind, cell, mesh, spec, sent)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    mesh.close()
+    dist.destroy_process_group()
+
+
+def count(
+    kind: str, cell: list[Any], mesh: Mesh, spec: dict[str, Any], sent: list[int]
+) -> dict[str, int]:
+    """Return what this process sends and keeps in one update."""
+    model = StatefulLM(*cell).double()
+    engine = Wavefront(model, mesh) if kind == "wave" else Ring(model, mesh, spec["lane_groups"])
     lanes, chunk, chunks = spec["lanes"], spec["chunk"], spec["chunks"]
-    tokens = torch.arange(lanes * (chunk * chunks + 1)).numpy() % spec["model"][0]
+    tokens = torch.arange(lanes * (chunk * chunks + 1)).numpy() % cell[0]
     policy = TBPTT(lanes, chunk, continuous=True)
     world_of_data = World(mesh.replica, mesh.data)
     batches = list(Loader([tokens], policy, world=world_of_data, shift=1, accumulate=chunks))
-    sent: list[int] = []
-    count_sends(sent)
+    sent.clear()
     kept = Kept({value.untyped_storage().data_ptr() for value in model.parameters()})
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, unpack):
         engine.update(batches[:chunks])
     found = {"sent": sum(sent), "kept": kept.most, "batches": len(batches[:chunks])}
-    (folder / f"{rank}.json").write_text(json.dumps(found))
     mesh.barrier("the end")
     engine.close()
-    mesh.close()
-    dist.destroy_process_group()
+    return found
 
 
 if __name__ == "__main__":

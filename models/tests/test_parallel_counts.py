@@ -21,9 +21,10 @@ from tests.preloaded import python
 
 SCRIPT = Path(__file__).parent / "on_mesh_counted.py"
 LANES, CHUNK, CHUNKS = 8, 12, 4
+CELLS = {"2 layers": [11, 6, 16, 2], "tied": [11, None, 16, 4]}
 
 
-def play(world: int, folder: Path, spec: dict[str, Any]) -> list[dict[str, int]]:
+def play(world: int, folder: Path, spec: dict[str, Any]) -> list[dict[str, dict[str, int]]]:
     """Return what each process has sent and kept in one update."""
     processes = [
         subprocess.Popen(
@@ -37,18 +38,24 @@ def play(world: int, folder: Path, spec: dict[str, Any]) -> list[dict[str, int]]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory) -> list[dict[str, dict[str, int]]]:
+    """What each of two processes has counted, by kind and model."""
+    spec = {"kinds": ["wave", "ring"], "models": CELLS, "size": 2, "lane_groups": 4,
+            "lanes": LANES, "chunk": CHUNK, "chunks": CHUNKS}  # fmt: skip
+    return play(2, tmp_path_factory.mktemp("counted"), spec)
+
+
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["wave", "ring"])
-@pytest.mark.parametrize("cell", [[11, 6, 16, 2], [11, None, 16, 4]], ids=["2 layers", "tied"])
-def test_bytes_and_memory_are_those_of_two_processes(kind, cell, tmp_path):
-    counts = count_model(StatefulLM(*cell).double(), "lm", is_cpu=True)
+@pytest.mark.parametrize("cell", CELLS)
+def test_bytes_and_memory_are_those_of_two_processes(kind, cell, counted):
+    counts = count_model(StatefulLM(*CELLS[cell]).double(), "lm", is_cpu=True)
     table = OptionTable(counts, UpdateShape(LANES, CHUNK, CHUNKS, True), "cpu")
     option = table.layers(2, 1) if kind == "wave" else table.time(2, 1)
-    spec = {"kind": kind, "model": cell, "size": 2, "lane_groups": 4, "lanes": LANES,
-            "chunk": CHUNK, "chunks": CHUNKS}  # fmt: skip
-    found = play(2, tmp_path, spec)
+    found = [one[f"{kind} {cell}"] for one in counted]
     assert [one["batches"] for one in found] == [CHUNKS] * 2
     assert max(one["sent"] for one in found) == pytest.approx(option.sent, rel=0.02)  # flags, too
     stages = counts.cut(2) if kind == "wave" else [counts.parts] * 2
