@@ -126,7 +126,7 @@ class RunFile:
             "not_replayable": list(self.missing),
             "import_from": list(self.roots),
         }
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+        text = yaml.dump(plain, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=100)
         write_atomically(path, add_digest((_HEADER.format(name=path.name) + text).encode(), NAME))
 
     @classmethod

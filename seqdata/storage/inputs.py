@@ -235,13 +235,13 @@ def is_pandas_index(name: str) -> bool:
 
 def drop_index_columns(names: Iterable[str]) -> list[str]:
     """Return the names of columns except an unnamed index, which is left out with a warning."""
-    kept = []
+    columns = []
     for name in names:
         if is_pandas_index(name):
             _warn_left_out(f"column {name!r}", "it is an index of pandas without a name")
         else:
-            kept.append(name)
-    return kept
+            columns.append(name)
+    return columns
 
 
 def _iter_values(name: str, column: Any) -> Iterable[Any]:

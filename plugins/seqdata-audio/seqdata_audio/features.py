@@ -107,14 +107,14 @@ class LogMel:
         self._check_rates(columns)
         lengths = self.lengths(np.asarray(audio.lengths))
         channels = audio.values.shape[1:]
-        made = np.empty((int(lengths.sum()), *channels, self.n_mels), dtype=np.float32)
+        features = np.empty((int(lengths.sum()), *channels, self.n_mels), dtype=np.float32)
         for at, frames in self._windows(audio, lengths):
             spectrum = np.fft.rfft(frames * self._window, axis=-1)
             power = spectrum.real**2 + spectrum.imag**2
             decibels = 10 * np.log10(np.maximum(power @ self._filters, _AMIN))
-            made[at : at + len(frames)] = decibels
-        self._raise_floor(made, lengths)
-        return Ragged(made, lengths)
+            features[at : at + len(frames)] = decibels
+        self._raise_floor(features, lengths)
+        return Ragged(features, lengths)
 
     def _check_rates(self, columns: dict[str, Any]) -> None:
         rates = columns.get("rate")

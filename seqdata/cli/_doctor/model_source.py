@@ -77,7 +77,7 @@ def _make_module(value: Any, name: str, call: str | None) -> nn.Module:
         raise ConfigError(must_be(_WHERE, "a class, function or module", repr(value)[:100]))
     positional, keywords = _parse_arguments(call or "()")
     try:
-        made = value(*positional, **keywords)
+        module = value(*positional, **keywords)
     except Exception as error:  # code of a user may raise anything
         raise ConfigError(
             must_be(
@@ -86,9 +86,9 @@ def _make_module(value: Any, name: str, call: str | None) -> nn.Module:
                 f"Write them as in --model '{_EXAMPLE}', or name a function without any",
             )
         ) from error  # fmt: skip
-    if not isinstance(made, nn.Module):
-        raise ConfigError(must_be(_WHERE, "a torch.nn.Module", f"a {type(made).__name__}"))
-    return made
+    if not isinstance(module, nn.Module):
+        raise ConfigError(must_be(_WHERE, "a torch.nn.Module", f"a {type(module).__name__}"))
+    return module
 
 
 def _parse_arguments(call: str) -> tuple[list[Any], dict[str, Any]]:

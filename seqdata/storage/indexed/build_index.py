@@ -67,7 +67,7 @@ def build(
         return _build_many(
             dataset, due, kind, rebuild=rebuild, executor=executor, progress=progress
         )
-    made: list[str] = []
+    folders: list[str] = []
     count = size = done = 0
     with (
         progress_bar(progress, f"indexing {len(due)} shards", len(due)) as bar,
@@ -80,13 +80,13 @@ def build(
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
             folder, samples, bytes_ = future.result(timeout=0)
-            made.append(folder)
+            folders.append(folder)
             count, size, done = count + samples, size + bytes_, done + 1
             if bar is not None:
                 bar.update(count, size, done)
             if callable(progress):
                 progress(count, size)
-    return made
+    return folders
 
 
 def _build_many(
@@ -184,10 +184,10 @@ def build_one_index(
 
 def compute_sha256(view: NDArray[np.uint8]) -> str:
     """Return the sha256 of a file."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for at in range(0, len(view), _PIECE):
-        made.update(view[at : at + _PIECE].data)
-    return made.hexdigest()
+        digest.update(view[at : at + _PIECE].data)
+    return digest.hexdigest()
 
 
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]

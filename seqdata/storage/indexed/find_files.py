@@ -166,14 +166,14 @@ def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
 def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
     """Return files with their entries in the lists of their folders."""
     lists: dict[str, Mapping[str, ListedShard]] = {}
-    made = []
+    listed = []
     for shard in shards:
         if shard.folder not in lists:
             raw = shard.list_of_folder()
             lists[shard.folder] = {} if raw is None else load_list(raw, shard.folder)
         known = lists[shard.folder]
-        made.append(shard.with_listed(known.get(shard.name)) if known else shard)
-    return made
+        listed.append(shard.with_listed(known.get(shard.name)) if known else shard)
+    return listed
 
 
 def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:

@@ -190,8 +190,8 @@ def _describe(location: str, options: Options, fields: FileFields) -> StoreFacts
 
 def _make_fingerprint(fields: FileFields, keys: str) -> str:
     """Return the digest of schema and content, from the indexes."""
-    told = repr((sorted(fields.fields.items()), keys))
-    digest = hashlib.sha256(told.encode())
+    text = repr((sorted(fields.fields.items()), keys))
+    digest = hashlib.sha256(text.encode())
     for index in fields.indexes:
         digest.update(f"{index.sha256}\n".encode())
         if index.kind:  # the same bytes may be divided in another way
@@ -200,8 +200,8 @@ def _make_fingerprint(fields: FileFields, keys: str) -> str:
 
 
 def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[IndexedField]) -> str:
-    said = [(field.name, field.member, field.field, field.how, field.is_named) for field in wanted]
-    digest = hashlib.sha256(repr(said).encode())
+    text = [(field.name, field.member, field.field, field.how, field.is_named) for field in wanted]
+    digest = hashlib.sha256(repr(text).encode())
     for index in indexes:
         digest.update(f"{index.sha256}{index.kind}\n".encode())
     return digest.hexdigest()[:32]
@@ -220,9 +220,13 @@ def _count(
     places, count = shard.kept(f"lengths-{name}.npy"), sum(counts)
     for content in filter(None, map(read_with_digest, places)):
         with suppress(ValueError, EOFError):
-            kept: NDArray[np.int64] = np.load(io.BytesIO(content), allow_pickle=False)
-            if kept.shape == (count,) and kept.dtype == np.int64 and int(kept.min(initial=0)) >= 0:
-                return kept
+            saved: NDArray[np.int64] = np.load(io.BytesIO(content), allow_pickle=False)
+            if (
+                saved.shape == (count,)
+                and saved.dtype == np.int64
+                and int(saved.min(initial=0)) >= 0
+            ):
+                return saved
     found: list[int] = []
     with progress_bar(progress, f"measuring {field.name}", count) as bar:
         for number, many in enumerate(counts):
