@@ -1,4 +1,4 @@
-"""One process of a mesh: ``on_mesh.py RANK WORLD FOLDER SPEC``; SPEC is JSON, what to train."""
+"""One process of a mesh: ``on_mesh.py RANK WORLD FOLDER SPEC`` (JSON, see ``iter_runs``)."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
 import parallel_cases
-from parallel_cases import CASES, train
+from parallel_cases import iter_runs, train
 from seqdata_models.parallel import LinkTimeouts, Mesh
 
 
@@ -65,12 +65,10 @@ def main() -> None:
             return model
 
         parallel_cases.make_model = make_broken
-    for kind in spec["kinds"]:
-        for case in spec.get("cases", CASES):
-            for dtype in spec.get("dtypes", ["float64", "float32"]):
-                results[f"{kind}/{case}/{dtype}"] = train(
-                    kind, case, getattr(torch, dtype), mesh, lane_groups=spec.get("lane_groups", 2)
-                )
+    for run in iter_runs(spec):
+        kind, case, dtype, lane_groups = run
+        name = "/".join(map(str, run))
+        results[name] = train(kind, case, getattr(torch, dtype), mesh, lane_groups=lane_groups)
     torch.save(results, folder / f"{rank}.pt")
     mesh.barrier("the end")
     mesh.close()

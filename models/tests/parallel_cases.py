@@ -125,6 +125,17 @@ def train(
     return saved
 
 
+def iter_runs(spec: dict[str, Any]) -> Iterator[tuple[str, str, str, int]]:
+    """Yield kind, case, dtype and number of lane groups of each run: ``runs``, else a grid."""
+    if "runs" in spec:
+        for kind, case, *more in spec["runs"]:
+            yield (kind, case, *more, *("float64", 2)[len(more) :])
+        return
+    for kind, case in itertools.product(spec["kinds"], spec.get("cases", CASES)):
+        for dtype in spec.get("dtypes", ["float64"]):
+            yield kind, case, dtype, spec.get("lane_groups", 2)
+
+
 def train_by_hand(case: str, dtype: torch.dtype, clip: float = 0.5) -> dict[str, Any]:
     """Train the module itself, without an engine."""
     model = make_model(case, dtype)

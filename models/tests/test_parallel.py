@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -49,14 +50,52 @@ def play(world: int, folder: Path, spec: dict[str, Any]) -> list[dict[str, Any]]
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
 
 
+@functools.cache
+def train_alone(kind: str, case: str, dtype: str) -> dict[str, Any]:
+    """Train by an engine of one process."""
+    return train(kind, case, getattr(torch, dtype), Mesh(1))
+
+
+@functools.cache
+def train_as_module(case: str, dtype: str) -> dict[str, Any]:
+    """Train the module itself."""
+    return train_by_hand(case, getattr(torch, dtype))
+
+
 @pytest.mark.parametrize("kind", ["wave", "ring", "wave+split"])
 @pytest.mark.parametrize("case", [case for case in CASES if case != "dropout"])
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.nightly)])
 def test_an_engine_of_one_process_trains_as_the_module_does(kind, case, dtype):
-    whole = train(kind, case, getattr(torch, dtype), Mesh(1))
-    by_hand = train_by_hand(case, getattr(torch, dtype))
+    whole = train_alone(kind, case, dtype)
     assert len(whole["losses"]) > 1
-    assert difference(whole, by_hand) <= BOUNDS[dtype]
+    assert difference(whole, train_as_module(case, dtype)) <= BOUNDS[dtype]
+
+
+def grid(world: int, size: int, kinds: list[str], **spec: Any) -> Any:
+    """Return what runs at night: each kind with each case."""
+    name = f"{world // size}x{size} {' '.join(kinds)}"
+    spec = {"size": size, "kinds": kinds, **spec}
+    return pytest.param(world, spec, marks=pytest.mark.nightly, id=name)
+
+
+SPLIT = ["wave+split", "ring+split", "torch+GPipe", "torch+1F1B"]
+TWO = [  # kind, case, type, groups of lanes: each of them once at least, each kind with three
+    ("wave", "lstm"), ("wave", "lanes"), ("wave", "dropout"), ("ring", "gru"), ("ring", "segments"),
+    ("ring", "whole rows"), ("fed", "projection"), ("fed", "tied"), ("fed", "whole rows"),
+    ("wave", "whole rows", "float32"), ("ring", "lstm", "float32"), ("fed", "lstm", "float32"),
+    ("wave+split", "gru", "float64", 5), ("ring+split", "tied", "float64", 5),
+    ("ring+split", "dropout", "float64", 5), ("torch+GPipe", "tied", "float64", 5),
+    ("torch+1F1B", "dropout", "float64", 5), ("wave+split", "deep", "float64", 1),
+    ("torch+ZBV", "deep", "float64", 1), ("torch+ZBV", "deep", "float32", 1),
+]  # fmt: skip
+THREE = [
+    ("wave+split", "segments", "float64", 1), ("ring+split", "segments", "float64", 1),
+    ("fed", "segments"), ("torch+1F1B", "segments", "float64", 1),
+]  # fmt: skip
+FOUR = [
+    ("fed", "segments"), ("wave", "empty", "float64", 1), ("ring", "empty", "float64", 1),
+    ("wave", "segments"), ("torch+1F1B", "lstm", "float64", 1),
+]  # fmt: skip
 
 
 @pytest.mark.distributed
@@ -64,35 +103,27 @@ def test_an_engine_of_one_process_trains_as_the_module_does(kind, case, dtype):
 @pytest.mark.parametrize(
     ("world", "spec"),
     [
-        (2, {"size": 2, "kinds": KINDS, "dtypes": ["float64"]}),
-        (2, {"size": 2, "kinds": KINDS, "cases": ["lstm", "whole rows"], "dtypes": ["float32"]}),
-        (3, {"size": 3, "kinds": KINDS, "dtypes": ["float64"],
-             "cases": ["segments"]}),
-        (4, {"size": 2, "kinds": KINDS, "dtypes": ["float64"], "cases": ["segments"]}),
-        pytest.param(
-            3, {"size": 3, "kinds": KINDS, "dtypes": ["float64"],
-                "cases": ["gru", "segments", "dropout"]}, marks=pytest.mark.nightly),
-        pytest.param(
-            4, {"size": 2, "kinds": KINDS, "dtypes": ["float64"],
-                "cases": ["lstm", "segments", "whole rows"]}, marks=pytest.mark.nightly),
-        (2, {"size": 2, "kinds": ["wave+split", "ring+split", "torch+GPipe", "torch+1F1B"],
-             "cases": ["gru", "dropout", "tied"], "dtypes": ["float64"], "lane_groups": 5}),
-        (2, {"size": 2, "kinds": ["wave+split", "torch+ZBV"], "cases": ["deep"], "lane_groups": 1}),
-        (3, {"size": 3, "kinds": ["wave+split", "ring+split", "fed+split", "torch+1F1B"],
-             "dtypes": ["float64"], "cases": ["segments"], "lane_groups": 1}),
-        (4, {"size": 2, "kinds": ["wave", "ring", "torch+1F1B"], "cases": ["empty", "lstm"],
-             "dtypes": ["float64"], "lane_groups": 1}),
-    ],
-    ids=[
-        "2", "2 float32", "3", "2x2", "3 at night", "2x2 at night", "2 split and torch", "2 deep",
-        "3 split", "2x2 empty",
+        pytest.param(2, {"size": 2, "runs": TWO}, id="2, split, torch, float32, deep"),
+        pytest.param(3, {"size": 3, "runs": THREE}, id="3, split, torch"),
+        pytest.param(4, {"size": 2, "runs": FOUR}, id="2x2, empty, torch"),
+        grid(2, 2, KINDS),
+        grid(2, 2, KINDS, cases=["lstm", "whole rows"], dtypes=["float32"]),
+        grid(2, 2, SPLIT, cases=["gru", "dropout", "tied"], lane_groups=5),
+        grid(2, 2, ["wave+split", "torch+ZBV"], cases=["deep"], lane_groups=1,
+             dtypes=["float64", "float32"]),
+        grid(3, 3, KINDS, cases=["gru", "segments", "dropout"]),
+        grid(3, 3, ["wave+split", "ring+split", "fed+split", "torch+1F1B"], cases=["segments"],
+             lane_groups=1),
+        grid(4, 2, KINDS, cases=["lstm", "segments", "whole rows"]),
+        grid(4, 2, ["wave", "ring", "torch+1F1B"], cases=["empty", "lstm"], lane_groups=1),
     ],
 )  # fmt: skip
 def test_several_processes_train_as_one_does(world, spec, tmp_path):
     found = play(world, tmp_path, spec)
     for name in found[0]:
-        kind, case, dtype = name.split("/")
-        alone = train(kind, case, getattr(torch, dtype), Mesh(1))
+        kind, case, dtype, _ = name.split("/")
+        engine = "wave" if kind.startswith("torch") else kind.replace("fed", "ring")
+        alone = train_alone(engine, case, dtype)
         for rank, results in enumerate(found):
             saved = results[name]
             for part in ("model", "optimizer"):

@@ -28,6 +28,7 @@ from test_parallel import start
 HERE = Path(__file__).parent
 LOST = "rank {} gives no sign of life; it was killed or stopped"
 STILL = "rank 1 stands still: it has computed nothing for 6 seconds, at rank 1 (replica 0, stage 1)"
+NIGHTLY = pytest.mark.nightly
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(200)]
 
 
@@ -77,10 +78,11 @@ def start_trainers(folder: Path, spec: dict[str, Any]) -> list[subprocess.Popen[
     ("kind", "fault", "rank", "message"),
     [
         ("wave", "raise", 0, "ValueError: broken on purpose"),
-        ("ring", "raise", 1, "ValueError: broken on purpose"),
+        pytest.param("ring", "raise", 1, "ValueError: broken on purpose", marks=NIGHTLY),
         ("torch+1F1B", "raise", 1, "broken on purpose"),
-        ("wave", "kill", 0, LOST.format(0)),
-        ("ring", "kill", 1, LOST.format(1)),
+        pytest.param("wave", "kill", 0, LOST.format(0), marks=NIGHTLY),
+        ("ring", "kill", 0, LOST.format(0)),
+        pytest.param("ring", "kill", 1, LOST.format(1), marks=NIGHTLY),
         ("wave", "stop", 1, LOST.format(1)),
         ("wave", "stall", 1, STILL),
     ],
@@ -105,12 +107,12 @@ def test_a_stage_that_computes_for_ever_ends_all_after_the_time_that_was_chosen(
 @pytest.mark.parametrize(
     ("strategy", "fault", "rank", "message"),
     [
-        ("wave", "raise", 1, "broken on purpose"),
+        pytest.param("wave", "raise", 1, "broken on purpose", marks=NIGHTLY),
         ("ring", "raise", 0, "broken on purpose"),
         ("wave", "kill", 1, "rank 1"),  # the DataModule's watchdog may see it first
-        pytest.param("ring", "stall", 1, STILL, marks=pytest.mark.nightly),
+        pytest.param("ring", "stall", 1, STILL, marks=NIGHTLY),
         ("wave", "stall", 1, STILL),
-        pytest.param("torch", "stall", 1, STILL, marks=pytest.mark.nightly),
+        pytest.param("torch", "stall", 1, STILL, marks=NIGHTLY),
     ],
 )
 def test_under_a_trainer_all_processes_end_with_the_error_of_one(
