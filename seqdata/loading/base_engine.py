@@ -209,7 +209,9 @@ class BaseEngine(ABC):
         *,
         fill: bool = True,
     ) -> StepBatch:
-        """Return one batch as ``iterate`` makes it, without output options and in this process.
+        """Return one batch, or those of zipped parts by name, as ``iterate`` makes it.
+
+        It is made in this process, without output options.
 
         Args:
             steps: The steps of any rank.

@@ -162,18 +162,7 @@ class EpochEngine(BaseEngine):
         *,
         fill: bool = True,
     ) -> SequenceBatch:
-        """Return one batch as ``iterate`` makes it, without output options and in this process.
-
-        Args:
-            steps: The steps of any rank.
-            epoch: Of its plan.
-            number: Number of the step.
-            update_schedule: How steps make optimizer updates.
-            fill: Whether to read the data.
-
-        Raises:
-            DataError: If stored data is damaged.
-        """
+        """Return one batch of this store; see ``BaseEngine.remake_batch``."""
         parts = self._pipeline_parts
         plan_epoch = self._effective_epoch(epoch)
         pipeline = BatchPipeline(parts, steps, plan_epoch, update_schedule, parts.fetcher.fetch)

@@ -140,18 +140,7 @@ class ZipEngine(BaseEngine):
         *,
         fill: bool = True,
     ) -> StepBatch:
-        """Return the batches of one step as ``iterate`` makes them, without output options.
-
-        Args:
-            steps: The steps of any rank.
-            epoch: Of its plan.
-            number: Number of the step.
-            update_schedule: How steps make optimizer updates.
-            fill: Whether to read the data.
-
-        Raises:
-            DataError: If stored data is damaged.
-        """
+        """Return the batches of all parts; see ``BaseEngine.remake_batch``."""
         return {
             name: engine.remake_batch(
                 self._share_of(engine, steps, epoch), epoch, number, update_schedule, fill=fill
