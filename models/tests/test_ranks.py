@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,22 +12,21 @@ import pytest
 from seqdata_testing.waiting import patient
 from tests.preloaded import python
 
-SCRIPT = Path(__file__).parent / "on_ranks.py"
+sys.path.insert(0, str(Path(__file__).parent))
+import on_ranks
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_two_ranks_give_the_parameters_and_metrics_of_one(tmp_path):
-    found = []
-    for ranks in (1, 2):
-        out = tmp_path / f"{ranks}.json"
-        command = [python(), str(SCRIPT), str(ranks), str(out)]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=patient(150), check=False
-        )
-        assert ended.returncode == 0, ended.stderr[-3000:]
-        found.append(json.loads(out.read_text()))
-    one, two = found
+    one = on_ranks.train_all(1, tmp_path)
+    out = tmp_path / "2.json"
+    command = [python(), on_ranks.__file__, "2", str(out)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=patient(150), check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    two = json.loads(out.read_text())
     metrics = {
         "classifier": {"val_loss", "val_accuracy"},
         "bytes": {"val_bits_per_byte"},
