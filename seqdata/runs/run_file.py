@@ -38,6 +38,7 @@ from seqdata.storage.local_files import write_atomically
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
 VERSION = 1
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MAX_BYTES = 1 << 20  # most bytes of a run file
 _POLICY, _OPTIONS = "policy", "options"
 _KINDS: tuple[DataKind, ...] = get_args(DataKind)
