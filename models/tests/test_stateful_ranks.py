@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,15 @@ import pytest
 from seqdata_testing.waiting import patient
 from tests.preloaded import python
 
-SCRIPT = Path(__file__).parent / "on_ranks_stateful.py"
+sys.path.insert(0, str(Path(__file__).parent))
+import on_ranks_stateful
+
 LANES = {"stream": 6, "lanes": 3, "segments": 6}
 
 
 def run(ranks: int, folder: Path) -> dict[str, Any]:
     out = folder / f"{ranks}.json"
-    command = [python(), str(SCRIPT), str(ranks), str(out)]
+    command = [python(), on_ranks_stateful.__file__, str(ranks), str(out)]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=patient(280), check=False, cwd=folder
     )
@@ -29,7 +33,8 @@ def run(ranks: int, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory) -> dict[str, Any]:
-    return run(1, tmp_path_factory.mktemp("one"))
+    with contextlib.chdir(tmp_path_factory.mktemp("one")):
+        return json.loads(json.dumps(on_ranks_stateful.train_all(1)))
 
 
 @pytest.mark.distributed
