@@ -117,8 +117,8 @@ def same_of_parquet(path):
     """Numbers that are all one: a run of the dictionary's only entry."""
     import pyarrow as pa
 
-    edges = pa.array(np.arange(5, dtype=np.int32) * 20_000_000)
-    values = pa.array(np.zeros(80_000_000, dtype=np.int8))
+    edges = pa.array(np.arange(5, dtype=np.int32) * 9_000_000)
+    values = pa.array(np.zeros(36_000_000, dtype=np.int64))
     write_parquet(path, {"x": pa.ListArray.from_arrays(edges, values)})
 
 

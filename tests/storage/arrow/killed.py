@@ -22,11 +22,11 @@ import pyarrow as pa
 from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.faults.calls import announced
 
-SHARD_BYTES = 8000
+SHARD_BYTES = 2000
 EXECUTORS = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}
 
 
-def sequences(name="", many=400):
+def sequences(name="", many=100):
     drawn = np.random.default_rng(0)
     for i in range(many):
         size = int(drawn.integers(0, 30))
@@ -36,7 +36,7 @@ def sequences(name="", many=400):
 def write(folder, how, **options):
     """Write the store; ``how``: ``thread``, ``threads``, ``processes`` or ``parts``."""
     if how == "parts":
-        given = [functools.partial(sequences, f"{part}-", 80 * part) for part in range(4)]
+        given = [functools.partial(sequences, f"{part}-", 20 * part) for part in range(4)]
         return write_arrow(folder, given, shard_bytes=SHARD_BYTES, **options)
     make = EXECUTORS.get(how)
     if make is None:

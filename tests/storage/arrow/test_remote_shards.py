@@ -143,7 +143,7 @@ def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
     assert until(lambda: store._reader._shards._cache.has(wanted))
 
 
-METHODS = [(0, None), (2, "forkserver"), (2, "spawn"), (2, "fork")]
+METHODS = [(0, None), (2, "forkserver"), (1, "spawn"), (1, "fork")]
 
 
 @pytest.mark.parametrize(("workers", "method"), METHODS)

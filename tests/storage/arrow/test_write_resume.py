@@ -89,7 +89,7 @@ def check_goes_on(kill, folder, due, how="thread"):
 
 
 COMMIT = 26  # calls, of which the last are those of the commit
-INSTANTS = [pytest.param(20, 0), pytest.param(200, 1, marks=pytest.mark.nightly)]
+INSTANTS = [pytest.param(12, 0), pytest.param(200, 1, marks=pytest.mark.nightly)]
 
 
 @pytest.mark.parametrize("how", ["thread", "threads", "processes", "parts"])
@@ -117,7 +117,7 @@ def test_a_writer_that_is_asked_to_end_is_gone_on_with(tmp_path, kill, due, sign
         check_goes_on(kill, folder, due["thread"])
 
 
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with(
     tmp_path, kill, due, stride
@@ -125,7 +125,7 @@ def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with
     calls = kill.let(tmp_path / "whole")["calls"]
     commit = calls - COMMIT
     assert commit > 20
-    for call in sorted({*range(0, commit, stride), *range(commit, calls, min(stride, 2))}):
+    for call in sorted({*range(0, commit, stride), *range(commit, calls, min(stride, 3))}):
         folder = tmp_path / str(call)
         assert kill(folder, call=call)["died"]
         check_goes_on(kill, folder, due["thread"])
@@ -149,7 +149,7 @@ def test_an_old_store_is_read_until_a_new_one_is_there(tmp_path, kill, due):
     old = write_arrow(tmp_path / "old", [{"x": [i]} for i in range(50)], shard_bytes=100)
     calls = kill.let(tmp_path / "whole")["calls"]
     refused = 0
-    for call in range(calls - COMMIT, calls + COMMIT, 3):
+    for call in range(calls - COMMIT, calls + COMMIT, 5):
         folder = tmp_path / str(call)
         write_arrow(folder, [{"x": [i]} for i in range(50)], shard_bytes=100)
         kill(folder, call=call, overwrite=True)
@@ -240,7 +240,7 @@ def stop_in_commit(folder, sequences, monkeypatch):
             write_arrow(folder, sequences, shard_bytes=320)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30),
     shard_bytes=st.sampled_from([1, 100, 300, 5000]),
