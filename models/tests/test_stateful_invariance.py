@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ TAGGED = [
     {"x": RANDOM.normal(size=(n, 3)), "y": RANDOM.integers(0, 2, n).astype(np.int64)}
     for n in LENGTHS
 ]
-WORLDS = (1, 2, 3)
+WORLDS = [1, 2, 3]
 Spans = list[tuple[int, int, int]]
 
 
@@ -83,44 +84,57 @@ def alone(model: StatefulLM, text: np.ndarray) -> tuple[float, int]:
     return float(loss), len(text) - 1
 
 
-@pytest.mark.filterwarnings("ignore:share. .* the load is uneven")
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("lanes", [1, 3, 8])
-@pytest.mark.parametrize(
-    "cut", [{"chunk": 1}, {"chunk": 7}, {"chunk": 64}, {"chunk": 500}, {"chunk": 9, "advance": 4},
-            {"chunk": 7, "segments": True}, {"chunk": 64, "segments": True}],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.slow
-def test_sequences_in_lanes_give_what_each_gives_alone_and_every_token_counts_once(
-    cut, lanes, world
-):
+def in_pairs(*axes: list[Any]) -> list[Any]:
+    """Return every combination; at each change a third of them, with every value of each axis."""
+    return [
+        pytest.param(
+            *(axis[place] for axis, place in zip(axes, places, strict=True)),
+            marks=[pytest.mark.nightly] * (sum(places) % 3 != 2),
+            id="-".join(str(axis[place]) for axis, place in zip(axes, places, strict=True)),
+        )
+        for places in itertools.product(*(range(len(axis)) for axis in axes))
+    ]
+
+
+@pytest.fixture(scope="module")
+def exact() -> float:
+    """The mean nats per token of sequences that are run alone."""
     model = language_model()
     whole = [alone(model, text) for text in TEXTS]
-    exact = sum(total for total, _ in whole) / sum(count for _, count in whole)
-    found, seen = evaluated(model, TBPTT(lanes, **cut, shuffle=False), world)
+    return sum(total for total, _ in whole) / sum(count for _, count in whole)
+
+
+CUTS = [{"chunk": 7}, {"chunk": 64}, {"chunk": 1}, {"chunk": 500}, {"chunk": 9, "advance": 4},
+        {"chunk": 7, "segments": True}, {"chunk": 64, "segments": True}]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:share. .* the load is uneven")
+@pytest.mark.parametrize(("cut", "lanes", "world"), in_pairs(CUTS, [1, 3, 8], WORLDS))
+@pytest.mark.slow
+def test_sequences_in_lanes_give_what_each_gives_alone_and_every_token_counts_once(
+    cut, lanes, world, exact
+):
+    found, seen = evaluated(language_model(), TBPTT(lanes, **cut, shuffle=False), world)
     assert abs(found - exact) <= 1e-9
     for text, times in zip(TEXTS, seen, strict=True):
         assert times.tolist() == [1] * (len(text) - 1) + [0]
 
 
 @pytest.mark.filterwarnings("ignore:share. .* the load is uneven")
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize(("chunk", "lanes", "world"), in_pairs([7, 64, 1, 1000], [1, 4], WORLDS))
 @pytest.mark.slow
 def test_a_stream_does_not_depend_on_chunk_and_world_and_every_token_but_the_last_counts_once(
-    lanes,
+    chunk, lanes, world
 ):
     model = language_model()
     stream = np.concatenate(TEXTS)
     edges = [lane * (len(stream) - 1) // lanes for lane in range(lanes + 1)]
     columns = [alone(model, stream[begin : end + 1]) for begin, end in itertools.pairwise(edges)]
     exact = sum(total for total, _ in columns) / (len(stream) - 1)
-    for chunk in (1, 7, 64, 1000):
-        for world in WORLDS:
-            policy = TBPTT(lanes, chunk, continuous=True, shuffle=False)
-            found, seen = evaluated(model, policy, world)
-            assert abs(found - exact) <= 1e-9, (chunk, world)
-            assert np.concatenate(seen).tolist() == [1] * (len(stream) - 1) + [0]
+    policy = TBPTT(lanes, chunk, continuous=True, shuffle=False)
+    found, seen = evaluated(model, policy, world)
+    assert abs(found - exact) <= 1e-9
+    assert np.concatenate(seen).tolist() == [1] * (len(stream) - 1) + [0]
 
 
 @pytest.mark.parametrize("cut", [{"continuous": True}, {"segments": True}, {}], ids=str)
