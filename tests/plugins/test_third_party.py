@@ -29,16 +29,9 @@ assert len(loader) == 2
 (row,) = [row for row in PluginHost.discover().listing() if row.name == "tiny"]
 print(row.distribution, row.version, row.state, sys.modules["seqdata_tiny"].__file__)
 """
-BROKEN = """[project]
-name = "seqdata-broken"
-version = "1.2"
-[project.entry-points.seqdata]
-broken = "seqdata_broken"
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[tool.setuptools]
-py-modules = ["seqdata_broken"]
+KEPT_OUT = """
+from seqdata import open_store
+open_store("numbers.txt", backend="tiny")
 """
 
 
@@ -84,6 +77,17 @@ class Environment:
             cwd=self.folder,
         )  # fmt: skip
 
+    def lay_broken(self):
+        """Lay there what installing a wheel would: a module that fails, and its metadata."""
+        (site,) = (self.folder / "env" / "lib").glob("python*/site-packages")
+        (site / "seqdata_broken.py").write_text("import a_module_that_is_not_there\n")
+        about = site / "seqdata_broken-1.2.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: seqdata-broken\nVersion: 1.2\n"
+        )
+        (about / "entry_points.txt").write_text("[seqdata]\nbroken = seqdata_broken\n")
+
     def run(self, *arguments, **options):
         return run(self.python, *arguments, cwd=self.folder, **options)
 
@@ -93,11 +97,7 @@ def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("third-party")
     made = Environment(folder)
     made.install(SOURCE)
-    broken = folder / "seqdata-broken"
-    broken.mkdir()
-    (broken / "pyproject.toml").write_text(BROKEN)
-    (broken / "seqdata_broken.py").write_text("import a_module_that_is_not_there\n")
-    made.install(broken)
+    made.lay_broken()
     (folder / "numbers.txt").write_text("1 2 3\n4\n")
     return made
 
@@ -156,7 +156,7 @@ def test_an_unknown_name_reports_the_broken_wheel(environment):
 
 @pytest.mark.slow
 def test_the_environment_keeps_plugins_out(environment):
-    done = environment.run("-c", USE, check=False, SEQDATA_PLUGINS="broken")
+    done = environment.run("-c", KEPT_OUT, check=False, SEQDATA_PLUGINS="broken")
     assert "unknown backend 'tiny'" in done.stderr
     assert "SEQDATA_PLUGINS excludes: seqdata-tiny 0.3.0" in done.stderr
 
