@@ -18,7 +18,7 @@ from on_ring_memory import train
 from parallel_cases import difference
 
 SCRIPT = Path(__file__).parent / "on_ring_memory.py"
-PARTS, TIMESTEPS = 4, 200
+PARTS, TIMESTEPS = 4, 100
 SLACK = 1.1  # states that travel
 
 
