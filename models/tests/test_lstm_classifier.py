@@ -55,19 +55,18 @@ def test_logits_of_a_row_are_the_same_in_any_batching_order_and_padding(
     assert 8 < whole.abs().max() < 16
     order = torch.randperm(SEQUENCES, generator=torch.Generator().manual_seed(1)).tolist()
     for size, wider in ((1, 0), (7, 3), (30, 0), (64, 20), (SEQUENCES, 1)):
-        for first in range(0, SEQUENCES, size):
+        for first in range(0, SEQUENCES, size)[:60]:
             rows = order[first : first + size]
             logits = model(batch_of([sequences[row] for row in rows], wider=wider))
             assert (logits - whole[rows]).abs().max() <= 1e-6
 
 
 @torch.no_grad()
-@pytest.mark.slow
 def test_packed_and_dense_give_the_same_logits_from_the_same_checkpoint(sequences, batch_of):
     packed = model_of("packed", layers=2, dropout=0.0)
     dense = model_of("dense", layers=2, dropout=0.0)
     dense.load_state_dict(packed.state_dict())
-    batch = batch_of(sequences, wider=2)
+    batch = batch_of(sequences[:100], wider=2)
     assert torch.equal(packed(batch), dense(batch))  # in evaluation both run dense
     assert (packed.train()(batch) - dense.train()(batch)).abs().max() <= 1e-6
     assert (packed(batch) - packed.eval()(batch)).abs().max() <= 1e-6
