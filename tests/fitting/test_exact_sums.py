@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.fitting.exact_sums import MAX_ROWS, ExactSums, sum_exactly
+from tests.properties.counts import examples
 
 SUM_UNIT, SQUARE_UNIT = 1 << 1074, 1 << 2148
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -28,12 +29,14 @@ def check(sums, values, group=0, feature=0):
     assert sums.counts[group, feature] == len(exact)
 
 
+@examples(1, here=40)
 @given(st.lists(FINITE | EDGES, min_size=1, max_size=40))
 def test_sums_are_exact(values):
     check(total(values), values)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
+@examples(1, here=40)
 @given(data=st.data())
 def test_sums_of_narrow_floats_are_exact(dtype, data):
     width = int(dtype[5:])
@@ -43,6 +46,7 @@ def test_sums_of_narrow_floats_are_exact(dtype, data):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint32", "int64", "uint64"])
+@examples(1, here=40)
 @given(data=st.data())
 def test_sums_of_integers_are_exact(dtype, data):
     most = 1 if dtype == "bool" else np.iinfo(dtype).max
@@ -51,6 +55,7 @@ def test_sums_of_integers_are_exact(dtype, data):
     check(total(values, dtype), values)
 
 
+@examples(1, here=40)
 @given(
     st.lists(st.tuples(FINITE | EDGES, st.integers(0, 2)), min_size=1, max_size=40),
     st.integers(1, 7),
@@ -95,6 +100,7 @@ def test_sums_of_others_go_to_their_groups():
     check(sums, [2.0], 2)
 
 
+@examples(1, here=40)
 @given(st.lists(FINITE, min_size=1, max_size=20))
 def test_moments_are_those_of_exact_arithmetic(values):
     mean, deviation = total(values).compute_moments()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import Bucketed, Fixed, Packed, Sorted, TokenBudget, Weighted, Zip
@@ -13,8 +13,7 @@ from seqdata.planning.zipped import ZippedPart
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_elastic, check_shares
 from tests.policies.test_mix import index_of
-
-CASES = settings().max_examples
+from tests.properties.counts import examples
 
 policies = st.one_of(
     st.builds(Fixed, st.integers(1, 9)),
@@ -38,7 +37,7 @@ def zips(draw):
     return Zip({name: draw(policies) for name in draw(st.permutations(names))}, lead=lead), index
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=40)
 @given(zips(), st.integers(0, 2**32), st.integers(0, 3))
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
@@ -52,7 +51,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
         assert len(plan) == part.num_batches(index.parts[name]) == policy.num_batches(index)
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=40)
 @given(zips(), st.integers(1, 8), st.data())
 @pytest.mark.slow
 def test_any_world_and_any_chain_of_worlds_trains_the_same_steps(case, size, data):
@@ -64,7 +63,7 @@ def test_any_world_and_any_chain_of_worlds_trains_the_same_steps(case, size, dat
     check_elastic(plan, [*legs, (size, len(plan))])
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=40)
 @given(zips(), st.integers(0, 2**32))
 @pytest.mark.slow
 def test_each_part_plays_its_own_epochs_whole_and_in_their_order(case, seed):
@@ -82,7 +81,7 @@ def test_each_part_plays_its_own_epochs_whole_and_in_their_order(case, seed):
             assert plan.label_parts([k]) == [(name, epoch)]
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=40)
 @given(zips(), st.integers(0, 2**32), st.integers(0, 3))
 @pytest.mark.slow
 def test_a_step_has_the_rows_of_a_batch_of_each_part(case, seed, epoch):

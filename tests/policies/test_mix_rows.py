@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import (
@@ -26,8 +26,8 @@ from seqdata.planning.build import describe_policy
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_shares
 from tests.policies.test_mix import index_of
+from tests.properties.counts import examples
 
-CASES = settings().max_examples
 INDEX = index_of(en=300, de=100, nl=7)
 FIRST = [0, 300, 400, 407]
 EVEN = Mix({"en": 0.5, "de": 0.4, "nl": 0.1}, Fixed(8), rows=True)
@@ -58,7 +58,7 @@ def mixtures(draw):
     return Mix(weights, policy, rows=True, by=by), SequenceIndex.from_parts(parts)
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=40)
 @given(mixtures(), st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 8))
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, size):
@@ -72,7 +72,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, size):
         check_constant_count(mix, index, epochs=(epoch, epoch + 1), seeds=(seed,))
 
 
-@settings(max_examples=CASES, deadline=None)
+@examples(1, here=40)
 @given(mixtures(), st.integers(0, 2**32))
 @pytest.mark.slow
 def test_sequences_of_a_part_never_differ_by_more_than_one_draw(case, seed):

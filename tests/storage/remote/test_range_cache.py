@@ -12,7 +12,7 @@ from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient
 
-LONG = 60_000  # timesteps of int64: 8 blocks of 64 KiB, not whole
+LONG = 30_000  # timesteps of int64: 4 blocks of 64 KiB, the last not whole
 
 
 def take(kept, sizes, count=10):
@@ -48,7 +48,7 @@ def far(tmp_path):
     local = write_store(
         tmp_path / "store",
         [{"id": f"s{n}", "x": drawn.integers(0, 1 << 40, LONG)} for n in range(6)],
-        shard_bytes=1_000_000,
+        shard_bytes=500_000,
     )
     with served(folder_of(Path(local.location))) as server:
         yield local, server
@@ -105,7 +105,7 @@ def test_what_could_not_be_read_is_asked_for_again(far, tmp_path):
     local, server = far
     store = reading(server, tmp_path, retry_seconds=patient(1), stall_seconds=patient(1))
     spans = np.array([[0, 0, 10], [5, 0, 10]])
-    store.read(np.array([[0, 30_000, 30_010]]), ["x"])
+    store.read(np.array([[0, LONG // 2, LONG // 2 + 10]]), ["x"])
     server.fault, server.hits = network.unavailable(), local.shards[-1]
     with pytest.raises(RemoteReadError):
         store.read(spans, ["x"])
