@@ -79,8 +79,15 @@ def test_a_run_that_all_ranks_left_with_one_error_goes_on_as_if_nothing_was(rank
         assert cut[rank]["val"] + on[rank]["val"] == whole[rank]["val"]
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("hurt", ["one", "all"])
+@pytest.mark.parametrize(
+    ("hurt", "world"),
+    [
+        ("one", 3),
+        ("all", 2),
+        pytest.param("one", 2, marks=pytest.mark.nightly),
+        pytest.param("all", 3, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_signal_to_any_rank_stops_all_at_the_same_batch(ranks, tmp_path, world, hurt):
     spec = {"data": {"count": 40}, "folder": str(tmp_path), "preemption": {}}
     whole = ranks.play("fail", world, {"data": {"count": 40}})

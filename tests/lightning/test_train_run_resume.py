@@ -1,5 +1,6 @@
 """A run that stops and goes on is the run that did not stop: the real Trainer, at every step."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,36 @@ def later(log: Log, step: int) -> list[tuple[int, tuple[int, ...]]]:
     return [entry for entry in log.val if entry[0] > step]
 
 
-@pytest.mark.parametrize("way", WAYS)
+# Updates whose checkpoints are gone on with at every change: the first, and others in, at and
+# behind ends of epochs, validations and limits. At night, and in "max_epochs", all of them.
+PLACES = {
+    "max_steps": {1, 6, 11},
+    "limit": {1, 4, 7},
+    "fraction": {1, 4, 7},
+    "val_interval": {1, 2, 6, 11, 14},
+    "val_steps": {1, 5, 6, 10, 12, 16},
+    "reload": {1, 6, 11},
+    "every_second_val": {1, 6, 12, 17},
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "places"),
+    [(way, PLACES.get(way)) for way in WAYS]
+    + [pytest.param(way, None, marks=pytest.mark.nightly) for way in PLACES],
+)
 @pytest.mark.slow
-def test_every_step_is_a_place_to_go_on(way, tmp_path):
+def test_every_step_is_a_place_to_go_on(way, places, tmp_path):
     whole = fit(data_of(), folder=tmp_path, every=1, **WAYS[way])
     saved = checkpoints(tmp_path)
     assert len(saved) == whole.trainer.global_step
     per_epoch = whole.trainer.num_training_batches
     for path in saved[:-1]:
+        step = int(path.stem.split("=")[1])
+        if places is not None and step not in places:
+            continue
         rest = fit(data_of(), ckpt=path, **WAYS[way])
-        rest.first_step = int(path.stem.split("=")[1])
+        rest.first_step = step
         assert_goes_on(whole, rest, saved_after(path), per_epoch=per_epoch)
 
 
@@ -72,22 +93,23 @@ MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
 
 @pytest.mark.filterwarnings(MID_UPDATE)
 @pytest.mark.parametrize(
-    "way",
+    ("way", "firsts"),
     [
-        "max_steps",
-        "accumulate",
-        pytest.param("max_epochs", marks=pytest.mark.nightly),
-        pytest.param("limit", marks=pytest.mark.nightly),
+        ("max_steps", {6, 11}),
+        ("accumulate", None),
+        pytest.param("max_steps", None, marks=pytest.mark.nightly),
+        pytest.param("max_epochs", None, marks=pytest.mark.nightly),
+        pytest.param("limit", None, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.slow
-def test_a_run_may_stop_twice_anywhere(way, tmp_path):
+def test_a_run_may_stop_twice_anywhere(way, firsts, tmp_path):
     options = WAYS[way]
     whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)
     per_epoch = whole.trainer.num_training_batches
     around = {step for end in (per_epoch, 2 * per_epoch) for step in range(end - 1, end + 2)}
     for path in checkpoints(tmp_path / "whole")[:-1]:
-        if saved_after(path) not in {1, *around}:
+        if saved_after(path) not in (firsts or {1, *around}):
             continue
         folder = tmp_path / path.stem
         fit(data_of(), ckpt=path, folder=folder, every=1, **options)
@@ -162,13 +184,25 @@ def test_checkpoints_of_epoch_and_validation_ends_go_on(way, epoch_end, tmp_path
             assert_goes_on(whole, last, saved_after(again), per_epoch=per_epoch)
 
 
-@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "limit"])
+@pytest.mark.parametrize(
+    ("way", "steps"),
+    [
+        ("max_epochs", (1, 5, 6, 7, 12, 17)),
+        ("max_steps", (1, 6, 13)),
+        ("limit", (3, 4, 9)),
+        *(
+            pytest.param(way, range(1, last), marks=pytest.mark.nightly)
+            for way, last in (("max_epochs", 18), ("max_steps", 15), ("limit", 12))
+        ),
+    ],
+)
 @pytest.mark.slow
-def test_a_batch_whose_step_failed_is_trained_again(way, tmp_path):
+def test_a_batch_whose_step_failed_is_trained_again(way, steps, tmp_path):
     options = WAYS[way]
     whole = fit(data_of(), **options)
     per_epoch = whole.trainer.num_training_batches
-    for failing in range(1, len(whole.log.train)):
+    assert steps[-1] < len(whole.log.train)
+    for failing in steps:
         folder = tmp_path / str(failing)
         cut = fit(data_of(), model=Recorder(fail_at=failing), folder=folder, every=100, **options)
         assert str(cut.error) == "told to fail"
@@ -248,9 +282,22 @@ def test_a_validation_whose_data_failed_is_run_again_as_a_whole(every, first, tm
     assert rest.model.parameters_of() == whole.model.parameters_of()
 
 
-@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "val_interval"])
-@pytest.mark.parametrize("late", [True, False])
-@pytest.mark.parametrize("stop", [4, 6, 8, 12])
+AT_EVERY_CHANGE = {
+    (6, True, "max_epochs"), (12, False, "max_epochs"), (6, False, "max_steps"),
+    (8, True, "max_steps"), (4, False, "val_interval"), (12, True, "val_interval"),
+    (4, True, "max_epochs"), (8, False, "val_interval"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stop", "late", "way"),
+    [
+        pytest.param(*one, marks=() if one in AT_EVERY_CHANGE else pytest.mark.nightly)
+        for one in itertools.product(
+            (4, 6, 8, 12), (True, False), ("max_epochs", "max_steps", "val_interval")
+        )
+    ],
+)
 def test_a_run_that_reached_its_steps_may_be_given_more(way, late, stop, tmp_path):
     """Lightning closes the epoch in which it stops; it is opened again."""
     whole = fit(data_of(), **WAYS[way])
