@@ -177,7 +177,7 @@ def test_two_cold_processes_share_what_they_fetch(web, tmp_path):
     assert gets == ["/a", "/b"]
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_two_processes_and_eviction_under_them_never_read_what_is_wrong(web, tmp_path, rounds):
     for _ in range(rounds):
@@ -202,7 +202,7 @@ def killed(web, tmp_path, instant):
         path.unlink()
 
 
-@pytest.mark.parametrize("runs", [4, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("runs", [2, pytest.param(200, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_process_killed_while_it_fills_leaves_nothing_wrong(web, tmp_path, runs):
     drawn = random.Random(0)
