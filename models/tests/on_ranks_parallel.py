@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -32,10 +33,8 @@ class Saving(L.Callback):
             trainer.save_checkpoint(self.path)
 
 
-def main() -> None:
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    spec = json.loads(sys.argv[1])
+def fit(spec: dict[str, Any]) -> None:
+    """Fit; write a checkpoint and metrics."""
     strategies = {
         "one": lambda: "auto",
         "data": lambda: "ddp",
@@ -75,6 +74,12 @@ def main() -> None:
     if trainer.is_global_zero:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         Path(spec["save"] + ".json").write_text(json.dumps(metrics))
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    fit(json.loads(sys.argv[1]))
 
 
 if __name__ == "__main__":
