@@ -56,8 +56,19 @@ def making(policy, shift, together=True):
     return StepPreparer(reading, None, together, plan, 2), plan
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-@pytest.mark.parametrize("shift", [0, 1, 3])
+AT_EVERY_CHANGE = {(1, 0), (1, 1), (3, 1), (2, 3), (7, 0)}
+
+
+@pytest.mark.parametrize(
+    ("shift", "size"),
+    [
+        pytest.param(
+            shift, size, marks=() if (size, shift) in AT_EVERY_CHANGE else (pytest.mark.nightly,)
+        )
+        for size in (1, 2, 3, 7)
+        for shift in (0, 1, 3)
+    ],
+)
 @pytest.mark.parametrize("name", [*POLICIES, *DEALT])
 def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size):
     made, plan = making({**POLICIES, **DEALT}[name], shift)

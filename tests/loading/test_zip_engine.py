@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import (
@@ -22,6 +22,7 @@ from seqdata import (
 )
 from seqdata_testing.waiting import until
 from tests.loading.test_engine import workers as threads
+from tests.properties.counts import examples
 
 ZIP = Zip({"labelled": Bucketed(4), "unlabelled": TokenBudget(60)}, lead="labelled")
 
@@ -188,7 +189,7 @@ def test_other_ranks_continue_in_the_middle_of_an_epoch():
     ]
 
 
-@settings(max_examples=settings().max_examples // 4, deadline=None)
+@examples(0.25, here=10)
 @given(st.data())
 @pytest.mark.slow
 def test_a_run_that_stops_anywhere_continues_exactly_on_any_world(draw):

@@ -59,8 +59,14 @@ def equal(found, wanted):
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize("kind", ["lstm", "callable"])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        ("lstm", 0),
+        ("callable", 1),
+        *(pytest.param(*one, marks=pytest.mark.nightly) for one in (("lstm", 1), ("callable", 0))),
+    ],
+)
 def test_e9_a_loop_goes_on_bitwise_from_every_step(policy, kind, workers, tmp_path):
     wanted = Run(policy, kind).play().outs
     steps = max(number for _, number, _ in wanted)

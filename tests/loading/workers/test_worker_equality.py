@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import Bucketed, Fixed, Loader, Ragged, Windows, World, columnar, measure_lengths
@@ -31,8 +31,9 @@ from tests.loading.workers.parts import (
     same,
     words,
 )
+from tests.properties.counts import examples
 
-CASES = max(8, settings().max_examples // 12)  # real processes: few in CI, more at night
+CASES = examples(1 / 12, here=5)  # real processes
 
 
 @columnar
@@ -123,7 +124,7 @@ def test_batches_are_the_same_as_without_workers(way):
 
 
 @pytest.mark.shows("I3", by="processes")
-@settings(max_examples=CASES)
+@CASES
 @given(
     way=st.sampled_from(sorted(WAYS)),
     num_workers=st.integers(1, 3),
@@ -143,7 +144,7 @@ def test_the_number_of_workers_and_what_is_read_ahead_change_nothing(
 
 
 @pytest.mark.shows("I4", by="processes")
-@settings(max_examples=CASES)
+@CASES
 @given(
     way=st.sampled_from(["plain", "noise per sequence", "longer", "crops", "dataset"]),
     cuts=st.lists(st.integers(0, 6), min_size=1, max_size=2),
