@@ -8,8 +8,8 @@ PEERS := .venv-bench
 STAMP_OF_PEERS := $(PEERS)/.made-by-make
 OLDEST := .venv-oldest
 STAMP_OF_OLDEST := $(OLDEST)/.made-by-make
-# Four processes on two cores, too: tests wait for a third of their time.
-PYTEST := $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
+# Five processes on two cores, too: tests wait for a third of their time.
+PYTEST := $(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
@@ -42,9 +42,9 @@ $(STAMP): $(SOURCES_OF_ENV)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 		{ rm -rf .venv; echo "make env: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@echo "== environment: installing PyTorch (the largest part: minutes on a slow line)"
-	@$(BIN)/python -m pip install -q torch
+	@$(BIN)/python -m pip install -q --no-compile torch
 	@echo "== environment: installing $(PACKAGES) editable, and the tools"
-	@$(BIN)/python -m pip install -q $(foreach package,$(PACKAGES),-e $(package)) $$($(BIN)/python -c $(GROUPS_OF_TOOLS))
+	@$(BIN)/python -m pip install -q --no-compile $(foreach package,$(PACKAGES),-e $(package)) $$($(BIN)/python -c $(GROUPS_OF_TOOLS))
 	@$(BIN)/python -c 'import seqdata.kernel._fill' 2> /dev/null \
 		&& echo "== environment: the C kernel is built" \
 		|| echo "== environment: no C kernel (no compiler?); the NumPy twin does the same, slower"
