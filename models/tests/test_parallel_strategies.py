@@ -46,7 +46,6 @@ def fit(folder: Path, **spec: Any) -> tuple[dict[str, Any], dict[str, float]]:
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "chain", [pytest.param(one, marks=[pytest.mark.nightly] * (one != "all")) for one in CHAINS]
 )

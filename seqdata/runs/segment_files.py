@@ -78,11 +78,10 @@ class SegmentFiles:
         if not path.is_file():
             raise ConfigError(
                 f"{owner} must be in {f'{_FOLDER}/{path.name}'!r} next to {NAME}, which does not "
-                "exist: `Feedback` changes weights. If an earlier fit trained the batch, pass "
-                "the run file of that fit."
+                "exist: `Feedback` changes weights. Either the fit ended before that batch, or "
+                "an earlier fit trained it: pass the run file of that fit."
             )
-        arrays = read_arrays(path, owner)
-        digest, values = _parse_weights(arrays, owner)
+        digest, values = _parse_weights(read_arrays(path, owner), owner)
         segments.restore(here, digest, values)
 
     def _get_path(self, segments: SegmentedRun, here: RunPosition) -> Path:
