@@ -5,19 +5,22 @@
 The same updates on one process and on two (gloo, one thread each): a wavefront of S = 2 stages over
 N = 1, 4 and 8 chunks, N S / (N + S - 1), and a ring of D = 2 parts with M = 1, 2 and 4 lane groups,
 M D / (M + D - 1). ``split``: the wavefront with ``split_backward``, 3 N S / (3 N + S - 1), next to
-one process with the same cells and, in brackets, with torch's. ``torch``: its 1F1B schedule. Stages
-of equal cost: two layers of one size, and a small head. On cores that
-others use the measured column says nothing; the processes' own computing time, printed beside it,
-does.
+one process with the same cells. ``torch``: its 1F1B schedule. Stages of equal cost: two layers of
+one size, and a small head.
+
+One process alone, two at once that know nothing of each other, and the two that share the work take
+turns, round by round; printed are medians of the rounds' ratios. ``at once`` is what two processes
+of this machine cost each other (1: nothing): what is measured cannot exceed formula / at once.
+A ring's groups have B lanes each, as the items of the wavefront do.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -53,36 +56,55 @@ def batches_of(chunks: int, lanes: int, steps: int, first: int) -> list[Sequence
     ]
 
 
-def measure(kind: str, items: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Return seconds and computing seconds of an update: the least of some rounds."""
-    torch.manual_seed(0)
-    model = StatefulLM(64, options.hidden, options.hidden, 2)
-    mesh = Mesh(dist.get_world_size() if dist.is_initialized() else 1)
-    chunks = 1 if kind == "ring" else items
-    engine: Engine
-    if kind == "ring":
-        engine = Ring(model, mesh, items)
-    elif kind == "torch" and mesh.size > 1:
-        engine = TorchWavefront(model, mesh)
-    else:
-        engine = Wavefront(model, mesh, split_backward=kind == "split")
-    found = []
-    for turn in range(options.rounds + 1):
-        batches = batches_of(chunks, options.lanes, options.steps, turn * chunks)
-        mesh.barrier("round")
-        began, computed = time.perf_counter(), time.process_time()
-        engine.update(batches)
-        found.append((time.perf_counter() - began, time.process_time() - computed))
-    engine.close()
-    mesh.close()
-    return min(seconds for seconds, _ in found[1:]), min(cpu for _, cpu in found[1:])
+class Course:
+    """A model that is trained update by update, with the seconds that each has taken."""
+
+    def __init__(self, kind: str, items: int, options: argparse.Namespace, mesh: Mesh) -> None:
+        torch.manual_seed(0)
+        model = StatefulLM(64, options.hidden, options.hidden, 2)
+        self.chunks, self.lanes, self.steps = items, options.lanes, options.steps
+        self.engine: Engine
+        if kind == "ring":
+            self.chunks, self.lanes = 1, options.lanes * items
+            self.engine = Ring(model, mesh, items)
+        elif kind == "torch" and mesh.size > 1:
+            self.engine = TorchWavefront(model, mesh)
+        else:
+            self.engine = Wavefront(model, mesh, split_backward=kind == "split")
+        self.first = 0
+
+    def update(self) -> float:
+        """Train with the next chunks; return the seconds."""
+        batches = batches_of(self.chunks, self.lanes, self.steps, self.first)
+        self.first += self.chunks
+        began = time.perf_counter()
+        self.engine.update(batches)
+        return time.perf_counter() - began
+
+
+def measure(alone: Course, shared: Course, rounds: int) -> list[tuple[float, float, float]]:
+    """Return seconds of an update in each round: alone, two at once, one shared."""
+    mesh, found = shared.engine.mesh, []
+    for _ in range(rounds + 1):
+        mesh.barrier("alone")
+        lonely = alone.update() if mesh.rank == 0 else 0.0
+        mesh.barrier("at once")
+        both = alone.update()
+        mesh.barrier("shared")
+        found.append((lonely, both, shared.update()))
+    return found[1:]
 
 
 def work(rank: int, folder: str, options: argparse.Namespace) -> None:
     """Measure all cases as one of two processes."""
     torch.set_num_threads(1)
+    alone = [Course(*case, options, Mesh(1)) for case in CASES]  # before there is a group
     dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=2)
-    found = [measure(kind, items, options) for kind, items in CASES]
+    found = []
+    for case, course in zip(CASES, alone, strict=True):
+        mesh = Mesh(2)
+        found.append(measure(course, Course(*case, options, mesh), options.rounds))
+        mesh.close()
     torch.save(found, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -91,29 +113,23 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
-    for name, default in (("hidden", 256), ("lanes", 32), ("steps", 64), ("rounds", 5)):
+    for name, default in (("hidden", 256), ("lanes", 32), ("steps", 64), ("rounds", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     if options.quick:
         options.hidden, options.lanes, options.steps, options.rounds = 32, 8, 16, 1
-    torch.set_num_threads(1)
-    alone = [measure(kind, items, options) for kind, items in CASES]
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(work, (folder, options), nprocs=2)
-        found: list[Any] = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
-    print(f"{'':10} {'items':>5} {'formula':>8} {'measured':>9}  computing s: one, each")
-    for number, (kind, items) in enumerate(CASES):
+        first, second = (torch.load(Path(folder) / f"{rank}.pt") for rank in range(2))
+    print(f"{'':10} {'items':>5} {'formula':>8} {'measured':>9} {'at once':>8}  alone, ms")
+    for case, (kind, items) in enumerate(CASES):
         formula = 6 * items / (3 * items + 1) if kind == "split" else items * 2 / (items + 1)
-        seconds = max(rank[number][0] for rank in found)
-        cpu = [f"{rank[number][1]:.3f}" for rank in found]
-        speedup = alone[number][0] / seconds
-        note = ""
-        if kind == "split":
-            torchs = alone[CASES.index(("wavefront", items))][0]
-            note = f" ({torchs / seconds:.2f} over torch's cells)"
+        rounds = list(zip(first[case], second[case], strict=True))
+        speedup = statistics.median(one[0] / max(one[2], two[2]) for one, two in rounds)
+        at_once = statistics.median((one[1] + two[1]) / 2 / one[0] for one, two in rounds)
+        alone = statistics.median(one[0] for one, _ in rounds)
         print(
-            f"{kind:10} {items:5} {formula:8.2f} {speedup:9.2f}   {alone[number][1]:.3f}, "
-            f"{cpu}{note}"
+            f"{kind:10} {items:5} {formula:8.2f} {speedup:9.2f} {at_once:8.2f}  {1e3 * alone:9.1f}"
         )
 
 

@@ -17,6 +17,8 @@ import parallel_cases
 from parallel_cases import iter_runs, train
 from seqdata_models.parallel import LinkTimeouts, Mesh
 
+from seqdata_testing.waiting import until
+
 
 def break_it(model: torch.nn.Module, kind: str, folder: Path) -> None:
     """Make the last part fail where it is run the fifth time."""
@@ -41,6 +43,19 @@ def break_it(model: torch.nn.Module, kind: str, folder: Path) -> None:
     model.head.register_forward_pre_hook(fail)
 
 
+def end_in_turn(rank: int, mesh: Mesh, folder: Path, *, first: str) -> None:
+    """End rank 0 while the other one still uses the mesh."""
+    if rank == 0:
+        (folder / "ends").touch()
+        if first == "closes":
+            mesh.close()
+        return
+    assert until((folder / "ends").exists)
+    time.sleep(1 if first == "closes" else 5)  # in which a store that ended at once would be gone
+    mesh.at("the last lines")
+    mesh.close()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -53,7 +68,7 @@ def main() -> None:
         timeout=timedelta(seconds=60),
     )
     results: dict[str, Any] = {}
-    timeouts = LinkTimeouts(stall=spec.get("stall", 60), exit_grace=2)
+    timeouts = LinkTimeouts(stall=spec.get("stall", 60), exit_grace=spec.get("grace", 2))
     mesh = Mesh(spec["size"], spec.get("data"), timeouts=timeouts)
     fault = spec.get("fault")
     if fault is not None and fault["rank"] == rank:
@@ -71,6 +86,9 @@ def main() -> None:
         results[name] = train(kind, case, getattr(torch, dtype), mesh, lane_groups=lane_groups)
     torch.save(results, folder / f"{rank}.pt")
     mesh.barrier("the end")
+    if "first" in spec:
+        end_in_turn(rank, mesh, folder, first=spec["first"])
+        return
     mesh.close()
     dist.destroy_process_group()
 

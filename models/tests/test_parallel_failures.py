@@ -104,6 +104,16 @@ def test_a_stage_that_computes_for_ever_ends_all_after_the_time_that_was_chosen(
     assert all("waited 4 seconds for rank 1 (replica 0, stage 1)" in error for error in errors)
 
 
+@pytest.mark.parametrize("first", ["closes", pytest.param("exits", marks=NIGHTLY)])
+def test_rank_0_ends_after_those_that_still_use_the_mesh(first, tmp_path):
+    spec = {"size": 2, "kinds": [], "cases": [], "dtypes": [], "first": first, "grace": 60}
+    processes = start(2, tmp_path, spec)
+    for process in processes:
+        said = process.communicate(timeout=patient(60))[1]
+        assert process.returncode == 0, said[-3000:]
+    assert (tmp_path / "ends").exists()
+
+
 @pytest.mark.parametrize(
     ("strategy", "fault", "rank", "message"),
     [

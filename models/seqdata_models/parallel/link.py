@@ -8,6 +8,7 @@ a receive of gloo would block until its timeout and then name a socket. Place in
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import itertools
@@ -29,6 +30,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from seqdata import PeerFailedError, SeqDataError
 
 _SLICE = timedelta(seconds=0.5)
+_POLL = 0.02  # seconds
 _ERROR, _CLOSED = "error", "closed"
 _LEAST_SECONDS = 1e-3  # of a thread's processor time: less is none
 _LEAST_SHARE = 0.02  # of one processor, of all other threads
@@ -85,6 +87,7 @@ class Link:
         self._store.set(f"beat/{rank}", "")
         self._thread = threading.Thread(target=self._watch, name="parallel-link", daemon=True)
         self._thread.start()
+        atexit.register(self._close_at_exit)
 
     @contextmanager
     def computing(self, *, is_computing: bool) -> Iterator[None]:
@@ -169,15 +172,46 @@ class Link:
             _raise_saved(saved, None)
 
     def close(self) -> None:
-        """End the thread, and tell the others that this process gives no more signs."""
+        """End the thread, and tell the others that this process gives no more signs.
+
+        Rank 0, whose store ends with it, returns once each other process has closed or is gone:
+        one that is still in its last update would take a store that ends for a process that died.
+        """
         if not self._closed.is_set():
-            self._closed.set()
-            with contextlib.suppress(RuntimeError):  # rank 0 has closed before
-                self._store.set(f"beat/{self._rank}", _CLOSED)
+            self._sign_off()
+            if self._rank == 0:
+                failed = self._failure is not None
+                self._wait_for_others(self._timeouts.exit_grace if failed else float("inf"))
+
+    def _close_at_exit(self) -> None:
+        """Close where the program has not; a process that failed must not keep others for long."""
+        if not self._closed.is_set() and self._rank == 0:
+            self._wait_for_others(self._timeouts.exit_grace)
+
+    def _sign_off(self) -> None:
+        self._closed.set()
+        atexit.unregister(self._close_at_exit)
+        with contextlib.suppress(RuntimeError):  # rank 0 has ended before
+            self._store.set(f"beat/{self._rank}", _CLOSED)
+
+    def _wait_for_others(self, longest: float) -> None:
+        """Return once no other process gives signs of life, or after so many seconds."""
+        began = now = time.monotonic()
+        seen = dict.fromkeys(range(1, self._world), (b"", began))
+        with contextlib.suppress(RuntimeError):  # one has not even begun
+            while seen and now - began < longest:
+                for rank, (before, since) in list(seen.items()):
+                    beat = bytes(self._store.get(f"beat/{rank}"))
+                    if beat == _CLOSED.encode() or now - since > self._timeouts.unresponsive:
+                        del seen[rank]
+                    elif beat != before:
+                        seen[rank] = beat, now
+                time.sleep(_POLL)
+                now = time.monotonic()
 
     def _end_after_error(self) -> None:
         """End the thread; rank 0, whose store goes with it, waits until the others have read."""
-        self.close()
+        self._sign_off()
         with contextlib.suppress(RuntimeError):
             self._store.set(f"seen/{self._rank}", "")
             if self._rank == 0:
@@ -185,7 +219,7 @@ class Link:
                 self._store.wait(keys, timedelta(seconds=self._timeouts.exit_grace))
 
     def _raise_lost_store(self, cause: BaseException) -> NoReturn:
-        self.close()
+        self._sign_off()
         if self._failure is not None:
             _raise_saved(self._failure, cause)
         raise PeerFailedError.at(_lost(0), rank=0) from cause

@@ -207,7 +207,7 @@ class Mesh:
             self._link.leave(error, f"{self.describe()}, {self._place}")
 
     def close(self) -> None:
-        """End the thread of this process; other processes are not told."""
+        """End the thread of this process; rank 0 waits until the others have closed or are gone."""
         if self.world > 1:
             self._link.close()
 
