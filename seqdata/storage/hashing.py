@@ -145,6 +145,19 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return state
 
 
+def is_among(hashes: Hashes, others: Hashes) -> NDArray[np.bool_]:
+    """Return which hashes are among others.
+
+    Args:
+        hashes: (n,).
+        others: (m,).
+
+    Returns:
+        bool (n,).
+    """
+    return np.isin(hashes, others, kind="sort")  # else NumPy 2.0 overflows
+
+
 def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 0) -> None:
     """Raise if two sequences have the same id.
 
@@ -161,8 +174,7 @@ def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 
     if not len(repeated):
         return
     seen: dict[str, int] = {}
-    is_repeated = np.isin(hashes, repeated, kind="sort")  # with table=True NumPy 2.0 overflows
-    for number in np.flatnonzero(is_repeated).tolist():
+    for number in np.flatnonzero(is_among(hashes, repeated)).tolist():
         name = id_for(number)
         first_number = seen.setdefault(name, number)
         if first_number != number:

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from seqdata.storage.hashing import HASH_CHUNK, TEXTS_PER_PASS, hash_numbers, hash_texts
+from seqdata.storage.hashing import (
+    HASH_CHUNK,
+    TEXTS_PER_PASS,
+    hash_numbers,
+    hash_texts,
+    is_among,
+)
 
 MOST = (1 << 64) - 1
 
@@ -163,3 +169,10 @@ def test_another_seed_gives_unrelated_hashes(other):
 def test_arguments_that_cannot_be_meant_are_an_error(values, offsets, seed, text):
     with pytest.raises(ValueError, match=text):
         hash_texts(values, np.array(offsets, dtype=np.int64), seed)
+
+
+def test_hashes_among_others_are_found_over_the_whole_range():
+    hashes = np.array([0, 5, 2**63, 2**64 - 1], np.uint64)
+    others = np.array([2**64 - 1, 0, 7], np.uint64)
+    assert is_among(hashes, others).tolist() == [True, False, False, True]
+    assert not is_among(hashes, others[:0]).any()

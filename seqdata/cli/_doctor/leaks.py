@@ -21,6 +21,7 @@ from seqdata.fitting.statistics import Statistics
 from seqdata.protocols import Store
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.fields import kind_of
+from seqdata.storage.hashing import is_among
 from seqdata.storage.splitting import hash_sequences
 
 GROUP_NAMES = frozenset(
@@ -134,7 +135,7 @@ def _check_groups(
         if time is not None:
             overlapping = _find_overlapping(first, second, hashes, time)
         if len(overlapping):
-            values = _read_values(first, by, np.isin(hashes[0], overlapping[:_MAX_SHOWN]))
+            values = _read_values(first, by, is_among(hashes[0], overlapping[:_MAX_SHOWN]))
             name = f"same {by}" if time is None else f"same {by} at the same time"
             leaks.append((
                 name,
@@ -145,7 +146,7 @@ def _check_groups(
     if time is not None and not leaks and first.ids is not None and second.ids is not None:
         overlapping = _find_overlapping(first, second, (first.ids, second.ids), time)
         if len(overlapping):
-            numbers = np.flatnonzero(np.isin(first.ids, overlapping[:_MAX_SHOWN]))
+            numbers = np.flatnonzero(is_among(first.ids, overlapping[:_MAX_SHOWN]))
             keys = first.store.keys(first.store.base_numbers(numbers))
             leaks.append((
                 "overlap in time",
@@ -198,7 +199,7 @@ def _check_copies(first: PartContents, second: PartContents) -> Iterator[Leak]:
             continue
         chance = len(hashes) * len(second.contents[name][0]) * np.exp2(-np.minimum(bits, 1000))
         kept = (bits > 0) & (chance < _MAX_CHANCE)
-        copies = np.flatnonzero(kept & np.isin(hashes, second.contents[name][0]))
+        copies = np.flatnonzero(kept & is_among(hashes, second.contents[name][0]))
         if len(copies):
             keys = first.store.keys(first.store.base_numbers(copies[:_MAX_SHOWN]))
             yield (
@@ -231,7 +232,7 @@ def _check_statistics(
             return DoctorFinding(place, "statistics", "bad", seen, fix)
     hashes = hash_sequences("leaks", train, 0, None)
     lowest = np.array(fitted.get("lowest_hashes", []), dtype=np.uint64)
-    outside = int(np.count_nonzero(~np.isin(lowest, hashes)))
+    outside = int(np.count_nonzero(~is_among(lowest, hashes)))
     if outside:
         seen = f"fitted over other sequences than the training part has: {outside} of {len(lowest)}"
         return DoctorFinding(place, "statistics", "bad", f"{seen} that were looked at", fix)

@@ -2,8 +2,10 @@
 
 import os
 
+import fsspec
 import pyarrow as pa
 import pytest
+from packaging.version import Version
 from pyarrow import parquet
 
 from seqdata import Remote, open_store
@@ -14,6 +16,7 @@ from seqdata_testing.faults.network import folder_of, served
 pytestmark = pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning")
 NAME = "x.parquet"
 LENGTH = "lengths"
+OLD = Version(fsspec.__version__) < Version("2025.9")  # does not pass the time of a web server on
 TOLD = {"etag": ("etag",), "time": ("last-modified",), "both": ("etag", "last-modified")}
 
 
@@ -46,7 +49,13 @@ def first(url, remote):
     return store[0]["x"][0].item()
 
 
-@pytest.mark.parametrize("told", TOLD)
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(told, marks=pytest.mark.skipif(told == "time" and OLD, reason="an old fsspec"))
+        for told in TOLD
+    ],
+)
 def test_another_tag_or_time_is_another_file(tmp_path, told):
     remote = Remote(cache_dir=tmp_path / "cache")
     (tmp_path / "data").mkdir()
