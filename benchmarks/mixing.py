@@ -4,8 +4,9 @@
 
 Drift is the most batches that any prefix is off its weights, over 100,000 draws: of ours, and of
 independent draws from a random generator (what most libraries do). A table compares ours with
-``grain``, ``datasets`` and ``lhotse``, where they are installed: ours draws a batch of 64 of a
-part, with all its spans, theirs an item; a resume begins in the middle. Cost is CPU time of a
+``grain``, ``datasets``, ``lhotse`` and ``litdata``, where they are installed: ours draws a batch of
+64 of a part, with all its spans, theirs an item (``litdata`` reads it, too); a resume begins in the
+middle. Cost is CPU time of a
 batch's spans and rows in a mixture, less the same of a part alone. First batch is CPU time from
 lengths to the first batch, of 100 parts of 10^6 sequences each; so is a resume in the middle of an
 epoch.
@@ -16,10 +17,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count as count_from
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,16 +133,42 @@ def iterate_lhotse(weights: NDArray[np.float64], first: int) -> Iterator[int]:
         yield int(cut.id)
 
 
+def write_litdata(folder: Path, weights: NDArray[np.float64], draws: int) -> None:
+    """Write parts that last for so many draws: ``litdata`` ends with the first that has ended."""
+    from litdata.streaming.writer import BinaryWriter
+
+    for part, weight in enumerate(weights):
+        writer = BinaryWriter(str(folder / str(part)), chunk_size=10_000)
+        for number in range(int(draws * weight + 6 * (draws * weight) ** 0.5) + 100):
+            writer[number] = part
+        writer.done()
+        writer.merge(1)
+
+
+def iterate_litdata(folder: Path, weights: NDArray[np.float64], first: int) -> Iterator[int]:
+    """Yield what ``litdata`` combines, from files; it continues by drawing again."""
+    from litdata import CombinedStreamingDataset, StreamingDataset
+
+    parts = [StreamingDataset(str(folder / str(part))) for part in range(len(weights))]
+    mixed = CombinedStreamingDataset(
+        parts, weights=weights.tolist(), seed=0, iterate_over_all=False
+    )
+    yield from islice(mixed, first, None)
+
+
 PEERS = {"grain": iterate_grain, "datasets": iterate_datasets, "lhotse": iterate_lhotse}
 
 
-def compare_peers(out: Console, draws: int) -> None:
+def compare_peers(out: Console, draws: int, folder: Path) -> None:
     """Print drift and CPU time next to those of other libraries, in one run."""
     weights = make_weights("100 parts, 10^-4 to 1")
     columns = ("library", "drift", "us a sequence", "ratio", "first draw, ms", "resume, ms")
     table = Table(*columns, title=f"{draws:,} draws of 100 parts; ratio: of medians to ours")
-    own = 0.0
-    for name, iterate in {"seqdata": iterate_ours, **PEERS}.items():
+    own, peers = 0.0, dict(PEERS)
+    if importlib.util.find_spec("litdata") is not None:
+        write_litdata(folder, weights, draws)
+    peers["litdata"] = partial(iterate_litdata, folder)
+    for name, iterate in {"seqdata": iterate_ours, **peers}.items():
         if name != "seqdata" and importlib.util.find_spec(name) is None:
             table.add_row(name, *["not installed"] * 5)
             continue
@@ -220,7 +250,8 @@ def main() -> None:
         drifts = [measure_drift(draw(weights, draws), weights) for draw in ways.values()]
         table.add_row(kind, *(f"{drift:.1f}" for drift in drifts))
     out.print(table)
-    compare_peers(out, draws)
+    with tempfile.TemporaryDirectory() as folder:
+        compare_peers(out, draws, Path(folder))
     table = Table("parts", "keep", "parts alone", "mixture", "more", title="CPU us per batch")
     for parts in (2, 100):
         for keep in ("update", "batch"):
