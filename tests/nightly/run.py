@@ -31,6 +31,7 @@ OLDEST = ROOT / ".venv-oldest" / "bin" / "python"
 PACKAGES = ("torch", "lightning", "numpy", "pyarrow", "rich", "hypothesis")
 NIGHTLY = "nightly and not hypothesis and not shows"
 LONGEST = 4 * 3600  # seconds of a part
+PROCESSES = 5  # on two cores, too: tests wait for a third of their time
 STUCK = 900  # seconds of a test that does not say itself how long it may take
 _TO_END = 60  # seconds for pytest to end its processes
 _NOTHING = 5  # pytest's status where no test is left
@@ -120,7 +121,7 @@ def run_part(part: Part, *, again: bool = False) -> str:
 def run_tests(part: Part, report: Path, log: TextIO) -> int | None:
     """Run pytest; gives its status, None if it had to be ended."""
     command = [
-        part.python, "-m", "pytest", "-q", "-n", "auto", "--maxprocesses=4", "--dist", "loadfile",
+        part.python, "-m", "pytest", "-q", "-n", str(PROCESSES), "--dist", "loadfile",
         "-p", "no:cacheprovider", "-p", "tests.nightly.again", "-m", part.select,
         f"--report-log={report}", f"--timeout={STUCK}", *part.more,
     ]  # fmt: skip
