@@ -37,8 +37,7 @@ from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex, 
 from seqdata.storage.indexed.file_kind import FileKind, IndexedField
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX, find_index, read_index
-from seqdata.storage.indexed.open_once import open_once
-from seqdata.storage.indexed.opening import open_files
+from seqdata.storage.indexed.opening import open_files, open_once
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import (
     FieldIndex,

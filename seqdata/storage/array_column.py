@@ -91,8 +91,8 @@ def check_spans(
         at = int(np.flatnonzero(~inside)[0])
         number, start, stop = spans[at].tolist()
         raise ConfigError(
-            f"{layout.location}: sequence {number}, field {name!r}: timesteps must be in "
-            f"0..{lengths[at]}, but {start}..{stop} were requested. Was the plan made for other "
-            "data?"
+            f"{layout.location}: sequence {layout.locate(number).sequence}, field {name!r}: "
+            f"timesteps must be in 0..{lengths[at]}, but {start}..{stop} were requested. Was the "
+            "plan made for other data?"
         )
     return lengths

@@ -283,9 +283,9 @@ class BufferSource:
             length = 1 if axis is None else int(layout.lengths_of[axis][number])
             if not 0 <= start <= stop <= length:
                 raise ConfigError(
-                    f"{layout.location}: sequence {number}, field {self.name!r}: timesteps must "
-                    f"be in 0..{length}, but {start}..{stop} were requested. Was the plan made "
-                    "for other data?"
+                    f"{layout.location}: sequence {layout.locate(number).sequence}, field "
+                    f"{self.name!r}: timesteps must be in 0..{length}, but {start}..{stop} were "
+                    "requested. Was the plan made for other data?"
                 )
             needed = f"have {length * width // self.unit} {what}"
             facts = {"expected": length, "found": (last - first) * self.unit // width}

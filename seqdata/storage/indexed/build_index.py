@@ -201,7 +201,7 @@ def compute_checksums(
 
     Args:
         view: The file, uint8; read once for all fields.
-        fields: Per field, its values, which must not overlap.
+        fields: Per field, its values. Where they overlap, parts of the file are read several times.
         using: The algorithm.
     """
     if not fields:
@@ -210,10 +210,17 @@ def compute_checksums(
     sizes = np.concatenate([extents for _, extents in fields])
     counts = np.maximum(1, -(-sizes // CHECKSUM_BYTES))
     there = np.flatnonzero(begins >= 0)
-    order = there[np.argsort(begins[there], kind="stable")]
+    order = there[np.lexsort((sizes[there], begins[there]))]  # at one byte, empty values come first
+    if (begins[order[1:]] < (begins + sizes)[order[:-1]]).any():  # some overlap
+        if len(fields) > 1:
+            for field in fields:
+                yield from compute_checksums(view, [field], using)
+        else:
+            yield _compute_one_by_one(view, begins, sizes, using)
+        return
     bounds, at = _bounds(begins[order], sizes[order], counts[order])
-    computed = np.empty(len(bounds) - 1, dtype=np.uint32)
-    get_kernel().checksums(view, bounds, computed, using)
+    computed = np.zeros(max(1, len(bounds) - 1), dtype=np.uint32)  # [0] if all are missing
+    get_kernel().checksums(view, bounds, computed[: len(bounds) - 1], using)
     places = np.zeros(len(begins), dtype=np.int64)
     places[order] = at
     missing = begins < 0
@@ -228,6 +235,19 @@ def compute_checksums(
         if int(counts[part].max(initial=1)) > 1:
             firsts = np.concatenate([[0], np.cumsum(counts[part])])
         yield values, firsts
+
+
+def _compute_one_by_one(
+    view: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64], using: str
+) -> tuple[NDArray[np.uint32], NDArray[np.int64] | None]:
+    """Return the checksums of the values of a field that overlap; see ``compute_checksums``."""
+    each = [
+        next(compute_checksums(view, [(begins[at : at + 1], sizes[at : at + 1])], using))[0]
+        for at in range(len(begins))
+    ]
+    counts = [len(sums) for sums in each]
+    firsts = np.concatenate([[0], np.cumsum(counts)]) if max(counts) > 1 else None
+    return np.concatenate(each), firsts
 
 
 def _bounds(

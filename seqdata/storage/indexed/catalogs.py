@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.index_storage import INDEX_SUFFIX, index_files, put_file, read_index
+from seqdata.errors import CorruptShardError
+from seqdata.storage.indexed.index_storage import (
+    INDEX_SUFFIX,
+    index_files,
+    locate_index,
+    put_file,
+    read_index,
+)
 from seqdata.storage.indexed.shard_index import FieldIndex, Kind, ShardIndex, check, dump_index
 from seqdata.storage.indexed.shards import LocalShard, Shard
 
@@ -81,7 +88,14 @@ def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
     for path in _paths(root):
         catalog = read_index(str(root), 0, path, kind)
         if catalog.table is not None and catalog.kind == kind.identity:
-            found.update((index.shard, index) for index in split_catalog(catalog))
+            try:
+                found.update((index.shard, index) for index in split_catalog(catalog))
+            except (ValueError, IndexError) as error:  # sealed, but not by us
+                raise locate_index(str(root), 0, path).make_error(
+                    CorruptShardError,
+                    f"must be a valid catalog of indexes, but is invalid ({error}). Remove it: it "
+                    "is built again when the files are opened",
+                ) from error
     return found
 
 
@@ -108,9 +122,9 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
         path = put_file(beside, content)
     except OSError:  # the folder is not writable, or the disk is full
         path = put_file(cached, content)
-    for one in old if alone else []:
+    for outdated in old if alone else []:
         with suppress(OSError):
-            one.unlink()
+            outdated.unlink()
     return path
 
 
@@ -218,8 +232,10 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     names, edges = table["names"].tobytes(), table["name_ends"].tolist()
     starts = [0, *itertools.accumulate(table["counts"].tolist())]
     digests = [table[name].tobytes().hex() for name in ("sha256", "ends")]
+    rising = sorted(edges) == edges and sorted(starts) == starts and edges[:1] == [0]
     whole = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
-    check(whole and all(len(digest) == 64 * count for digest in digests), "table")
+    check(rising and whole and len(starts) == count + 1, "table")
+    check(all(len(digest) == 64 * count for digest in digests), "table")
     for row, (size, first, stop) in enumerate(
         zip(table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)
     ):

@@ -90,7 +90,7 @@ class DecodedValues:
             found = self._decode(number)
         self._cache[number] = found  # the newest is last
         held = list(self._cache.values())  # one atomic copy: another thread may add values
-        if len(held) > CACHED or sum(one.nbytes for one in held) > CACHED_BYTES:
+        if len(held) > CACHED or sum(array.nbytes for array in held) > CACHED_BYTES:
             for old in list(self._cache)[: (len(held) + 1) // 2]:
                 if old != number:
                     self._cache.pop(old, None)
@@ -103,7 +103,7 @@ class DecodedValues:
         place = source.layout.locate(number, wanted.name, begin, len(raw))
         if wanted.decode is None:
             raise place.make_error(
-                DecodeError, ("must have a decoder, but has none. Tell the author of its format")
+                DecodeError, "must have a decoder, but has none. Tell the author of its format"
             )
         at = number - source.layout.shard_offsets[shard]
         file = self.first + shard if self.shards is None else int(self.shards[number])

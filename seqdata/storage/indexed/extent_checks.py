@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,13 @@ def check_extents(extents: Extents, count: int, size: int, where: str) -> None:
     """
     begins, ends = np.asarray(extents.begins), np.asarray(extents.ends)
     try:
-        dtype = native_name(extents.dtype)
-    except TypeError:
+        dtype = native_name(extents.dtype) if isinstance(extents.dtype, str) else ""
+    except (TypeError, ValueError, SyntaxError):
         dtype = ""
     if dtype not in FIELD_DTYPES:
         raise _make_error(where, f"`dtype` must be one of {', '.join(FIELD_DTYPES)}", extents.dtype)
-    if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
-        said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
+    if not (_are_integers(begins, count) and _are_integers(ends, count)):
+        said = f"{begins.dtype} {list(begins.shape)} and {ends.dtype} {list(ends.shape)}"
         raise _make_error(where, f"`begins` and `ends` must be integers ({count},)", said)
     outside = (begins < -1) | ((begins >= 0) & ((ends < begins) | (ends > size)))
     if outside.any():
@@ -67,18 +68,30 @@ def check_extents(extents: Extents, count: int, size: int, where: str) -> None:
             )
         return
     width = np.dtype(extents.dtype).itemsize * math.prod(extents.shape)
-    if not 0 < width < MAX_WIDTH:
-        raise _make_error(where, "`shape` must have at least one number", extents.shape)
-    if extents.values is not None and (extents.axis is not None or len(extents.values) != count):
+    if min(extents.shape, default=1) < 1 or width >= MAX_WIDTH:
         raise _make_error(
-            where, f"`values` must be ({count}, *shape), of `axis`=None", extents.axis
+            where, "`shape` must have at least one number, and less than 2 GiB", extents.shape
         )
+    if extents.values is not None and (
+        extents.axis is not None or np.shape(extents.values) != (count, *extents.shape)
+    ):
+        raise _make_error(
+            where, f"`values` must be ({count}, *shape), of `axis`=None",
+            f"{list(np.shape(extents.values))} of `axis`={extents.axis!r}",
+        )  # fmt: skip
+    if extents.lengths is not None:
+        lengths = np.asarray(extents.lengths)
+        if not _are_integers(lengths, count) or int(lengths.min(initial=0)) < 0:
+            raise _make_error(
+                where, f"`lengths` must be integers ({count},), 0 or more",
+                f"{lengths.dtype} {list(lengths.shape)} from {lengths.min(initial=0)}",
+            )  # fmt: skip
     if extents.decoder is None and extents.values is None:
         _check_sizes(extents, value_sizes(extents), width, where)
-    if extents.lengths is not None and np.shape(extents.lengths) != (count,):
-        raise _make_error(
-            where, f"`lengths` must be integers ({count},)", np.shape(extents.lengths)
-        )
+
+
+def _are_integers(values: NDArray[Any], count: int) -> bool:
+    return values.dtype.kind in "iu" and values.shape == (count,)
 
 
 def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
@@ -101,9 +114,9 @@ def _make_error(where: str, must: str, found: object) -> PluginError:
 def clamp_begins(extents: Extents) -> NDArray[np.int64]:
     """Return the begins of values, int64; -1 if a sequence has none and the index keeps none."""
     begins = np.array(extents.begins, dtype=np.int64)
-    return (
-        begins if extents.values is None else np.maximum(begins, 0)
-    )  # kept in the index without any bytes
+    if extents.values is None:
+        return begins
+    return np.maximum(begins, 0)  # kept in the index without any bytes
 
 
 def value_sizes(extents: Extents) -> NDArray[np.int64]:

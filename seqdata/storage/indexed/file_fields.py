@@ -198,12 +198,14 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
     """
     extents: list[ShardExtents] = []
     for i, index in enumerate(opened.indexes):
-        one = index.members.get(member)
-        if one is not None and len(one.begins) == 1 and one.begins[0] >= 0:  # one of many files
-            extents.append(one.extents)
+        members = index.members.get(member)
+        if (
+            members is not None and len(members.begins) == 1 and members.begins[0] >= 0
+        ):  # one of many files
+            extents.append(members.extents)
             continue
-        missing = np.ones(len(index), dtype=bool) if one is None else one.begins < 0
-        if missing.any() and (one is None or one.values is None):
+        missing = np.ones(len(index), dtype=bool) if members is None else members.begins < 0
+        if missing.any() and (members is None or members.values is None):
             number = opened.starts[i] + int(np.argmax(missing))
             key = opened.ids.take([number])[0]
             raise replace(opened.file_of(i), sequence=number, key=key).make_error(
@@ -212,7 +214,7 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
                 f"{int(missing.sum())} sequences of the file have none. Leave the field out with "
                 f"`schema`={{{member!r}: None}}, or write the file again",
             )
-        extents.append((_NONE, _NONE) if one is None else one.extents)
+        extents.append((_NONE, _NONE) if members is None else members.extents)
     return extents
 
 

@@ -90,10 +90,12 @@ def find_shards(
         )
     for part in parts:
         probed = not (there and "{" in part and count_expansions(part) > _MANY)
-        for one in _expanded(part, location, kind.name):
-            _refuse_packed(one, kind)
-            if is_remote(one):
-                shards: Sequence[Shard] = find_remote(one, remote or Remote(), kind.suffixes)
+        for path_or_url in _expanded(part, location, kind.name):
+            _refuse_packed(path_or_url, kind)
+            if is_remote(path_or_url):
+                shards: Sequence[Shard] = find_remote(
+                    path_or_url, remote or Remote(), kind.suffixes
+                )
                 if not probed:
                     shards[0].look(
                         DataLocation(dataset=redact_url(location), shard=0, file=shards[0].name)
@@ -101,7 +103,7 @@ def find_shards(
                     probed = True
                 found.extend(shards)
                 continue
-            path = local_path(one)
+            path = local_path(path_or_url)
             files = _local(path, kind)
             for each in files if there and not path.is_dir() else ():
                 at = len(found) + files.index(each)
@@ -121,7 +123,7 @@ def find_shards(
 
 def _refuse_packed(path: str, kind: FileKind) -> None:
     name = redact_url(path)
-    if name.endswith(kind.packed):
+    if name.lower().endswith(kind.packed):
         raise ConfigError(
             f"{name.rpartition('/')[2]}: must be a plain {kind.suffixes[0][1:]} file, of which "
             "parts can be read, but is compressed. Unpack it once, e.g. with gunzip"
@@ -134,7 +136,7 @@ def _local(path: Path, kind: FileKind) -> list[LocalShard]:
         return _in_folder(path, kind)
     if path.exists() or not glob.has_magic(str(path)):
         return [LocalShard.at(path)]
-    names = sorted(one for one in glob.glob(str(path), recursive=True) if os.path.isfile(one))
+    names = sorted(filter(os.path.isfile, glob.glob(str(path), recursive=True)))
     found = [LocalShard.at(Path(name)) for name in names if name.lower().endswith(kind.suffixes)]
     if not found:
         raise ConfigError(
@@ -192,8 +194,7 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
     if not shards:
         raise ConfigError(
             f"{folder}: must hold at least one file that ends with {join_names(kind.suffixes)}, "
-            "but "
-            "holds none. Check the path"
+            "but holds none. Check the path"
         )
     raw = next(iter(shards.values())).list_of_folder()
     if raw is not None:

@@ -107,19 +107,19 @@ class FormatKind:
         found = self._asked(file, place)
         count = count_sequences(found, self._where(name))
         fields = list(found.fields.items())
-        for field, one in fields:
-            check_extents(one, count, len(content), f"{self._where(name)}, field {field!r}")
+        for field, given in fields:
+            check_extents(given, count, len(content), f"{self._where(name)}, field {field!r}")
         extents = [(clamp_begins(extents), value_sizes(extents)) for _, extents in fields]
         using = choose_algorithm()
         sums = _sums(content, extents, using)
         members = {
             field: FieldIndex(
                 begins=both[0], sizes=both[1], sums=values, firsts=firsts,
-                heads=(self._head(one, f"{self._where(name)}, field {field!r}"),),
-                numbers=None if one.lengths is None else np.array(one.lengths, dtype=np.int64),
-                values=_values(one),
+                heads=(self._head(given, f"{self._where(name)}, field {field!r}"),),
+                numbers=None if given.lengths is None else np.array(given.lengths, dtype=np.int64),
+                values=_values(given),
             )
-            for (field, one), both, (values, firsts) in zip(fields, extents, sums, strict=True)
+            for (field, given), both, (values, firsts) in zip(fields, extents, sums, strict=True)
         }  # fmt: skip
         keys, key_ends = _keys(found, count, name, place)
         numbered = found.ids is None and count > 1
@@ -329,7 +329,14 @@ def _keys(
     if ids is None and count != 1:  # created on demand
         return np.empty(0, np.uint8), np.zeros(count + 1, np.int64)
     ids = [name] if ids is None else ids
-    raw = [key.encode() for key in ids]
+    try:
+        raw = [key.encode() for key in ids]
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise place.make_error(
+            DecodeError,
+            f"must have ids that are UTF-8 text, but has others ({error}). Tell the author of its "
+            "format",
+        ) from error
     ends = np.zeros(count + 1, dtype=np.int64)
     np.cumsum([len(key) for key in raw], out=ends[1:])
     empty = [number for number, key in enumerate(raw) if not key]

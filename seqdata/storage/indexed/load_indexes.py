@@ -65,8 +65,8 @@ def load_indexes(
     for first in range(0, len(shards), _AT_A_TIME):
         indexes += map_shards(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
         _check_there(location, shards, indexes, first)
-    for i, (shard, one) in enumerate(zip(shards, indexes, strict=True)):
-        _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, one)
+    for i, (shard, its_index) in enumerate(zip(shards, indexes, strict=True)):
+        _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, its_index)
     without = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
     if without:
         raise ConfigError(
@@ -82,12 +82,12 @@ def load_indexes(
             f"must hold at least one {kind.item}, but holds none. Check the location, or write it "
             "again",
         )
-    for i, one in enumerate(found):
-        if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
-            raise DataLocation(dataset=location, shard=i, file=one.shard).make_error(
+    for i, index in enumerate(found):
+        if (index.algorithm, index.block) != (found[0].algorithm, found[0].block):
+            raise DataLocation(dataset=location, shard=i, file=index.shard).make_error(
                 CorruptShardError,
                 f"must have an index with {found[0].algorithm} by {found[0].block} bytes as the "
-                f"first file, but has {one.algorithm} by {one.block}. Rebuild it with `seqdata "
+                f"first file, but has {index.algorithm} by {index.block}. Rebuild it with `seqdata "
                 "index --rebuild`",
             )
     return found
@@ -197,7 +197,7 @@ def make_unique_ids(
         hashes = hash_texts(*join_ids(indexes))
     else:
         each = [add_ids(index) for index in indexes if len(index)]
-        hashes = np.concatenate([hash_texts(one.keys, one.key_ends) for one in each])
+        hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in each])
     try:
         check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
     except DecodeError as error:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.build_index import build
@@ -28,8 +30,8 @@ from seqdata.storage.indexed.file_kind import FileKind, IndexedField
 from seqdata.storage.indexed.file_shards import FileShards, release_nothing
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
-from seqdata.storage.indexed.shard_index import ShardIndex, digest_extents
-from seqdata.storage.indexed.shards import Shard, save_sealed
+from seqdata.storage.indexed.shard_index import Kind, ShardIndex, digest_extents
+from seqdata.storage.indexed.shards import LocalShard, Shard, save_sealed
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.integrity.checksums import ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
@@ -240,3 +242,32 @@ def _count(
     np.save(file, lengths, allow_pickle=False)
     save_sealed(places, file.getvalue())
     return lengths
+
+
+def open_once(path: Path, kind: FileKind) -> ShardStore:
+    """Open a local file with an index that is built now and not written.
+
+    Raises:
+        DataError: If it is damaged, or not of the kind.
+    """
+    shard = _FileWithoutIndex(path.parent, path.name, file_kind=kind)
+    return open_shards(Options(location=str(path), kind=kind), None, [shard], False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileWithoutIndex(LocalShard):
+    file_kind: FileKind
+
+    def has_index(self, kind: Kind) -> bool:
+        del kind
+        return True
+
+    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+        del kind
+        place = DataLocation(dataset=dataset, shard=number, file=self.name)
+        content = self.content(place, ahead=True)
+        return self.file_kind.make_index(content, self.name, place, self.neighbour)
+
+    def kept(self, name: str) -> list[Path]:
+        del name
+        return []

@@ -25,6 +25,10 @@ _MAGIC = b"seqdata index\n"
 _SEAL = 64  # hex digits of the digest
 _ALIGNED = 8
 _DTYPES = ("|u1", "<u2", "<u4", "<i8")
+INVALID_JSON = (
+    ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What parsing of untrusted JSON may raise; infinite numbers and deep nesting are among it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +227,7 @@ def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) ->
         found = _index(facts, arrays)
         if kind is not None and found.kind == kind.identity:
             kind.check(found)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except INVALID_JSON as error:
         raise _damaged(place, f"is invalid ({type(error).__name__}: {error})") from error
     return found
 
@@ -249,7 +253,8 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
         keys = _array(arrays, facts["keys"], "|u1")
         key_ends = _array(arrays, facts["key_ends"], "<i8")
     else:
-        check(type(numbered) is int and 0 <= numbered <= facts["bytes"], "numbers")
+        longest = max(map(len, arrays), default=0)  # of its fields: memory for more is not taken
+        check(type(numbered) is int and 0 <= numbered <= longest, "numbers")
         keys, key_ends = np.empty(0, np.uint8), np.zeros(numbered + 1, np.int64)
     count = len(key_ends) - 1
     check(count >= 0 and key_ends[0] == 0 and key_ends[-1] == len(keys), "keys")

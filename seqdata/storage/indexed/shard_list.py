@@ -14,6 +14,7 @@ from typing import Any
 
 from seqdata.errors import CorruptShardError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.shard_index import INVALID_JSON
 
 SHARD_LIST = "shards.json"
 """Its name in the folder of indexes."""
@@ -65,7 +66,7 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
         shards = [(str(name), str(sha256)) for name, sha256 in facts["shards"]]
         whole = dump_list(shards, declared) == content
         said = f"of version {facts['version']!r}" if facts["version"] != _VERSION else "damaged"
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except INVALID_JSON:
         whole, said = False, "damaged"
     if not whole:
         raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from seqdata.errors import CorruptShardError
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import RAW, field_width, kind_of
@@ -149,13 +150,13 @@ class SmallFiles:
         memory = self._brought(numbers, needed)
         along: dict[str | None, NDArray[np.int64]] = {axis: spans}
         columns: dict[str, Any] = {}
-        for name, one in zip(names, needed, strict=True):
+        for name, its_bytes in zip(names, needed, strict=True):
             field = self._parts.fields[name]
             if field.axis not in along:
                 along[field.axis] = make_full_spans(whole, numbers, field.axis)
             rows = along[field.axis].copy()
             rows[:, 0] = np.arange(len(rows))
-            columns[name] = self._column(self._by_name[name], numbers, rows, memory, one)
+            columns[name] = self._column(self._by_name[name], numbers, rows, memory, its_bytes)
         return columns
 
     def _needed(self, field: IndexedField, spans: NDArray[np.int64], axis: str) -> _Needed:
@@ -185,12 +186,7 @@ class SmallFiles:
         raw = allocate_sparse(total)
         memory, layout = memoryview(raw), self._parts.layout
         shards = np.searchsorted(self._starts, numbers, side="right") - 1
-        tables = [
-            np.stack(
-                [field.begins + field.low, field.bases + field.low, field.high - field.low], axis=1
-            ).tolist()
-            for field in needed
-        ]
+        tables = [field.table for field in needed]
         for row, shard in enumerate(shards.tolist()):
             where = DataLocation(dataset=layout.location)
             where = where if layout.locate_shard is None else layout.locate_shard(shard)
@@ -199,7 +195,7 @@ class SmallFiles:
                 for table in tables:
                     at, base, count = table[row]
                     if count > 0:
-                        os.preadv(descriptor, [memory[base : base + count]], at)
+                        _read_into(memory[base : base + count], descriptor, at, where)
         content = np.frombuffer(raw, dtype=np.uint8)
         content.flags.writeable = False
         return content
@@ -250,6 +246,25 @@ class SmallFiles:
             first.algorithm, first.block, (members.sums[which],), (firsts,), ("the index",), None,
             (0,), None,
         )  # fmt: skip
+
+
+def _read_into(memory: memoryview, descriptor: int, at: int, where: DataLocation) -> None:
+    """Read all bytes of a range of a file; a system call returns 2 GiB at most.
+
+    Raises:
+        CorruptShardError: If the file ends before them.
+    """
+    done = 0
+    while done < len(memory):
+        count = os.preadv(descriptor, [memory[done:]], at + done)
+        if count == 0:
+            raise replace(where, offset=at, length=len(memory)).make_error(
+                CorruptShardError,
+                f"must have {len(memory)} bytes here as when it was indexed, but ends after "
+                f"{done}. Restore it, or rebuild its index with `seqdata index --rebuild`",
+                expected=len(memory), found=done,
+            )  # fmt: skip
+        done += count
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,127 @@
+"""An audit of indexed files compares every byte, names each damage, and repairs indexes."""
+
+import pytest
+
+from seqdata.errors import ConfigError
+from seqdata.storage.indexed.audit import audit_files
+from seqdata.storage.indexed.build_index import build
+from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.format_kind import FormatKind
+from tests.storage.indexed.records import Records, sequences, write_files
+
+KIND = FormatKind(Records())
+ROWS = sequences(40)  # of a file, the values in the middle are between the ends that are compared
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = write_files(tmp_path / "data", ROWS, per_file=20)
+    build("/d", find_shards(str(folder), KIND), KIND)
+    return folder
+
+
+def audit(folder, shard=None, repair=False):
+    """Return the total size, the reports, and the sizes that were counted."""
+    counted = []
+    total, reports = audit_files(
+        str(folder), KIND, shard=shard, repair=repair, on_bytes=counted.append
+    )
+    return total, list(reports), counted
+
+
+def change(path, at):
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+def index_path(folder, name="more/part-1.recs"):
+    return folder / "seqdata-index" / f"{name}.idx"
+
+
+def extents(folder, shard, name):
+    members = find_shards(str(folder), KIND)[shard].index("/d", 0, KIND).members[name]
+    return members.begins, members.sizes
+
+
+def test_files_as_they_were_indexed_have_no_damage(folder):
+    total, reports, counted = audit(folder)
+    assert [(report.damages, report.sequences, report.by) for report in reports] == [
+        (0, 20, "checksums"), (0, 20, "checksums"),
+    ]  # fmt: skip
+    assert sum(counted) == total == sum(path.stat().st_size for path in folder.rglob("*.recs"))
+
+
+def test_each_damaged_value_is_named_by_its_number_in_the_store(folder):
+    begins, sizes = extents(folder, 0, "frames")
+    end = int(begins[5] + sizes[5])
+    change(folder / "part-0.recs", end - 1)  # longer than a block, in its last one
+    change(folder / "part-0.recs", int(extents(folder, 0, "label")[0][7]))
+    change(folder / "more" / "part-1.recs", int(extents(folder, 1, "label")[0][10]))
+    _, reports, _ = audit(folder)
+    assert [report.damages for report in reports] == [2, 1]
+    first, second = (finding.text for finding in reports[0].findings)
+    low = begins[5] + sizes[5] // 65536 * 65536
+    assert f'sequence 5 ("s0-005"), field "frames", bytes {low}..{end}: must have crc32' in first
+    assert 'sequence 7 ("s0-007"), field "label", bytes ' in second
+    assert reports[1].findings[0].facts["sequence"] == 30
+    (report,) = audit(folder, shard=1)[1]  # the same number where it is audited alone
+    assert report.findings == reports[1].findings
+
+
+def test_a_byte_of_no_sequence_is_a_damage_of_the_file(folder):
+    begins, sizes = extents(folder, 0, "name")
+    name_end = int(begins[7] + sizes[7])
+    padding = int(extents(folder, 0, "frames")[0][7])  # zeros up to a multiple of 4
+    assert padding > name_end
+    change(folder / "part-0.recs", name_end)
+    _, (report, _), counted = audit(folder)
+    assert "must have sha256" in report.findings[0].text
+    assert "No sequence is damaged" in report.findings[0].text
+    assert counted[0] == (folder / "part-0.recs").stat().st_size
+
+
+@pytest.mark.parametrize("shard", [-1, 2])
+def test_a_file_that_is_not_there_cannot_be_chosen(folder, shard):
+    with pytest.raises(ConfigError, match=rf"the shard must be in \[0, 2\), but is {shard}. Choos"):
+        audit(folder, shard=shard)
+
+
+def test_a_file_that_is_gone_is_reported(folder):
+    location = f"{folder}/part-0.recs::{folder}/more/part-1.recs"
+    (folder / "part-0.recs").unlink()
+    _, (gone, whole), _ = audit(location)
+    assert (gone.damages, gone.by) == (1, "structure")
+    assert "is not there" in gone.findings[0].text
+    assert whole.sequences == 20
+
+
+def test_without_an_index_only_the_structure_is_looked_at(folder):
+    index_path(folder).unlink()
+    _, reports, _ = audit(folder)
+    assert sorted((report.by, report.damages, report.sequences) for report in reports) == [
+        ("checksums", 0, 20), ("structure", 0, 20),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [None, b"nonsense"])
+def test_an_index_that_is_missing_or_damaged_is_repaired(folder, content):
+    path = index_path(folder)
+    path.unlink() if content is None else path.write_bytes(content)
+    number = [shard.name for shard in find_shards(str(folder), KIND)].index("more/part-1.recs")
+    _, (report,), _ = audit(folder, shard=number)
+    assert report.by == "structure"
+    assert report.damages == (content is not None)
+    _, (report,), _ = audit(folder, shard=number, repair=True)
+    assert (report.by, report.damages) == ("checksums", 0)
+    assert audit(folder, shard=number)[1][0].by == "checksums"
+
+
+def test_a_file_of_another_size_is_not_the_one_that_was_indexed(folder):
+    path = folder / "part-0.recs"
+    path.write_bytes(path.read_bytes() + b"x")
+    _, reports, _ = audit(f"{folder}/part-0.recs", repair=True)
+    assert reports[0].by == "structure"  # it cannot be indexed either
+    assert "cannot be read by Records" in reports[0].findings[0].text
+    _, reports, _ = audit(f"{folder}/part-0.recs")
+    assert reports[0].damages == 2

@@ -1,0 +1,98 @@
+"""What a format says of a file is checked: each thing that cannot be is named."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqdata.errors import PluginError
+from seqdata.storage.indexed.extent_checks import (
+    check_extents,
+    clamp_begins,
+    count_sequences,
+    native_name,
+    value_sizes,
+)
+from seqdata.storage.indexed.file_format import Extents, FileIndex
+
+
+def make(**changes):
+    given = {"begins": [0, 4], "ends": [4, 12], "dtype": "<i4", **changes}
+    given |= {name: np.array(given[name]) for name in ("begins", "ends")}
+    return Extents(**given)
+
+
+def test_valid_extents_pass():
+    check_extents(make(), 2, 12, "w")
+    check_extents(make(begins=[-1, 4], ends=[-1, 12]), 2, 12, "w")
+    check_extents(make(shape=(1,), lengths=np.array([1, 2])), 2, 12, "w")
+    check_extents(make(dtype="str", axis=None), 2, 12, "w")
+    check_extents(make(axis=None, values=np.zeros(2)), 2, 12, "w")
+    check_extents(make(begins=np.zeros(2, np.uint64)), 2, 12, "w")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"dtype": "<U4"}, "`dtype` must be one of"),
+        ({"dtype": None}, "`dtype` must be one of"),
+        ({"dtype": "f4,,i"}, "`dtype` must be one of"),
+        ({"dtype": 7}, "`dtype` must be one of"),
+        (
+            {"begins": [[0, 4]]},
+            r"`begins` and `ends` must be integers \(2,\), but is 'int64 \[1, 2",
+        ),
+        ({"ends": [4.0, 12.0]}, r"`begins` and `ends` must be integers"),
+        ({"begins": [-2, 4]}, r"inside of the 12 bytes of the file, but is '-2..4 of sequence 0"),
+        ({"ends": [4, 3]}, r"inside of the 12 bytes of the file, but is '4..3 of sequence 1"),
+        ({"ends": [4, 13]}, r"inside of the 12 bytes of the file, but is '4..13 of sequence 1"),
+        ({"dtype": "bytes", "axis": None, "shape": (2,)}, "texts must have `axis`=None, no shape"),
+        ({"shape": (0,)}, "`shape` must have at least one number, and less than 2 GiB"),
+        ({"shape": (-1, -1)}, "`shape` must have at least one number, and less than 2 GiB"),
+        ({"shape": (1 << 40,)}, "`shape` must have at least one number, and less than 2 GiB"),
+        ({"values": np.zeros(2)}, r"`values` must be \(2, \*shape\), of `axis`=None"),
+        ({"axis": None, "values": np.zeros(3)}, r"`values` must be \(2, \*shape\)"),
+        ({"axis": None, "values": np.zeros((2, 5))}, r"`values` must be \(2, \*shape\)"),
+        ({"ends": [3, 12]}, r"must have a multiple of 4 bytes, as `lengths` say, but is '3 of"),
+        ({"axis": None}, r"must have 4 bytes, as `lengths` say, but is '8 of sequence 1"),
+        ({"lengths": np.array([1, 1])}, "as `lengths` say"),
+        ({"lengths": np.array([1])}, r"`lengths` must be integers \(2,\)"),
+        ({"lengths": np.array([1.0, 2.0])}, r"`lengths` must be integers \(2,\)"),
+        ({"lengths": np.array([-1, 2]), "decoder": len}, r"`lengths` must be integers \(2,\)"),
+    ],
+)
+def test_what_cannot_be_is_named(changes, text):
+    with pytest.raises(PluginError, match=f"^Format.index.*{text}.*Tell its author"):
+        check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'")
+
+
+def test_fields_and_ids_have_the_same_number_of_sequences():
+    assert count_sequences(FileIndex({"x": make()}), "w") == 2
+    assert count_sequences(FileIndex({"x": make()}, ["a", "b"]), "w") == 2
+    with pytest.raises(PluginError, match=r"the same number of sequences, but have \{'x': 2, 'ids"):
+        count_sequences(FileIndex({"x": make()}, ["a"]), "w")
+    with pytest.raises(PluginError, match=r"but have \{'x': 2, 'y': 1\}"):
+        count_sequences(FileIndex({"x": make(), "y": make(begins=[0], ends=[4])}), "w")
+
+
+@given(st.lists(st.tuples(st.integers(-1, 100), st.integers(0, 50)), max_size=8))
+def test_sizes_are_those_of_values_that_are_there(pairs):
+    begins = np.array([begin for begin, _ in pairs], dtype=np.int32)
+    ends = np.array([begin + size for begin, size in pairs], dtype=np.int64)
+    sizes = value_sizes(make(begins=begins, ends=ends))
+    assert sizes.tolist() == [0 if begin < 0 else size for begin, size in pairs]
+    assert sizes.dtype == np.int64
+
+
+def test_values_in_the_index_need_no_bytes():
+    nothing = make(begins=[-1, 4])
+    assert clamp_begins(nothing).tolist() == [-1, 4]
+    kept = make(begins=[-1, 4], axis=None, values=np.zeros(2))
+    assert clamp_begins(kept).tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"), [(">i4", "int32"), ("<f8", "float64"), ("str", "str"), ("|u1", "uint8")]
+)
+def test_a_dtype_is_read_in_the_order_of_this_machine(stored, name):
+    assert native_name(stored) == name

@@ -1,0 +1,143 @@
+"""Locations become files: one by one, by folders, globs, braces and lists; all else is refused."""
+
+import os
+
+import pytest
+
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
+    MissingShardError,
+    UnsafeContentError,
+)
+from seqdata.storage.indexed.find_files import MAX_SHARDS, find_shards, format_location
+from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.shard_list import dump_list
+from tests.storage.indexed.records import Records
+
+KIND = FormatKind(Records())
+
+
+def put(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return folder
+
+
+def found(location, **options):
+    return [shard.name for shard in find_shards(str(location), KIND, **options)]
+
+
+def test_a_location_is_absolute_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = os.fspath(tmp_path)
+    assert format_location("a.recs", KIND) == f"{root}/a.recs"
+    assert format_location(["a.recs", tmp_path / "b.recs"], KIND) == (
+        f"{root}/a.recs::{root}/b.recs"
+    )
+    assert format_location("a.recs::s3://x/b.recs", KIND) == f"{root}/a.recs::s3://x/b.recs"
+    assert format_location("{a,/b}/c.recs", KIND) == f"{root}/a/c.recs::/b/c.recs"
+
+
+@pytest.mark.parametrize("location", [[], 7, None, [7], {"a"}])
+def test_a_location_is_a_path_or_a_list_of_paths(location):
+    with pytest.raises(ConfigError, match="records: location must be a path or a list of paths"):
+        format_location(location, KIND)
+
+
+def test_a_folder_has_its_files_sorted_without_hidden_ones(tmp_path):
+    put(tmp_path, "b.recs", "a.recs", "c/d.RECS", "e.txt", ".f.recs", ".g/h.recs",
+        "seqdata-index/x.recs")  # fmt: skip
+    assert found(tmp_path) == ["a.recs", "b.recs", "c/d.RECS"]
+
+
+def test_globs_find_files_of_the_kind_only(tmp_path):
+    put(tmp_path, "b.recs", "a.recs", "c/d.recs", "e.txt")
+    (tmp_path / "folder.recs").mkdir()
+    assert found(tmp_path / "*") == ["a.recs", "b.recs"]
+    assert found(tmp_path / "**" / "*.recs") == ["a.recs", "b.recs", "d.recs"]
+    with pytest.raises(ConfigError, match=r"must match at least one file that ends with '\.recs'"):
+        found(tmp_path / "*.txt")
+
+
+def test_a_name_with_the_signs_of_a_glob_is_the_file_of_that_name(tmp_path):
+    put(tmp_path, "a[1].recs", "a1.recs")
+    assert found(tmp_path / "a[1].recs") == ["a[1].recs"]
+
+
+def test_braces_name_files_in_their_order(tmp_path):
+    assert found(tmp_path / "{b,a{2..0}}.recs") == ["b.recs", "a2.recs", "a1.recs", "a0.recs"]
+
+
+@pytest.mark.parametrize("location", ["/x/{a.recs", "/x/{a{b}.recs"])
+def test_braces_are_balanced(location):
+    with pytest.raises(ConfigError, match="location must have balanced braces"):
+        found(location)
+
+
+def test_braces_name_no_more_files_than_can_be():
+    with pytest.raises(ConfigError, match=f"must name at most {MAX_SHARDS} files"):
+        found(f"/x/{{0..{MAX_SHARDS}}}.recs")
+
+
+@pytest.mark.parametrize("part", ["pipe:cat a.recs", "| cat a.recs", "cat a.recs |"])
+def test_a_program_is_never_run(part, tmp_path):
+    location = format_location(f"{tmp_path}/a.recs::{part}", KIND)
+    with pytest.raises(UnsafeContentError, match=r"would run a program\. Run it yourself"):
+        found(location)
+
+
+@pytest.mark.parametrize("name", ["a.recs.gz", "A.RECS.GZ"])
+def test_a_compressed_file_is_refused_with_the_remedy(name):
+    with pytest.raises(ConfigError, match=f"{name}: must be a plain recs file, of which .* gunzip"):
+        found(f"/x/{name}")
+
+
+def test_a_file_is_named_once(tmp_path):
+    with pytest.raises(ConfigError, match=r"must name each file once, but .* names a\.recs twice"):
+        found(f"{tmp_path}/a.recs::{tmp_path}/a.recs")
+
+
+def test_a_file_that_is_not_there_is_named_with_its_number(tmp_path):
+    put(tmp_path, "a.recs")
+    location = f"{tmp_path}/a.recs::{tmp_path}/b.recs"
+    assert found(location) == ["a.recs", "b.recs"]  # it is an error when it is opened
+    with pytest.raises(MissingShardError, match=r'shard 1 \("b.recs"\): is not there'):
+        found(location, there=True)
+
+
+def test_a_folder_of_an_unfinished_write_is_refused(tmp_path):
+    put(tmp_path, "a.recs", ".seqdata-tmp-x/b")
+    with pytest.raises(IncompleteDatasetError, match=r"was not finished writing\. Repeat the same"):
+        found(tmp_path)
+
+
+def test_a_folder_without_such_files_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"ends with '\.recs', but holds none. Check the path"):
+        found(put(tmp_path, "a.txt"))
+
+
+def test_an_index_without_its_file_is_an_error(tmp_path):
+    put(tmp_path, "a.recs", "seqdata-index/b.recs.idx", "seqdata-index/c.txt.idx")
+    with pytest.raises(MissingShardError, match=r"but its index seqdata-index/b\.recs\.idx is."):
+        found(tmp_path)
+
+
+def test_a_list_of_the_folder_gives_order_and_what_is_missing(tmp_path):
+    put(tmp_path, "a.recs", "b.recs", "seqdata-index/shards.json")
+    entries = [("b.recs", "0" * 64), ("gone.recs", "1" * 64), ("a.recs", "2" * 64)]
+    path = tmp_path / "seqdata-index" / "shards.json"
+    path.write_bytes(dump_list(entries, {}))
+    shards = find_shards(str(tmp_path), KIND)
+    assert [shard.name for shard in shards] == ["b.recs", "gone.recs", "a.recs"]
+    assert [shard.listed.sha256[0] for shard in shards] == ["0", "1", "2"]
+    put(tmp_path, "c.recs")
+    with pytest.raises(FingerprintMismatch, match=r'"c\.recs"\): must be in the list of the fold'):
+        found(tmp_path)
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(CorruptShardError, match="but is damaged"):
+        found(tmp_path)

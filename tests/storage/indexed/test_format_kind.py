@@ -1,0 +1,147 @@
+"""A format of a user as a kind of files: what identifies it, and what of it is not believed."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend
+from seqdata.errors import ConfigError, DecodeError, PluginError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.shard_index import dump_index, load_index
+
+PLACE = DataLocation(dataset="/d", shard=0, file="a.b")
+CONTENT = np.arange(16, dtype=np.uint8)
+WHOLE = FileIndex({"x": Extents(np.array([0, 4]), np.array([4, 12]), "<i4")})
+
+
+@dataclass(frozen=True)
+class Plain(FileFormat):
+    """Returns what it is made with."""
+
+    found: object = WHOLE
+    option: int = 0
+    suffixes = (".b", ".c")
+
+    def index(self, file):
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def decode_it(self, raw):
+        if raw == b"\x00":
+            raise KeyError("zero")
+        if raw == b"\x01":
+            raise ConfigError("one of the suite's own")
+        return np.frombuffer(raw, np.uint8) if len(raw) < 4 else np.zeros(2, np.float64)
+
+
+def index_of(format):
+    return FormatKind(format).make_index(CONTENT, "a.b", PLACE)
+
+
+def with_ids(*ids):
+    return Plain(FileIndex(WHOLE.fields, ids))
+
+
+def test_a_kind_is_named_and_compressed_suffixes_follow_from_its_own():
+    kind = FormatKind(Plain())
+    assert kind.name == "plain"
+    assert kind.suffixes == (".b", ".c")
+    assert {".b.gz", ".c.zst"} <= set(kind.packed)
+    assert kind.is_nested
+    assert not kind.needs_command
+    assert kind.is_header(b"")
+    kind.scan(CONTENT, PLACE)
+
+
+def test_class_options_and_version_identify_a_format():
+    class Newer(Plain):
+        version = 2
+
+    class Ordinary:
+        """No dataclass: its attributes are its options."""
+
+        suffixes = (".b",)
+
+        def __init__(self, option):
+            self.option = option
+
+        def index(self, file):
+            return WHOLE
+
+    given = [Plain(), Plain(option=1), Newer(), Ordinary(0), Ordinary(1)]
+    assert len({FormatKind(format).identity for format in given}) == 5
+    assert FormatKind(Plain()).identity == FormatKind(Plain()).identity
+    assert FormatKind(Newer()).identity.endswith(" version 2")
+
+
+def test_the_index_has_all_that_the_format_said():
+    index = index_of(with_ids("p", "q"))
+    assert len(index) == 2
+    assert [index.id_of(0), index.id_of(1)] == ["p", "q"]
+    assert index.members["x"].begins.tolist() == [0, 4]
+    assert index.members["x"].sizes.tolist() == [4, 8]
+    assert (index.bytes, index.kind) == (16, FormatKind(with_ids("p", "q")).identity)
+    assert [index_of(Plain()).id_of(number) for number in (0, 1)] == ["a.b/0", "a.b/1"]
+
+
+@pytest.mark.parametrize(
+    ("format", "error", "text"),
+    [
+        (Plain(None), PluginError, "must return a FileIndex with at least one field, but returned"),
+        (Plain(FileIndex({})), PluginError, r"Plain.index\('a.b'\): must return a FileIndex with"),
+        (
+            with_ids("p", ""),
+            DecodeError,
+            "sequence 1: must have an id of its own, but has an empty",
+        ),
+        (with_ids("p", 7), DecodeError, "must have ids that are UTF-8 text, but has others"),
+        (with_ids("p", "\ud800"), DecodeError, "must have ids that are UTF-8 text, but has others"),
+        (with_ids("p"), PluginError, "the same number of sequences"),
+        (Plain(ConfigError("mine")), ConfigError, "^mine$"),
+    ],
+)
+def test_what_it_returns_is_checked(format, error, text):
+    with pytest.raises(error, match=text):
+        index_of(format)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"dtype": "object", "shape": [], "axis": None, "decoder": None},
+        {"dtype": "<i4", "shape": [float("inf")], "axis": None, "decoder": None},
+        {"dtype": "<i4", "shape": [], "axis": None, "decoder": "__reduce__"},
+        {"dtype": "<i4"},
+    ],
+)
+def test_what_an_index_says_of_fields_is_checked(head):
+    index = index_of(Plain())
+    index = replace(index, members={"x": replace(index.members["x"], heads=(head,))})
+    with pytest.raises(Exception, match=r"must be a valid index, but is invalid \("):
+        load_index(dump_index(index), PLACE, FormatKind(Plain()))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\x00", r"cannot be decoded by Decoded.decode_it \(KeyError: 'zero'\). Restore the file"),
+        (b"\x01", "^one of the suite's own$"),
+        (b"1234", r"must be decoded by Decoded.decode_it to uint8 \[\] per timestep, but is float"),
+    ],
+)
+def test_what_a_decoder_returns_is_checked(content, text, tmp_path):
+    class Decoded(Plain):
+        def index(self, file):
+            every = Extents(
+                np.array([0]), np.array([file.size]), "uint8", decoder=self.decode_it,
+                lengths=np.array([file.size]),
+            )  # fmt: skip
+            return FileIndex({"x": every})
+
+    (tmp_path / "a.b").write_bytes(content)
+    store = FormatBackend(Decoded())(tmp_path / "a.b", progress=False)
+    with pytest.raises((DecodeError, ConfigError), match=text):
+        store.read(np.array([[0, 0, 1]]), ["x"])

@@ -1,0 +1,80 @@
+"""From a location to a store: arguments, what is kept from earlier, and one that is read once."""
+
+import pickle
+
+import pytest
+
+from seqdata.errors import ConfigError, DataError
+from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.opening import check_arguments, open_files, open_once
+from seqdata_testing.stores import check_reads
+from tests.storage.indexed.records import Records, sequences, write_file, write_files
+
+KIND = FormatKind(Records())
+ROWS = sequences(6)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", ROWS, per_file=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("sometimes", None, "unique"), "/d: `verify` must be one of"),
+        ((None, "make", "unique"), "/d: `index` must be 'build' or None, but is 'make'. Leave it"),
+        (
+            (None, None, "twice"),
+            "/d: `keys` must be one of unique, by_shard, but is 'twice'. Leave",
+        ),
+    ],
+)
+def test_arguments_are_checked_first(arguments, text):
+    with pytest.raises(ConfigError, match=text):
+        check_arguments("/d", *arguments)
+
+
+def test_valid_arguments_pass():
+    for verify in (None, "off", "first_read", "always"):
+        for index in (None, "build"):
+            check_arguments("/d", verify, index, "by_shard")
+
+
+def test_ids_may_be_unique_in_each_file_only(folder):
+    write_file(folder / "more" / "part-1.recs", ROWS[:3])
+    with pytest.raises(DataError, match="open with keys='by_shard'"):
+        open_files(folder, KIND)
+    store = open_files(folder, KIND, keys="by_shard")
+    assert store.keys([0, 3]) == ["part-0.recs/s0-000", "more/part-1.recs/s0-000"]
+    assert store.fingerprint != open_files(folder / "part-0.recs", KIND).fingerprint
+
+
+def test_timesteps_of_decoded_values_are_counted_once(folder, monkeypatch):
+    first = open_files(folder, KIND).lengths_of["letters"].tolist()
+    (kept,) = folder.rglob("lengths-*.npy")
+    monkeypatch.setattr(Records, "decode", None)
+    assert open_files(folder, KIND).lengths_of["letters"].tolist() == first
+    kept.write_bytes(kept.read_bytes()[:-1])  # damaged: they are counted again
+    with pytest.raises(DataError, match="cannot be decoded"):
+        open_files(folder, KIND)
+    monkeypatch.undo()
+    assert open_files(folder, KIND).lengths_of["letters"].tolist() == first
+
+
+def test_another_schema_of_the_same_files_is_another_store(folder):
+    store = open_files(folder, KIND)
+    fewer = open_files(folder, FormatKind(Records(with_notes=False)))
+    assert store.fingerprint != fewer.fingerprint
+    assert pickle.loads(pickle.dumps(fewer)).fingerprint == fewer.fingerprint
+
+
+def test_a_file_is_read_once_without_a_trace(tmp_path):
+    path = write_file(tmp_path / "data" / "a.recs", ROWS)
+    store = open_once(path, KIND)
+    check_reads(store, ROWS)
+    assert store.keys([5]) == [ROWS[5]["name"]]
+    assert list(path.parent.iterdir()) == [path]
+    path.write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="cannot be read by Records"):
+        open_once(path, KIND)

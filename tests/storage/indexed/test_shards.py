@@ -1,0 +1,104 @@
+"""A file of this machine as a shard: its bytes, its index, and where more is kept."""
+
+import pytest
+
+from seqdata.errors import MissingShardError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.digest_trailer import read_with_digest
+from seqdata.storage.indexed.index_storage import INDEX_FOLDER
+from seqdata.storage.indexed.shard_list import ListedShard
+from seqdata.storage.indexed.shards import LocalShard, save_sealed, with_declared
+from tests.storage.indexed.test_shard_index import make_index
+
+PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
+
+
+class Kind:
+    name = "kind"
+
+    def __init__(self, identity="m:Kind() version 1"):
+        self.identity = identity
+
+    def check(self, index):
+        pass
+
+
+@pytest.fixture
+def shard(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.recs").write_bytes(b"bytes of it")
+    (tmp_path / "more" / "a.ends").write_bytes(b"near it")
+    return LocalShard(tmp_path, "more/a.recs")
+
+
+def test_its_bytes_and_those_next_to_it_are_mapped(shard):
+    assert shard.content(PLACE).tobytes() == b"bytes of it"
+    assert shard.neighbour("more/a.ends", PLACE).tobytes() == b"near it"
+    assert shard.size() == 11
+    assert shard.here
+    assert not shard.mend(shard.content(PLACE), make_index(), PLACE)  # it is not a copy
+    shard.look(PLACE)
+
+
+def test_it_may_be_gone(shard):
+    shard.path.unlink()
+    assert shard.size() == 0
+    with pytest.raises(MissingShardError, match="is not there"):
+        shard.look(PLACE)
+    with pytest.raises(MissingShardError, match="is not there"):
+        shard.content(PLACE)
+
+
+def test_a_path_is_a_shard_of_its_folder(shard):
+    other = LocalShard.at(shard.path)
+    assert (other.root, other.name) == (shard.root / "more", "a.recs")
+    assert other.path == shard.path
+    assert other.folder == str(shard.root / "more")
+
+
+def test_an_index_is_kept_for_kinds_of_its_identity(shard):
+    assert not shard.has_index(Kind())
+    assert shard.index("/d", 0, Kind()) is None
+    folder = shard.keep_index(make_index())
+    assert folder == str(shard.root / INDEX_FOLDER / "more")
+    assert shard.has_index(Kind())
+    assert shard.index("/d", 0, Kind()).shard == "a.recs"
+    assert not shard.has_index(Kind("another"))
+    assert shard.index("/d", 0, Kind("another")) is None
+    assert shard.has_index(Kind(""))  # any: the suffix says the kind
+
+
+def test_a_damaged_index_is_not_one_that_is_there(shard):
+    shard.keep_index(make_index())
+    path = shard.root / INDEX_FOLDER / "more" / "a.recs.idx"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not shard.has_index(Kind())
+
+
+def test_an_index_says_what_the_list_of_the_folder_says(shard):
+    listed = ListedShard("0" * 64, {"y": ("y", "int8", (), None)})
+    assert shard.list_of_folder() is None
+    assert with_declared(make_index(), None).declared == make_index().declared
+    listed_shard = shard.with_listed(listed)
+    assert listed_shard.listed is listed
+    listed_shard.keep_index(make_index())
+    assert shard.index("/d", 0, Kind()).declared == listed.declared
+
+
+def test_more_is_kept_in_the_first_place_that_can_be_written(shard):
+    near, cached = places = shard.kept("lengths.npy")
+    assert near == shard.root / INDEX_FOLDER / "more" / "lengths.npy"
+    save_sealed(places, b"first")
+    assert read_with_digest(near) == b"first"
+    assert not cached.exists()
+    near.unlink()
+    near.parent.rmdir()
+    near.parent.touch()  # a file where the folder has to be
+    save_sealed(places, b"second")
+    assert read_with_digest(cached) == b"second"
+    cached.unlink()
+    cached.parent.rmdir()
+    cached.parent.touch()
+    save_sealed(places, b"third")  # nowhere: it is measured again
+    assert not cached.exists()
