@@ -21,6 +21,12 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
+from seqdata.cli._report.curriculum import (
+    CURRICULUM_OPTIONS,
+    limit_lengths,
+    parse_rules,
+    take_curriculum_options,
+)
 from seqdata.cli._report.lane_plot import draw_lanes
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
 from seqdata.cli._report.mixture import (
@@ -78,6 +84,7 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
         "seqdata plan store/ --batching tbptt --lanes 64 --chunk 256 --plot lanes.png",
         "seqdata plan books-1/ books-2/ --max-tokens 16384",
         "seqdata plan books/ code/ --mix 0.7,0.3 --by timesteps --max-tokens 16384",
+        "seqdata plan store/ --max-tokens 16384 --curriculum 0:256,9:none --segment 500 --epoch 2",
         "seqdata plan labelled/ unlabelled/ --zip 16,64 --lead labelled --batching bucketed",
     )
 )
@@ -95,9 +102,16 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 )
 @click.option("--lead", metavar="NAME", help="Store whose epochs are those of the steps (--zip).")
 @click.option("--by", help="What their shares are of: batches, timesteps or sequences (--mix).")
-@click.option("--batches", type=int, help="Batches of an epoch (--mix).")
+@click.option("--batches", type=int, help="Batches of an epoch (--mix, --curriculum).")
 @click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T) (--mix).")
 @click.option("--batches-per-update", type=int, help="Batches of a part in one piece (--mix).")
+@click.option(
+    "--curriculum",
+    callback=parse_rules,
+    metavar="RULES",
+    help="Most timesteps of a row by epoch, or by --segment: 0:256,2:1024,5:none.",
+)
+@click.option("--segment", type=int, help="Batches of a segment; counts by it (--curriculum).")
 @click.option("--batching", help="Name of a policy [default: token-budget].")
 @click.option("--policy", hidden=True, help="Former name of --batching (up to version 0.1).")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
@@ -218,17 +232,18 @@ def _open_data(
     """Return the policy, and the lengths of the stores: as one, or as the parts of a mixture."""
     if {"sizes", "lead"} & options.keys():
         return _open_zip(stores, backend, weights, label, options)
+    of_curriculum = take_curriculum_options(options, has_mix=weights is not None)
     of_mix = {name: options.pop(name) for name in MIX_OPTIONS if name in options}
     if weights is not None:
         mix = make_mixture(stores, weights, of_mix, lambda: resolve_policy(label, options))
-        return mix, open_parts(mix, stores, backend)
+        return limit_lengths(mix, of_curriculum), open_parts(mix, stores, backend)
     if of_mix:
         flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in of_mix)
         raise ConfigError(
             f"plan: {flags} must come with `--mix`, but there is none. Pass a weight for each "
             f"store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
         )
-    rule = resolve_policy(label, options)
+    rule = limit_lengths(resolve_policy(label, options), of_curriculum)
     return rule, SequenceIndex.of_store(open_store(join_locations(stores), backend=backend))
 
 
@@ -246,7 +261,8 @@ def _open_zip(
             "plan: `--lead` must come with `--zip`, but there is none. Pass a size for each store, "
             "e.g. --zip 16,64."
         )
-    given = [*(["mix"] if weights is not None else []), *(set(MIX_OPTIONS) & options.keys())]
+    others = {*MIX_OPTIONS, *CURRICULUM_OPTIONS} & options.keys()
+    given = [*(["mix"] if weights is not None else []), *sorted(others)]
     if given:
         raise ConfigError(
             f"plan: `--{given[0].replace('_', '-')}` cannot be combined with `--zip`. Leave one of "

@@ -20,6 +20,9 @@ from seqdata.report import PlanReport, make_report
 NONE_MEANS = "none means"
 """Key of a field's metadata: the value that None stands for, which is in the text."""
 
+ADDED_LATER = "added later"
+"""Key of a field's metadata: it is left out of the text at its default, as before it was there."""
+
 _ADDED_OPTIONS = ("keep",)
 """Options added after states had been saved: left out of the text at their defaults."""
 
@@ -83,7 +86,8 @@ def describe_policy(policy: object) -> str:
     parts = []
     for field in fields(policy):
         value = getattr(policy, field.name)
-        if field.name in _ADDED_OPTIONS and value == field.default:
+        is_later = field.name in _ADDED_OPTIONS or ADDED_LATER in field.metadata
+        if is_later and value == field.default:
             continue
         if value is None:
             value = field.metadata.get(NONE_MEANS)

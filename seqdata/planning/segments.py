@@ -9,17 +9,16 @@ weights of a run -> the plans of segments -> Plan. Reads: weights. Makes: batche
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, DrawnBatch, PartLabel, PlanBatch
+from seqdata.planning.piecewise import PiecewiseTable
 from seqdata.protocols import Policy
 
 _CACHED_SEGMENTS = 2  # the last batch of one may be described when the next has begun
@@ -247,7 +246,7 @@ class _SegmentPlans:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SegmentedTable:
+class SegmentedTable(PiecewiseTable):
     """The batches of an epoch, segment by segment.
 
     Attributes:
@@ -265,46 +264,6 @@ class SegmentedTable:
     make_plans: Callable[[Segment, Sequence[WeightChange]], RoundFn]
     _segments: dict[tuple[int, int], _SegmentPlans] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return self.count
-
-    def batch(self, number: int) -> PlanBatch:
-        """Return one batch."""
-        plan, first, _ = self._locate(number)
-        return plan.batch(number - first)
-
-    def slice(self, first: int, stop: int) -> ArrayTable:
-        """Return batches ``first:stop`` of one run as a table of their own."""
-        plan, start, _ = self._locate(first)
-        return plan.slice(first - start, stop - start)
-
-    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of batches ``first:stop``."""
-        del overlap  # nothing that is drawn has any
-        timesteps = rows = 0
-        while first < stop:
-            plan, start, end = self._locate(first)
-            end = min(end, stop)
-            more = plan.totals(first - start, end - start)
-            timesteps, rows, first = timesteps + more[0], rows + more[1], end
-        return timesteps, rows
-
-    def tables(self) -> Iterator[ArrayTable]:
-        """Yield all batches in order; segments that have not begun with the weights of now."""
-        tables = []
-        number = 0
-        while number < self.count:
-            plan, start, stop = self._locate(number)
-            stop = min(stop, start + plan.prepare(number - start))
-            tables.append(plan.slice(number - start, stop - start))
-            number = stop
-        has_rows = any(table.rows is not None for table in tables)
-        for table in tables:
-            if has_rows and table.rows is None:
-                yield replace(table, rows=np.arange(len(table.spans) + 1), _cumulative_totals={})
-            else:
-                yield table
-
     def prepare(self, number: int) -> int:
         """Plan a batch's block, if its segment has begun; return the first batch after it."""
         first = number - number % self.length
@@ -312,33 +271,6 @@ class SegmentedTable:
             return min(first + self.length, self.count)
         plan, start, stop = self._locate(number)
         return min(stop, start + plan.prepare(number - start))
-
-    def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
-        """Return where each of these batches is from; None without a mixture."""
-        labels: list[PartLabel] = []
-        for number in numbers:
-            plan, start, _ = self._locate(number)
-            label = plan.label_parts([number - start])
-            if label is None:
-                return None
-            labels += label
-        return labels
-
-    def drawn_batch(self, number: int) -> DrawnBatch | None:
-        """Return what tells the draws of a sequence apart."""
-        plan, start, _ = self._locate(number)
-        return plan.drawn_batch(number - start)
-
-    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
-        """Return the weights of the rows of batches; None: all are 1."""
-        weights = []
-        for number in numbers:
-            plan, start, _ = self._locate(number)
-            rows = plan.row_weights([number - start])
-            if rows is None:
-                return None
-            weights.append(rows)
-        return np.concatenate(weights)
 
     def _locate(self, number: int) -> tuple[Plan, int, int]:
         """Return the plan of a batch, its first batch in the epoch, and one past its last."""

@@ -39,6 +39,16 @@ class SupportsDraws(Protocol):
 
 
 @runtime_checkable
+class SupportsStagedRun(Protocol):
+    """A policy whose epochs need not be passes over the data."""
+
+    @property
+    def repeats_sequences(self) -> bool:
+        """Whether an epoch may have a sequence several times."""
+        ...
+
+
+@runtime_checkable
 class SupportsDrawnEpochs(Protocol):
     """A policy whose epochs differ in their number of batches by what is drawn for them."""
 
@@ -129,10 +139,15 @@ def disable_shuffle(policy: Policy) -> Policy:
 def has_draws(policy: Policy) -> bool:
     """Return whether a policy, or one that it wraps, draws some sequences several times."""
     while isinstance(policy, SupportsWrapping):
-        if isinstance(policy, SupportsDraws):
+        if isinstance(policy, SupportsDraws) or repeats_sequences(policy):
             return True
         policy = policy.inner_policy
     return isinstance(policy, SupportsDraws)
+
+
+def repeats_sequences(policy: Policy) -> bool:
+    """Return whether an epoch may have a sequence several times, without weights."""
+    return isinstance(policy, SupportsStagedRun) and policy.repeats_sequences
 
 
 def count_epoch_batches(policy: Policy, index: SequenceIndex, *, seed: int, epoch: int) -> int:

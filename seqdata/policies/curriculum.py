@@ -1,18 +1,22 @@
 """Policy ``curriculum``: short sequences first, by rules that are declared before the run.
 
-Each epoch is planned by the same policy with the limit of length that holds then, so its number of
-batches is known, and a resumed run plans what it would have planned.
+Each epoch, or each segment of the run, is planned by the same policy with the limit of length that
+holds then, so its number of batches is known, and a resumed run plans what it would have planned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, cast
 
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
-from seqdata.plan import Plan
+from seqdata.plan import Plan, PlanOrigin
+from seqdata.planning.build import ADDED_LATER, make_fingerprint
+from seqdata.planning.fixed_size import check_count
+from seqdata.planning.stages import Stage, StagedTable, make_staged_report
 from seqdata.planning.wrapping import (
     SupportsDraws,
     SupportsWrapping,
@@ -20,7 +24,7 @@ from seqdata.planning.wrapping import (
     find_base_policy,
     replace_inner_policy,
 )
-from seqdata.protocols import Policy, SupportsMixing, SupportsZipping
+from seqdata.protocols import Policy, SupportsMixing, SupportsVaryingEpochs, SupportsZipping
 
 _EXAMPLE = "Pass e.g. [(0, 256), (2, 1024), (5, None)]"
 _LIMIT_OPTIONS = ("max_length", "too_long")
@@ -30,20 +34,31 @@ _LIMIT_OPTIONS = ("max_length", "too_long")
 class Curriculum:
     """Batches of another policy, whose longest sequences come later.
 
-    Sequences beyond the limit of an epoch are left out of it, or split or truncated where the inner
-    policy says so with ``too_long``. A ``max_length`` of the inner policy's own always holds.
+    Sequences beyond the limit are left out, or split or truncated where the inner policy says so
+    with ``too_long``. A ``max_length`` of the inner policy's own always holds.
+
+    Without ``batches`` and ``segment`` an epoch is one of the inner policy with the epoch's limit.
     Epochs then differ in their number of batches, and a Trainer needs
     ``reload_dataloaders_every_n_epochs=1``; not around ``Weighted`` with ``draws``, or a ``Mix``
     with ``batches``.
+
+    With either, every epoch has equally many batches: while a limit holds, the inner policy goes
+    through what is within it again and again, also over the end of an epoch, and no sequence comes
+    again before all others have come.
 
     Evaluation is planned by the inner policy alone, without a limit.
 
     Args:
         policy: Makes the batches: a policy with ``max_length``, one around such a policy, or a
             mixture of such policies.
-        max_length: Pairs of an epoch and the most timesteps of a row from then on, rising from
-            epoch 0; None for no limit.
-        by: Instead of these: ``by(epoch)`` returns the most timesteps, or None.
+        max_length: Pairs of an epoch, or of a segment, and the most timesteps of a row from then
+            on, rising from 0; None for no limit.
+        by: Instead of these: ``by(epoch)``, or ``by(segment)``, returns the most timesteps, or
+            None.
+        segment: Batches of a segment, over all ranks. Segments are counted from the beginning of
+            the run, whatever the epoch; None: ``max_length`` and ``by`` count epochs.
+        batches: Batches of every epoch; None: with ``segment`` as many as one of the inner policy
+            with the last limit of ``max_length``, of ``by`` without a limit.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -54,11 +69,16 @@ class Curriculum:
         >>> policy = Curriculum(Fixed(1), max_length=[(0, 4), (2, None)])
         >>> [len(policy.plan(index, seed=0, epoch=epoch)) for epoch in range(4)]
         [2, 2, 3, 3]
+        >>> policy = Curriculum(Fixed(1), max_length=[(0, 4), (2, None)], segment=3)
+        >>> [int(policy.plan(index, seed=0, epoch=epoch).spans[:, 2].max()) for epoch in range(4)]
+        [3, 3, 8, 8]
     """
 
     policy: Policy
     max_length: Sequence[tuple[int, int | None]] | None = None
     by: Callable[[int], int | None] | None = None
+    segment: int | None = field(default=None, metadata={ADDED_LATER: True})
+    batches: int | None = field(default=None, metadata={ADDED_LATER: True})
 
     def __post_init__(self) -> None:
         if (self.max_length is None) == (self.by is None):
@@ -67,13 +87,20 @@ class Curriculum:
                 "policy 'curriculum': exactly one of `max_length` and `by` must be given, but "
                 f"{given} is. {_EXAMPLE}."
             )
+        for name in ("segment", "batches"):
+            if getattr(self, name) is not None:
+                check_count("curriculum", name, getattr(self, name))
         if self.by is not None and not callable(self.by):
             raise ConfigError(
-                must_be("policy 'curriculum': `by`", "a function of the epoch", f"{self.by!r}")
+                must_be(
+                    "policy 'curriculum': `by`", f"a function of the {self._unit}", f"{self.by!r}"
+                )
             )
         if self.max_length is not None:
-            object.__setattr__(self, "max_length", _make_rules(self.max_length))
+            object.__setattr__(self, "max_length", _make_rules(self.max_length, self._unit))
         _limit_length(self.policy, None)
+        if self.repeats_sequences:
+            self._check_passes()
 
     @property
     def axis(self) -> str:
@@ -91,6 +118,8 @@ class Curriculum:
         Raises:
             PlanError: If no sequence is short enough.
         """
+        if self.repeats_sequences and len(index):
+            return self._plan_stages(index, seed, epoch)
         plan = self._for_epoch(epoch).plan(index, seed=seed, epoch=epoch)
         self._check_count(len(plan), index, epoch)
         return plan
@@ -101,7 +130,11 @@ class Curriculum:
         Raises:
             PlanError: If there is no sequence for one of the declared limits.
         """
-        rules = self.max_length or [(0, None)]
+        rules = self.max_length or [(0, self._find_limit(0))]
+        if self.repeats_sequences:
+            for number, limit in rules if len(index) else ():
+                self._count_pass(index, number, limit)
+            return self._count_declared(index) if len(index) else 0
         for epoch, _ in rules if len(index) else ():  # a mistake is told before the run
             index.remember(
                 ("curriculum", self, epoch),
@@ -110,9 +143,16 @@ class Curriculum:
         return self.num_batches_drawn(index, seed=0, epoch=0)
 
     @property
+    def repeats_sequences(self) -> bool:
+        """Whether an epoch may have a sequence several times: if its batches are declared."""
+        return self.segment is not None or self.batches is not None
+
+    @property
     def varies(self) -> bool:
         """Whether epochs may differ in their number of batches."""
         policy = self.policy
+        if self.repeats_sequences:
+            return False
         if isinstance(policy, SupportsDraws):
             return bool(getattr(policy, "varies", True)) or getattr(policy, "draws", None) is None
         return not (isinstance(policy, SupportsMixing) and getattr(policy, "batches", None))
@@ -123,52 +163,137 @@ class Curriculum:
 
     def num_batches_drawn(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
+        if self.repeats_sequences:
+            return self.num_batches(index)
         count = count_epoch_batches(self._for_epoch(epoch), index, seed=seed, epoch=epoch)
         self._check_count(count, index, epoch)
         return count
 
-    def _find_limit(self, epoch: int) -> int | None:
-        """Return the most timesteps of a row in an epoch; None: no limit."""
+    @property
+    def _unit(self) -> str:
+        """What ``max_length`` and ``by`` count."""
+        return "epoch" if self.segment is None else "segment"
+
+    def _check_passes(self) -> None:
+        """Raise if the inner policy's epochs have not equally many batches."""
+        policy = self.policy
+        if isinstance(policy, SupportsVaryingEpochs) and policy.varies:
+            raise ConfigError(
+                "policy 'curriculum': with `segment` or `batches`, every epoch of `policy` must "
+                f"have equally many batches, but those of {type(policy).__name__} vary. Pass e.g. "
+                "TokenBudget(16384), or Weighted(Bucketed(64))."
+            )
+
+    def _plan_stages(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
+        """Make the plan of an epoch whose batches are declared."""
+        count = self.num_batches(index)
+        stages = self._make_stages(index, epoch * count, (epoch + 1) * count)
+        table = StagedTable(stages, index, seed, epoch * count, count)
+
+        def make_fingerprint_of_stages() -> str:
+            own = make_fingerprint(index, self, seed, epoch)
+            text = ";".join([own, *(plan.fingerprint for plan in table.first_plans())])
+            return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+        origin = PlanOrigin(
+            fingerprint=make_fingerprint_of_stages,
+            report=lambda made: make_staged_report(made, table.first_plans()),
+        )
+        return Plan.lazy(table, origin, lookahead=table.lookahead)
+
+    def _make_stages(self, index: SequenceIndex, first: int, stop: int) -> list[Stage]:
+        """Return the stages that batches ``first:stop`` of the run lie in."""
+        length = self.segment or self._count_declared(index)
+        changes = list(self._iterate_changes(-(-stop // length)))
+        ends = [number * length for number, _ in changes[1:]] + [stop]
+        return [
+            Stage(
+                number * length,
+                self._limit(limit),
+                self._count_pass(index, number, limit),
+            )
+            for (number, limit), end in zip(changes, ends, strict=True)
+            if number * length < stop and end > first
+        ]
+
+    def _iterate_changes(self, count: int) -> Iterator[tuple[int, int | None]]:
+        """Yield where another limit begins, and that limit, of the first epochs or segments."""
+        last: tuple[int | None] | None = None
+        numbers = range(count) if self.by is not None else [n for n, _ in self.max_length or ()]
+        for number in numbers:
+            limit = self._find_limit(number)
+            if last != (limit,) and number < count:
+                yield number, limit
+            last = (limit,)
+
+    def _count_declared(self, index: SequenceIndex) -> int:
+        """Return the batches of every epoch."""
+        if self.batches is not None:
+            return self.batches
+        number, limit = self.max_length[-1] if self.max_length else (0, None)
+        return self._count_pass(index, number, limit)
+
+    def _count_pass(self, index: SequenceIndex, number: int, limit: int | None) -> int:
+        """Return the batches of a pass over what is within a limit."""
+        policy = self._limit(limit)
+        count = index.remember(("pass", policy), lambda: policy.num_batches(index))
+        self._check_count(count, index, number)
+        return count
+
+    def _find_limit(self, number: int) -> int | None:
+        """Return the most timesteps of a row in an epoch or segment; None: no limit."""
         if self.by is not None:
-            return _check_limit(self.by(epoch), f"policy 'curriculum': `by` of epoch {epoch}")
-        rules = [limit for first, limit in self.max_length or () if first <= epoch]
+            name = f"policy 'curriculum': `by` of {self._unit} {number}"
+            return _check_limit(self.by(number), name)
+        rules = [limit for first, limit in self.max_length or () if first <= number]
         return rules[-1]
 
     def _for_epoch(self, epoch: int) -> Policy:
         """Return the policy of an epoch."""
-        limit = self._find_limit(epoch)
+        return self._limit(self._find_limit(epoch))
+
+    def _limit(self, limit: int | None) -> Policy:
         return self.policy if limit is None else _limit_length(self.policy, limit)
 
-    def _check_count(self, count: int, index: SequenceIndex, epoch: int) -> None:
+    def _check_count(self, count: int, index: SequenceIndex, number: int) -> None:
         if not count and len(index):
-            limit = self._find_limit(epoch)
+            limit, name = self._find_limit(number), f"policy 'curriculum': {self._unit} {number}"
+            if limit is None:
+                raise PlanError(
+                    f"{name} must have a sequence to plan, but `policy` leaves out all of "
+                    f"{len(index)}. Pass another one."
+                )
             raise PlanError(
-                f"policy 'curriculum': epoch {epoch} must have a sequence of at most {limit} "
-                f"timesteps, but none of {len(index)} has so few. Raise the limit."
+                f"{name} must have a sequence of at most {limit} timesteps, but none of "
+                f"{len(index)} has so few. Raise the limit."
             )
 
 
-def _make_rules(rules: Any) -> tuple[tuple[int, int | None], ...]:
+def _make_rules(rules: Any, unit: str) -> tuple[tuple[int, int | None], ...]:
     """Return the rules as pairs.
 
     Raises:
-        ConfigError: If they are not pairs, or epochs do not rise from 0.
+        ConfigError: If they are not pairs, or epochs (segments) do not rise from 0.
     """
     name = "policy 'curriculum': `max_length`"
+    article = "an" if unit == "epoch" else "a"
+    pairs_text = f"pairs of {article} {unit} and a length"
     if isinstance(rules, str) or not isinstance(rules, Sequence) or not rules:
-        raise ConfigError(must_be(name, "pairs of an epoch and a length", repr(rules), _EXAMPLE))
+        raise ConfigError(must_be(name, pairs_text, repr(rules), _EXAMPLE))
     pairs = []
     for rule in rules:
         if isinstance(rule, str) or not isinstance(rule, Sequence) or len(rule) != 2:
-            raise ConfigError(must_be(name, "pairs of an epoch and a length", repr(rule), _EXAMPLE))
+            raise ConfigError(must_be(name, pairs_text, repr(rule), _EXAMPLE))
         epoch, limit = rule
         if isinstance(epoch, bool) or not isinstance(epoch, int):
-            raise ConfigError(must_be(f"{name}: an epoch", "an integer", repr(epoch), _EXAMPLE))
-        pairs.append((epoch, _check_limit(limit, f"{name} of epoch {epoch}")))
+            raise ConfigError(
+                must_be(f"{name}: {article} {unit}", "an integer", repr(epoch), _EXAMPLE)
+            )
+        pairs.append((epoch, _check_limit(limit, f"{name} of {unit} {epoch}")))
     epochs = [epoch for epoch, _ in pairs]
     if epochs[0] != 0 or epochs != sorted(set(epochs)):
         raise ConfigError(
-            must_be(f"{name}: epochs", "rising from 0", ", ".join(map(str, epochs)), _EXAMPLE)
+            must_be(f"{name}: {unit}s", "rising from 0", ", ".join(map(str, epochs)), _EXAMPLE)
         )
     return tuple(pairs)
 

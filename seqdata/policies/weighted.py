@@ -36,6 +36,7 @@ from seqdata.planning.wrapping import (
     count_epoch_batches,
     find_planned,
     has_draws,
+    repeats_sequences,
 )
 from seqdata.protocols import Policy, SupportsMixing, SupportsZipping
 from seqdata.report import PlanReport, make_report
@@ -336,6 +337,12 @@ def _check_inner(policy: Any) -> None:
     lanes = getattr(policy, "lanes", 0)
     if isinstance(lanes, int) and lanes:
         raise _make_lanes_error(lanes)
+    if repeats_sequences(policy):
+        raise ConfigError(
+            "policy 'weighted': `policy` must plan each sequence once, but an epoch of a "
+            f"{type(policy).__name__} with declared batches has some several times. Write "
+            f"{type(policy).__name__}(Weighted(...), ...)."
+        )
     if has_draws(policy):
         raise ConfigError(
             "policy 'weighted': `policy` must plan each sequence once, but draws by weight itself. "

@@ -166,9 +166,9 @@ class DataSources:
             policy = group_updates(policy, options.batches_per_update)
         if is_evaluation and batching is options.eval_batching and has_draws(policy):
             raise ConfigError(
-                "datamodule: `eval_batching` must play each sequence once, but draws by weight. "
-                "Pass the policy within, or leave it out: `batching` is then evaluated without "
-                "its weights."
+                "datamodule: `eval_batching` must play each sequence once, but draws some several "
+                "times. Pass the policy within, or leave it out: evaluation then takes the policy "
+                "within `batching`."
             )
         if is_evaluation or context.is_frozen:
             policy = disable_shuffle(policy)

@@ -251,6 +251,43 @@ def test_batches_of_an_update_are_of_one_part(parts):
     assert "batches_per_update=3" in json.loads(run(*arguments))["policy"]
 
 
+def test_a_limit_is_raised_over_the_run(store, parts):
+    rules = ["--max-tokens", 1000, "--curriculum", "0:40,3:60,6:None"]
+    facts = [
+        json.loads(run(store, *rules, "--segment", 4, "--epoch", epoch, "--json"))
+        for epoch in range(3)
+    ]
+    assert len({fact["batches"] for fact in facts}) == 1
+    assert [fact["dropped"]["count"] for fact in facts] == [
+        sum(length > limit or not length for length in LENGTHS) for limit in (40, 60, 90)
+    ]
+    rules_text = "max_length=((0, 40), (3, 60), (6, None)), by=None, segment=4)"
+    assert facts[0]["policy"].endswith(rules_text)
+    assert json.loads(run(store, *rules, "--batches", 7, "--json"))["batches"] == 7
+    mixed = run(*parts, "--mix", "1,1", "--batches", 24, *rules, "--segment", 5, "--json")
+    assert json.loads(mixed)["batches"] == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--curriculum", "40"], "must be pairs like 0:256,2:1024,5:none, but is '40'"),
+        (["--curriculum", "1:40"], "must rise from 0, with lengths of at least 1, like 0:256"),
+        (["--curriculum", "0:0"], "must rise from 0, with lengths of at least 1, like 0:256"),
+        (["--curriculum", "0:40", "--segment", 0], "--segment must be an integer of at least 1"),
+        (["--segment", 5], "`--segment` must come with `--curriculum`, but there is none. Pass"),
+        (["--zip", "40", "--curriculum", "0:40"], "`--curriculum` cannot be combined with `--zip`"),
+        (
+            ["--batching", "tbptt", "--lanes", 4, "--chunk", 8, "--curriculum", "0:40"],
+            "`policy` must have the options max_length and too_long, but TBPTT has no",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_curriculum_is_said(store, options, message):
+    policy = [] if "tbptt" in options else ["--max-tokens", 1000]
+    assert message in run(store, *policy, *options, code=2)
+
+
 def test_several_stores_are_planned_as_one(parts):
     arguments = ["--batching", "fixed", "--batch-size", 2, "--json"]
     facts = json.loads(run(*parts, *arguments))

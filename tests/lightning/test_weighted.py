@@ -132,6 +132,26 @@ def test_a_curriculum_of_draws_needs_no_such_trainer(store, tmp_path):
     assert len(model.log_of.train) == 2 * 5
 
 
+def test_a_curriculum_by_segments_needs_no_such_trainer_and_continues_anywhere(store, tmp_path):
+    def data():
+        rules = [(0, 4), (2, 6), (5, None)]
+        policy = Curriculum(Bucketed(8), max_length=rules, segment=3)
+        return SequenceDataModule(train=store, val=store, batching=policy)
+
+    whole, _ = fit(data(), tmp_path, max_epochs=3)
+    lengths = np.array([len(x) for x in sequences(COUNT)])
+    longest = [max(lengths[k] for k in ids) for _, _, ids in whole.log_of.train]
+    assert len(longest) == 3 * 8
+    assert max(longest[:6]) == 4 < max(longest[6:15]) <= 6 < max(longest[15:])
+    validated = Counter(k for _, ids in whole.log_of.val for k in ids)
+    assert validated == Counter(dict.fromkeys(range(COUNT), 3))
+    begun, trainer = fit(data(), tmp_path, max_epochs=3, max_steps=11)
+    trainer.save_checkpoint(tmp_path / "middle.ckpt")
+    rest, _ = fit(data(), tmp_path, max_epochs=3, ckpt_path=tmp_path / "middle.ckpt")
+    assert begun.log_of.train + rest.log_of.train == whole.log_of.train
+    assert rest.parameters_of() == whole.parameters_of()
+
+
 def test_importance_weights_are_in_the_batch(store):
     policy = Weighted(Bucketed(8), "weight", draws=90, importance=True)
     for batch in Loader(store, policy, prefetch=0):
@@ -146,8 +166,9 @@ def test_importance_weights_are_in_the_batch(store):
         Weighted(Bucketed(8), "weight", 90),
         Weighted(TokenBudget(40), balanced("label"), importance=True),
         Curriculum(Weighted(Bucketed(8), "weight", 90), max_length=[(0, 4), (1, None)]),
+        Curriculum(Bucketed(8), max_length=[(0, 4), (2, None)], segment=3),
     ],
-    ids=["field", "balanced", "curriculum"],
+    ids=["field", "balanced", "curriculum", "segments"],
 )
 def test_a_batch_is_made_again_from_the_run_file(store, tmp_path, policy):
     data = SequenceDataModule(train=store, batching=policy)
@@ -220,7 +241,8 @@ def test_policies_around_policies_have_short_names_in_a_configuration(tmp_path, 
         "data:\n"
         f"  batching: {weighted % 'weighted'}\n"
         "  eval_batching:\n    class_path: Curriculum\n    init_args:\n"
-        f"      policy: {weighted % 'seqdata.Weighted'}\n      max_length: [[0, 256], [2, null]]\n"
+        f"      policy: {weighted % 'seqdata.Weighted'}\n      segment: 7\n"
+        "      max_length: [[0, 256], [2, null]]\n"
     )
     made = cli.LightningCLI(
         Recorder, SequenceDataModule, args=["--config", str(tmp_path / "c.yaml")],
@@ -229,4 +251,4 @@ def test_policies_around_policies_have_short_names_in_a_configuration(tmp_path, 
     )  # fmt: skip
     options = made.datamodule._options
     assert options.batching == due
-    assert options.eval_batching == Curriculum(due, max_length=[(0, 256), (2, None)])
+    assert options.eval_batching == Curriculum(due, [(0, 256), (2, None)], segment=7)

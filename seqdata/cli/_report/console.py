@@ -49,7 +49,9 @@ def _rewrite_arguments(text: str) -> str:
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context else []
     options = {
-        parameter.name: parameter for parameter in parameters if isinstance(parameter, click.Option)
+        parameter.name: parameter
+        for parameter in parameters
+        if isinstance(parameter, click.Option) and not parameter.hidden
     }
 
     def replace(found: re.Match[str]) -> str:
