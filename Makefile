@@ -123,8 +123,8 @@ mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one bug after the other on a copy of the tree"
 	@$(BIN)/python tests/mutants/run.py --json .nightly/mutants.json
 
-house: env  ## count what a newcomer meets: files on a batch's way, modules, words
-	@$(BIN)/python .ci/house.py
+house: env  ## count what a newcomer meets: files on a batch's way, modules, words (HOUSE=--list names them)
+	@$(BIN)/python .ci/house.py $(HOUSE)
 
 dist: env  ## build the wheels in dist/ and try them in an environment of their own
 	@echo "== dist: building wheels"
