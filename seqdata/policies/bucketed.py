@@ -23,8 +23,7 @@ from seqdata.planning.items import (
     WholeSequences,
     select_items,
 )
-from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.stable_sort import stable_argsort
+from seqdata.planning.randomness import Draw, Purpose, stable_argsort
 
 _SCALE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
 _NOISE = _SCALE // 100

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from seqdata.planning.stable_sort import stable_argsort
+from seqdata.planning.randomness import stable_argsort
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 1023, 1024, 5000, 70_000])
