@@ -17,8 +17,8 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.bin_packing import PackedRowsLayout, pack_lengths
-from seqdata.planning.block_policy import BlockPolicy
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
+from seqdata.planning.build import BlockPolicy
 from seqdata.planning.fixed_size import check_count, order_longest_first
 from seqdata.planning.items import (
     Empty,
