@@ -15,12 +15,13 @@ from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
-from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.fields import (
     FIELD_DTYPES,
     MAX_WIDTH,
     TEXT,
+    ShardExtents,
     default_axis,
+    extents_of,
     field_width,
     find_key,
     kind_of,

@@ -21,8 +21,7 @@ from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.kernel.dispatch import KernelSource as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.extents import ShardExtents, extents_of
-from seqdata.storage.fields import ValueKind, kind_of
+from seqdata.storage.fields import ShardExtents, ValueKind, extents_of, kind_of
 from seqdata.storage.gather_bytes import gather_bytes
 from seqdata.storage.integrity.verify import ChecksumMismatch, FieldChecksums, make_mismatch_error
 from seqdata.storage.text_bytes import TextBytes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, UnknownNameError, did_you_mean
 from seqdata.index import DEFAULT_AXIS
@@ -309,3 +310,20 @@ def default_axis(axes: Iterable[str]) -> str:
 def list_axes(fields: Mapping[str, Field]) -> list[str]:
     """Return the axes of ragged fields, in the order of the fields."""
     return list(dict.fromkeys(field.axis for field in fields.values() if field.axis is not None))
+
+
+ShardExtents = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Begins and ends of the values of one shard's sequences, int64 (sequences,) each."""
+
+
+def extents_of(offsets: Iterable[NDArray[np.int64]]) -> tuple[ShardExtents, ...]:
+    """Return the extents of contiguous values; nothing is copied.
+
+    Args:
+        offsets: Per shard, int64 (sequences+1,).
+
+    Examples:
+        >>> extents_of([np.array([0, 2, 5])])
+        ((array([0, 2]), array([2, 5])),)
+    """
+    return tuple((each[:-1], each[1:]) for each in offsets)

@@ -16,7 +16,7 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Column
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.columns import SpanColumn
-from seqdata.storage.extents import extents_of
+from seqdata.storage.fields import extents_of
 
 
 class MultiShardColumn:

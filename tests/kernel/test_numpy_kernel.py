@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seqdata.kernel.dispatch import get_kernel
-from seqdata.storage.extents import extents_of
+from seqdata.storage.fields import extents_of
 from tests.kernel.engines import get_compiled, int64, numpy_kernel, spans
 
 BIG = 2**63 - 1

@@ -14,8 +14,7 @@ from seqdata.errors import DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.extents import ShardExtents
-from seqdata.storage.fields import field_width
+from seqdata.storage.fields import ShardExtents, field_width
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.text_bytes import TextSource
 

@@ -15,8 +15,7 @@ from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout, quote
-from seqdata.storage.extents import ShardExtents
-from seqdata.storage.fields import RAW, TEXT
+from seqdata.storage.fields import RAW, TEXT, ShardExtents
 from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.extents import ShardExtents
+from seqdata.storage.fields import ShardExtents
 from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_identity import (
     ENDS,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
-from seqdata.storage.extents import ShardExtents
+from seqdata.storage.fields import ShardExtents
 from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
 from seqdata.storage.indexed.decoded_values import DecodedValues
