@@ -21,7 +21,7 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
-from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
 from seqdata.storage.views import SequenceStore
 

@@ -18,9 +18,9 @@ from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout, quote
 from seqdata.storage.fields import field_width, kind_of
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
-from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.local_files import describe_limit, open_inside
+from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import StoreFields
 
 

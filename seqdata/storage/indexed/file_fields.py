@@ -23,10 +23,10 @@ from seqdata.storage.indexed.file_kind import IndexedField
 from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
-from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
+from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import FieldSource, StoreFields
 from seqdata.storage.text_bytes import TextSource
 

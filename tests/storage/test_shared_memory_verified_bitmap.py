@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.shared_memory import SharedBits
 from seqdata_testing.waiting import patient
 
 
