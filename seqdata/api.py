@@ -26,7 +26,7 @@ from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.location import Remote
 from seqdata.storage.splitting import Folds
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.time_split import TimeUnit, split_along

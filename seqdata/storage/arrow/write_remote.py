@@ -13,7 +13,7 @@ from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import open_remote
 from seqdata.storage.arrow.remote_manifest import file_exists
-from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.location import Remote, resolve_remote
 from seqdata.storage.remote.transport import WritableFiles
 from seqdata.storage.remote.upload import upload_store
 

@@ -17,10 +17,9 @@ from seqdata.storage.foreign.file_discovery import (
 from seqdata.storage.local_files import is_plain_name
 from seqdata.storage.remote.cache_folder import open_cache_file
 from seqdata.storage.remote.file_cache import CachedFile, CacheRequest, FileCache, make_cache
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.location import Remote, redact_url
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
-from seqdata.storage.remote.urls import redact_url
 
 _MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
 

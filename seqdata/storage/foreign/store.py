@@ -20,8 +20,13 @@ from seqdata.storage.foreign.table_dataset import TableSet, make_fields, open_pa
 from seqdata.storage.foreign.table_file import digest_files, digest_versions
 from seqdata.storage.integrity.verify import accept_unverified, check_verify_mode
 from seqdata.storage.local_files import check_fingerprint, local_path
-from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.remote.location import (
+    Remote,
+    is_remote,
+    redact_url,
+    refuse_remote,
+    resolve_remote,
+)
 from seqdata.storage.store import ShardStore, StoreFacts
 
 ID_FIELD = "id"

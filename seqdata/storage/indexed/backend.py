@@ -21,8 +21,7 @@ from seqdata.storage.indexed.find_files import Location, find_shards, format_loc
 from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.integrity.audit import AuditReport
-from seqdata.storage.remote.options import Remote, resolve_remote
-from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.remote.location import Remote, redact_url, resolve_remote
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
 

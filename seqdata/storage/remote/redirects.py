@@ -13,8 +13,8 @@ from http.cookies import SimpleCookie
 from typing import Any
 
 from seqdata.errors import ConfigError
+from seqdata.storage.remote.location import redact_url
 from seqdata.storage.remote.response_body import PLAIN_ENCODING, bounded_response
-from seqdata.storage.remote.urls import redact_url
 
 _ALLOWED_SCHEMES = {("http", "http"), ("https", "https"), ("http", "https")}
 _FORWARDED_HEADERS = ("accept", "accept-encoding", "range", "user-agent")  # headers of any request
