@@ -27,8 +27,7 @@ from seqdata.lightning.trainer_loader import (
 )
 from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.error_log import MAX_ERRORS
-from seqdata.loading.options import DEFAULT_PREFETCH, DEFAULT_STALL_TIMEOUT, OnError
-from seqdata.loading.value_options import DTypes
+from seqdata.loading.options import DEFAULT_PREFETCH, DEFAULT_STALL_TIMEOUT, DTypes, OnError
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike

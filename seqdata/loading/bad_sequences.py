@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from seqdata.batch.axes import TARGETS, Axes
 from seqdata.errors import DataError, SeqDataError
 from seqdata.loading.fetcher import Fetcher
-from seqdata.loading.options import OnError
+from seqdata.loading.options import OnError, ValueOptions
 from seqdata.loading.step_requests import StepRequest
-from seqdata.loading.value_options import ValueOptions
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
 from seqdata.storage.array_column import ArrayColumn

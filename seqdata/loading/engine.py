@@ -30,7 +30,7 @@ from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.buffer_pool import BufferPool
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.field_selection import make_reader
-from seqdata.loading.options import EngineOptions, UpdateSchedule
+from seqdata.loading.options import EngineOptions, UpdateSchedule, ValueOptions
 from seqdata.loading.output import Output, make_output
 from seqdata.loading.pinning import check_cuda, pin
 from seqdata.loading.pipeline import BatchPipeline, PipelineParts
@@ -46,7 +46,6 @@ from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.loading.transforms.apply import make_transform_applier
 from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
-from seqdata.loading.value_options import ValueOptions
 from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.plan_table import DrawnBatch

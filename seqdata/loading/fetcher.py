@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from seqdata.batch.axes import TARGETS, Axes
 from seqdata.code_digest import code_digest
 from seqdata.index import SCAN_CHUNK, LengthMap, SequenceIndex
+from seqdata.loading.options import ValueOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.apply import TransformApplier
 from seqdata.loading.transforms.declare import (
@@ -26,7 +27,6 @@ from seqdata.loading.transforms.declare import (
     length_map_for,
     qualified_name,
 )
-from seqdata.loading.value_options import ValueOptions
 from seqdata.protocols import Columns, Store
 from seqdata.storage.fields import default_axis, kind_of
 

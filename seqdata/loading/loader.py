@@ -19,11 +19,12 @@ from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import (
     DEFAULT_PREFETCH,
     DEFAULT_STALL_TIMEOUT,
+    DTypes,
     EngineOptions,
     OnError,
     UpdateSchedule,
+    ValueOptions,
 )
-from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.loading.zip_engine import make_engine
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform

@@ -5,15 +5,216 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from seqdata.errors import ConfigError, must_be
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.batch.axes import Axes, format_unknown_name
+from seqdata.errors import ConfigError, DecodeError, Fact, must_be
 from seqdata.loading.error_log import ErrorLog
-from seqdata.loading.value_options import ValueOptions
+from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
-from seqdata.protocols import Collator, Transform
+from seqdata.protocols import Collator, Column, Columns, Store, Transform
 from seqdata.sharing import Tail
+from seqdata.storage.packing import NUMBER_DTYPES
+from seqdata.storage.views import locate_sequence
 from seqdata.world import World
+
+DTypes = str | Mapping[str, str]
+"""A dtype for all floating fields, or field -> dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """The dtype and checks of the delivered values.
+
+    Args:
+        dtype: Dtype of all floating fields, or field -> dtype; None: as stored.
+        check: Whether a NaN or an infinity raises an error.
+
+    Raises:
+        ConfigError: If a dtype is unknown.
+    """
+
+    dtype: DTypes | None = None
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        dtypes = self.dtype if isinstance(self.dtype, Mapping) else {"": self.dtype}
+        for name, dtype in dtypes.items():
+            if dtype is None and self.dtype is None:
+                continue
+            if not isinstance(dtype, str) or dtype not in NUMBER_DTYPES:
+                where = f"`dtype[{name!r}]`" if name else "`dtype`"
+                raise ConfigError(
+                    f"loader: {where} must be one of {', '.join(NUMBER_DTYPES)}, but is "
+                    f"{dtype!r}. Pass "
+                    "its name, such as 'float32'."
+                )
+        if isinstance(self.dtype, str) and np.dtype(self.dtype).kind != "f":
+            raise ConfigError(
+                f"loader: `dtype` for all fields must be one of floats, but is {self.dtype!r}. "
+                f"Name the fields: dtype={{'x': {self.dtype!r}}}."
+            )
+        if not isinstance(self.check, bool):
+            raise ConfigError(
+                f"loader: `check_values` must be True or False, but is {self.check!r}."
+            )
+
+    def resolve_dtype(self, name: str, dtype: Any) -> np.dtype[Any]:
+        """Return the dtype in which a field is delivered."""
+        stored_dtype: np.dtype[Any] = np.dtype(dtype)
+        if isinstance(self.dtype, Mapping):
+            return np.dtype(self.dtype.get(name, stored_dtype))
+        return (
+            stored_dtype if self.dtype is None or stored_dtype.kind != "f" else np.dtype(self.dtype)
+        )
+
+    def convert_columns(
+        self, columns: Columns, axes: Axes, request: StepRequest, store: Store
+    ) -> Columns:
+        """Return columns that convert and check what they copy.
+
+        Args:
+            columns: The columns that were read and transformed.
+            axes: Which of their fields runs along which axis.
+            request: The request of the columns.
+            store: Names sequences in errors.
+
+        Raises:
+            ConfigError: If ``dtype`` names a field that does not exist.
+        """
+        if isinstance(self.dtype, Mapping):
+            for name in self.dtype:
+                if name not in columns:
+                    raise ConfigError(f"loader: `dtype` names {format_unknown_name(name, columns)}")
+        converted: dict[str, Any] = {}
+        for name, column in columns.items():
+            if isinstance(column, list):
+                converted[name] = column
+                continue
+            array_column: Any = column
+            dtype = self.resolve_dtype(name, array_column.dtype)
+            if dtype != array_column.dtype or (self.check and dtype.kind in "fc"):
+                begins = request.spans[:, 1] if axes.along(name) == axes.axis else None
+                converted[name] = ConvertedColumn(
+                    array_column, name, dtype, self.check, request.ids, begins, store
+                )
+            else:
+                converted[name] = array_column
+        return converted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConvertedColumn:
+    """A column whose values are converted and checked as they are copied.
+
+    Attributes:
+        column: The column that was read.
+        name: Name of the field.
+        dtype: Dtype of an element.
+        check: Whether values must be finite.
+        ids: int64 (n,), base number of each piece's sequence.
+        first_timesteps: int64 (n,), the timestep of its sequence that each piece begins at; None:
+            the first.
+        store: Names sequences in errors.
+    """
+
+    column: Column
+    name: str
+    dtype: np.dtype[Any]
+    check: bool
+    ids: NDArray[np.int64]
+    first_timesteps: NDArray[np.int64] | None
+    store: Store
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a timestep."""
+        return self.column.shape
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        return self.column.lengths
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Return one piece, (length, *shape)."""
+        return self._convert(self.column[number], number)
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place and pad; see ``Column.fill``.
+
+        Raises:
+            DecodeError: If a value is not finite, or does not fit the dtype; naming the sequence.
+        """
+        stored = out if self.dtype == self.column.dtype else np.empty(out.shape, self.column.dtype)
+        self.column.fill(stored, bounds, None)
+        if self._is_valid(stored):
+            if stored is not out:
+                out[:] = stored
+        else:  # one piece at a time is slow, but names the sequence
+            for number, (begin, length) in enumerate(self._list_pieces(bounds)):
+                piece = stored[begin : begin + length]
+                out[begin : begin + length] = self._convert(piece, number)
+        if padding is not None:
+            value = np.frombuffer(padding, self.dtype)[0]
+            for (begin, length), stop in zip(
+                self._list_pieces(bounds), bounds[1:].tolist(), strict=True
+            ):
+                out[begin + length : stop] = value
+
+    def _list_pieces(self, bounds: NDArray[np.int64]) -> list[tuple[int, int]]:
+        return list(zip(bounds[:-1].tolist(), self.lengths.tolist(), strict=True))
+
+    def _is_valid(self, values: NDArray[Any]) -> bool:
+        """Return whether all values are finite where they must be, and fit the dtype."""
+        if self.check and values.dtype.kind in "fc" and not np.isfinite(values).all():
+            return False
+        return self.dtype == values.dtype or _is_representable(values, self.dtype)
+
+    def _convert(self, piece: NDArray[Any], number: int) -> NDArray[Any]:
+        if not self._is_valid(piece):
+            raise self._make_error(piece, number)
+        return piece.astype(self.dtype, copy=False)
+
+    def _make_error(self, piece: NDArray[Any], number: int) -> DecodeError:
+        timesteps = piece.reshape(len(piece), -1)
+        finite = (
+            np.isfinite(timesteps) if piece.dtype.kind in "fc" else np.ones(timesteps.shape, bool)
+        )
+        if self.check and not finite.all():
+            is_bad, rule = ~finite, "must be finite. Repair the data, or pass on_error='mask'"
+        else:
+            is_bad = np.array(
+                [[not _is_representable(one[None], self.dtype) for one in row] for row in timesteps]
+            )
+            rule = f"does not fit {self.dtype}. Pass another `dtype`"
+        timestep = int(np.flatnonzero(is_bad.any(axis=1))[0])
+        value = timesteps[timestep][is_bad[timestep]][0].item()
+        timestep += 0 if self.first_timesteps is None else int(self.first_timesteps[number])
+        location = locate_sequence(self.store, int(self.ids[number]))
+        facts: dict[str, Fact] = {**location.facts, "field": self.name, "timestep": timestep}
+        return DecodeError.at(
+            f"{location}, field {self.name!r}: timestep {timestep} is {value!r}, which {rule}.",
+            **{name: fact for name, fact in facts.items() if name != "remedy"},
+        )
+
+
+def _is_representable(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether values keep their meaning: floats may be rounded, integers not changed."""
+    with np.errstate(all="ignore"):
+        cast_values = values.astype(dtype)
+    if dtype.kind in "fc":
+        if values.dtype.kind not in "fc":
+            return bool((cast_values.astype(values.dtype) == values).all())
+        return bool((np.isinf(cast_values) == np.isinf(values)).all())
+    return bool((cast_values == values).all())
+
 
 DEFAULT_PREFETCH = 2
 """Groups of batches that a thread makes ahead, by default."""

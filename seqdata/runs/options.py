@@ -10,8 +10,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import ErrorLog
-from seqdata.loading.options import EngineOptions, OnError
-from seqdata.loading.value_options import DTypes, ValueOptions
+from seqdata.loading.options import DTypes, EngineOptions, OnError, ValueOptions
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsMixing, Transform
