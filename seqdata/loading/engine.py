@@ -27,12 +27,10 @@ from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.base_engine import BaseEngine
-from seqdata.loading.buffer_pool import BufferPool
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions, UpdateSchedule, ValueOptions
-from seqdata.loading.output import Output, make_output
-from seqdata.loading.pinning import check_cuda, pin
+from seqdata.loading.output import BufferPool, Output, check_cuda, make_output, pin
 from seqdata.loading.pipeline import BatchPipeline, PipelineParts
 from seqdata.loading.plan_checks import (
     check_bounded_lengths,

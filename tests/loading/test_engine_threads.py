@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from seqdata.errors import IncompleteEpochError
-from seqdata.loading.buffer_pool import MIN_BUFFER_BYTES
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.options import EngineOptions
+from seqdata.loading.output import MIN_BUFFER_BYTES
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.blocks import SmallBlocks

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.loading.buffer_pool import BufferPool
+from seqdata.loading.output import BufferPool
 from seqdata_testing.waiting import patient
 
 SMALL = 1 << 10
