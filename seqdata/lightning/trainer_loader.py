@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.loading.base_engine import BaseEngine
-from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
+from seqdata.loading.base_engine import BaseEngine, EpochBatches, EpochProgress
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import RunPosition
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.host import default_host
-from seqdata.loading.epoch_batches import EpochProgress
+from seqdata.loading.base_engine import EpochProgress
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import (
     DEFAULT_PREFETCH,

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
 from seqdata.index import SequenceIndex
-from seqdata.loading.epoch_batches import EpochProgress
+from seqdata.loading.base_engine import EpochProgress
 from seqdata.loading.options import UpdateSchedule
 from seqdata.plan import Plan
 from seqdata.planning.segments import SupportsSegments, WeightChange, WeightHistory, Weights
