@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
 from seqdata.planning.items import Items
-from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.shuffle import group_size, shuffle_batches
+from seqdata.planning.randomness import Draw, Purpose, group_size, shuffle_batches
 
 MAX_BLOCK_ITEMS = 1 << 18
 _CACHED_BLOCKS = 3

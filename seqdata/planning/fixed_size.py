@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, must_be
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost
 from seqdata.planning.items import Items
-from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.shuffle import MAX_GROUP_SIZE
+from seqdata.planning.randomness import MAX_GROUP_SIZE, Draw, Purpose
 
 Ordering = Callable[[NDArray[np.int64], Draw | None, int], NDArray[np.int64]]
 """``(lengths, draw, block) -> members``: the order in which a block's items are cut."""

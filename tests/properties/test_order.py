@@ -8,8 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
-from seqdata.planning.randomness import Draw
-from seqdata.planning.shuffle import shuffle_batches
+from seqdata.planning.randomness import Draw, shuffle_batches
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.sorted import Sorted

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from seqdata.planning.randomness import Draw
-from seqdata.planning.shuffle import group_size, shuffle_batches
+from seqdata.planning.randomness import Draw, group_size, shuffle_batches
 
 
 @pytest.mark.parametrize(
