@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import BatchTable, PartLabel
+from seqdata.planning.build import order_longest_first
 from seqdata.planning.draws import DrawnSequences, RenumberedTable
-from seqdata.planning.fixed_size import order_longest_first
 from seqdata.planning.part_order import WEIGHT_UNITS, scale_weights
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.wrapping import find_planned

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.build import BlockPolicy
-from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_longest_first
+from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_longest_first
 from seqdata.planning.items import (
     Empty,
     Items,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.build import BlockPolicy
-from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_randomly
+from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_randomly
 from seqdata.planning.items import (
     Empty,
     Items,

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.planning.build import NONE_MEANS, make_fingerprint
-from seqdata.planning.fixed_size import check_count
+from seqdata.planning.build import NONE_MEANS, check_count, make_fingerprint
 from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead, make_mix_report
 from seqdata.planning.mixed_rows import (
     MixedRowsTable,

@@ -18,8 +18,7 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.bin_packing import PackedRowsLayout, pack_lengths
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
-from seqdata.planning.build import BlockPolicy
-from seqdata.planning.fixed_size import check_count, order_longest_first
+from seqdata.planning.build import BlockPolicy, check_count, order_longest_first
 from seqdata.planning.items import (
     Empty,
     Items,

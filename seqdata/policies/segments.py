@@ -16,7 +16,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
-from seqdata.planning.fixed_size import check_count
+from seqdata.planning.build import check_count
 from seqdata.planning.segments import (
     SegmentedTable,
     SupportsWeightChanges,

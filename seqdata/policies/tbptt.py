@@ -17,8 +17,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
-from seqdata.planning.build import make_fingerprint, make_full_report
-from seqdata.planning.fixed_size import check_count
+from seqdata.planning.build import check_count, make_fingerprint, make_full_report
 from seqdata.planning.items import Empty, Items, WholeSequences, select_items
 from seqdata.planning.jitter import Jitter
 from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lanes, make_queues

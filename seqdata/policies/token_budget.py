@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
-from seqdata.planning.build import BlockPolicy
-from seqdata.planning.fixed_size import check_count, order_longest_first
+from seqdata.planning.build import BlockPolicy, check_count, order_longest_first
 from seqdata.planning.items import (
     Cost,
     Empty,

@@ -19,9 +19,8 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
-from seqdata.planning.build import make_fingerprint
+from seqdata.planning.build import check_count, make_fingerprint
 from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
-from seqdata.planning.fixed_size import check_count
 from seqdata.planning.randomness import Draw
 from seqdata.planning.segments import RoundFn, Segment, WeightChange, derive_segment_epoch
 from seqdata.planning.sequence_weights import (

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import BlockPolicy
-from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_randomly
+from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_randomly
 from seqdata.planning.items import ItemPieces, Items, number_items
 from seqdata.planning.randomness import Draw, Purpose
 

@@ -12,7 +12,7 @@ from seqdata.planning.blocks import (
     make_block_table,
     split_blocks,
 )
-from seqdata.planning.fixed_size import FixedSizeCutter, order_longest_first, order_randomly
+from seqdata.planning.build import FixedSizeCutter, order_longest_first, order_randomly
 from seqdata.planning.items import WholeSequences, select_items
 from seqdata.planning.randomness import Draw
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import build_plan, count_batches
-from seqdata.planning.fixed_size import FixedSizeCutter
+from seqdata.planning.build import FixedSizeCutter, build_plan, count_batches
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed, PackedRowsCutter

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.plan_table import offsets_from_sizes
-from seqdata.planning.fixed_size import order_longest_first
+from seqdata.planning.build import order_longest_first
 from seqdata.planning.randomness import Draw, Purpose
 
 _MAX_ONE_BY_ONE = 8  # up to this many equal sequences per lane are assigned one after the other

@@ -6,7 +6,7 @@ import pytest
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.planning.blocks import Block
-from seqdata.planning.fixed_size import (
+from seqdata.planning.build import (
     FixedSizeCutter,
     check_count,
     order_longest_first,
