@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from seqdata.errors import ResumeError
+from seqdata.sharing import RankPlan
 
 STATE_VERSION = 1
 Value = str | int | None
@@ -31,6 +32,30 @@ class RunPosition:
     def next_epoch(self) -> RunPosition:
         """The start of the epoch after this one."""
         return RunPosition(self.epoch + 1, 0)
+
+
+@dataclass(slots=True)
+class EpochProgress:
+    """The progress of an epoch. It is separate from the iterator, so it holds no thread or worker.
+
+    Attributes:
+        epoch: Number of the epoch.
+        share: This rank's steps of the epoch.
+        step: The step to deliver next; after an error, the step that failed.
+        is_probe: Whether the batches are only inspected: a segment does not begin by that.
+    """
+
+    epoch: int
+    share: RankPlan
+    step: int
+    is_probe: bool = False
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The epoch and the number of its delivered batches; at its end, the next epoch and 0."""
+        if self.step == len(self.share):
+            return self.epoch + 1, 0
+        return self.epoch, self.share.position(self.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.loading.base_engine import BaseEngine, EpochBatches, EpochProgress
+from seqdata.loading.base_engine import BaseEngine, EpochBatches
 from seqdata.loading.options import UpdateSchedule
-from seqdata.resume_state import RunPosition
+from seqdata.resume_state import EpochProgress, RunPosition
 
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the position is in the DataModule's state."""

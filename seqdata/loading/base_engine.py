@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,34 +22,10 @@ from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import count_epoch_batches
 from seqdata.protocols import Policy, Store, SupportsVaryingEpochs
-from seqdata.resume_state import RunPosition
+from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan, count_steps
 
 _FATAL_ERRORS = (ConfigError, PlanError)  # errors that every batch would raise
-
-
-@dataclass(slots=True)
-class EpochProgress:
-    """The progress of an epoch. It is separate from the iterator, so it holds no thread or worker.
-
-    Attributes:
-        epoch: Number of the epoch.
-        share: This rank's steps of the epoch.
-        step: The step to deliver next; after an error, the step that failed.
-        is_probe: Whether the batches are only inspected: a segment does not begin by that.
-    """
-
-    epoch: int
-    share: RankPlan
-    step: int
-    is_probe: bool = False
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """The epoch and the number of its delivered batches; at its end, the next epoch and 0."""
-        if self.step == len(self.share):
-            return self.epoch + 1, 0
-        return self.epoch, self.share.position(self.step)
 
 
 class EpochBatches(Iterator[Any]):

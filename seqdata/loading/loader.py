@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.host import default_host
-from seqdata.loading.base_engine import EpochProgress
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import (
     DEFAULT_PREFETCH,
@@ -35,7 +34,7 @@ from seqdata.resolve import (
     resolve_policy,
     resolve_store,
 )
-from seqdata.resume_state import ResumeState, RunPosition
+from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
 from seqdata.sharing import Tail
 from seqdata.world import World
 

@@ -12,12 +12,11 @@ from typing import Any, Self
 
 from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
 from seqdata.index import SequenceIndex
-from seqdata.loading.base_engine import EpochProgress
 from seqdata.loading.options import UpdateSchedule
 from seqdata.plan import Plan
 from seqdata.planning.segments import SupportsSegments, WeightChange, WeightHistory, Weights
 from seqdata.protocols import Policy
-from seqdata.resume_state import RunPosition
+from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan
 
 
