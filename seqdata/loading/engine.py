@@ -48,6 +48,7 @@ from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.plan_table import DrawnBatch
 from seqdata.planning.parts import derive_part_seed, number_part_crops
+from seqdata.planning.segments import SupportsSegments
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import (
     Collator,
@@ -110,10 +111,13 @@ class EpochEngine(BaseEngine):
             fetcher, occurrences, collator, output, joint_targets, options.on_error,
             options.error_log, options.replay_hint, options.name,
         )  # fmt: skip
-        self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
+        self._worker_pools: WorkerPoolCache | None = None
+        if options.num_workers:
+            self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
         self._prefetchers: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
         self.index = self._reader.build_index() if index is None else index
-        self.segments = SegmentedRun.of(policy, self.index)
+        if isinstance(policy, SupportsSegments):
+            self.segments = SegmentedRun(policy, self.index)
         self.num_batches = policy.num_batches(self.index)
         self.num_batches = self.count_batches(0)
         if not self.num_batches:
@@ -168,19 +172,21 @@ class EpochEngine(BaseEngine):
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the running workers."""
-        return self._worker_pools.pids
+        return [] if self._worker_pools is None else self._worker_pools.pids
 
     def shutdown(self) -> None:
         """Stop all threads and worker processes; running iterations end with an error."""
         prefetchers = list(self._prefetchers)
-        self._worker_pools.cancel()
+        if self._worker_pools is not None:
+            self._worker_pools.cancel()
         if self.segments is not None:
             self.segments.shutdown()
         for prefetcher in prefetchers:
             prefetcher.close()
         for prefetcher in prefetchers:
             prefetcher.join(timeout=_SHUTDOWN_TIMEOUT)
-        self._worker_pools.close()
+        if self._worker_pools is not None:
+            self._worker_pools.close()
         self._buffer_pool.clear()
 
     def iterate_share(
@@ -189,7 +195,7 @@ class EpochEngine(BaseEngine):
         """Yield the outputs of some steps of a share."""
         epoch = self._effective_epoch(epoch)
         parts = self._pipeline_parts
-        if not self.options.num_workers or not numbers:
+        if self._worker_pools is None or not numbers:
             pipeline = BatchPipeline(parts, steps, epoch, update_schedule, parts.fetcher.fetch)
             yield from self._iterate_pipeline(pipeline, numbers)
             return

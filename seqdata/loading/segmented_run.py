@@ -8,7 +8,7 @@ over an epoch's batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
 from seqdata.index import SequenceIndex
@@ -39,11 +39,6 @@ class SegmentedRun:
         self._index = index
         self._max_changes = self.history.max_changes
         self._shutdowns = 0
-
-    @classmethod
-    def of(cls, policy: Policy, index: SequenceIndex) -> Self | None:
-        """Return the segments of a policy; None if it has none."""
-        return cls(policy, index) if isinstance(policy, SupportsSegments) else None
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan, whose segments have the weights of the run."""
