@@ -33,8 +33,7 @@ from rich.table import Table
 from seqdata.index import SequenceIndex
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.mix import Mix
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 
 DRAWS, BATCHES = 100_000, 20_000
 MAX_ROWS = 1 << 13  # of the steps that a loader describes at once

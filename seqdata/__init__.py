@@ -80,10 +80,9 @@ if TYPE_CHECKING:
     from seqdata.policies.zip import Zip
     from seqdata.random_streams import RandomStreams
     from seqdata.recurrent.lane_states import LaneStates
-    from seqdata.sharing import share
+    from seqdata.sharing import World, share
     from seqdata.storage.remote.location import Remote
     from seqdata.storage.views import SequenceStore
-    from seqdata.world import World
 
     __version__: str
 
@@ -209,7 +208,7 @@ _DEFINED_IN = {
     "Vocabulary": "fitting.vocabulary",
     "Weighted": "policies.weighted",
     "Windows": "policies.windows",
-    "World": "world",
+    "World": "sharing",
     "Zip": "policies.zip",
     "balanced": "policies.weighted",
     "batch_size_fn": "batch",

@@ -4,8 +4,7 @@ import pytest
 from seqdata import Bucketed, Packed, SequenceIndex
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 
 
 def nine():

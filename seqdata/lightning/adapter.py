@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ResumeError
-from seqdata.world import World
+from seqdata.sharing import World
 
 Tracker = dict[str, int]
 """``ready``, ``start_ticks``, ``processed`` and ``completed`` of one Lightning counter."""

@@ -35,7 +35,7 @@ from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataOptions
 from seqdata.runs.run_file import RunFile
 from seqdata.runs.run_record import RunRecord, installed_versions
-from seqdata.world import World
+from seqdata.sharing import World
 
 
 class TrainRun:

@@ -35,8 +35,7 @@ from seqdata.resolve import (
     resolve_store,
 )
 from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
-from seqdata.sharing import Tail
-from seqdata.world import World
+from seqdata.sharing import Tail, World
 
 
 class Loader:

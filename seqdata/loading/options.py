@@ -16,10 +16,9 @@ from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Column, Columns, Store, Transform
-from seqdata.sharing import Tail
+from seqdata.sharing import Tail, World
 from seqdata.storage.packing import NUMBER_DTYPES
 from seqdata.storage.views import locate_sequence
-from seqdata.world import World
 
 DTypes = str | Mapping[str, str]
 """A dtype for all floating fields, or field -> dtype."""

@@ -12,9 +12,8 @@ from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsCrops, SupportsFuture, SupportsMixing
-from seqdata.sharing import Tail
+from seqdata.sharing import Tail, World
 from seqdata.storage.span_store import find_longest_context
-from seqdata.world import World
 
 
 def check_plan(

@@ -19,7 +19,7 @@ from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy, Store
 from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store
 from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
-from seqdata.world import World
+from seqdata.sharing import World
 
 ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.options import UpdateSchedule
-from seqdata.sharing import RankPlan, share
-from seqdata.world import World
+from seqdata.sharing import RankPlan, World, share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

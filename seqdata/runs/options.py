@@ -15,9 +15,8 @@ from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsMixing, Transform
 from seqdata.resolve import CollatorLike, is_map_style
-from seqdata.sharing import Tail
+from seqdata.sharing import Tail, World
 from seqdata.storage.dataset import MapStyle
-from seqdata.world import World
 
 Location = str | Path | Store | MapStyle | Iterable[Any]
 """A path, an opened store or view, sequences in memory, or a torch Dataset."""

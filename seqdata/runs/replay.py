@@ -13,7 +13,7 @@ from seqdata.runs.locate_batch import FitGeometry, LocatedStep, ReplayRequest, l
 from seqdata.runs.options import DataKind
 from seqdata.runs.run_file import RunFile
 from seqdata.runs.segment_files import SegmentFiles
-from seqdata.world import World
+from seqdata.sharing import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from seqdata import Loader, Packed, TokenBudget, Windows
 from seqdata.batch.layouts import LAYOUTS
 from seqdata.errors import ConfigError
 from seqdata.policies.bucketed import Bucketed
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 
 RANDOM = np.random.default_rng(0)
 ROWS = [

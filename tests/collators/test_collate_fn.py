@@ -15,7 +15,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.resolve import resolve_collator
-from seqdata.world import World
+from seqdata.sharing import World
 
 ROWS = [{"x": np.arange(n + 1) + 10 * n, "y": n, "name": f"n{n}"} for n in range(5)]
 

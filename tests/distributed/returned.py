@@ -17,7 +17,7 @@ from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
-from seqdata.world import World
+from seqdata.sharing import World
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, quietly, sequences
 

@@ -19,8 +19,8 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.metrics import ExactMean
 from seqdata.lightning.ranks.collect import agree
 from seqdata.policies.bucketed import Bucketed
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 from tests.distributed import (
     chains,
     crashes,

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from seqdata.errors import SeqDataWarning
 from seqdata.lightning import adapter
 from seqdata.lightning.adapter import Counters, Tracker
-from seqdata.world import World
+from seqdata.sharing import World
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 

@@ -11,7 +11,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
-from seqdata.world import World
+from seqdata.sharing import World
 from tests.lightning.crashing import halved, noisy, told
 from tests.lightning.harness import Lanes, sequences
 

@@ -5,8 +5,7 @@ import torch
 from seqdata.batch.axes import Axes
 from seqdata.loading.batch_metadata import make_metadata
 from seqdata.plan import Plan
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 
 ALONE = World()
 

@@ -15,8 +15,8 @@ from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 from seqdata_testing.waiting import until
 
 LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)

@@ -22,8 +22,8 @@ from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 
 LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
 STORE = MemoryStore.of(

@@ -9,7 +9,7 @@ import torch
 
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.world import World
+from seqdata.sharing import World
 from tests.loading.test_loader import after, loader, resumed
 
 README = Path(__file__).resolve().parents[2] / "README.md"

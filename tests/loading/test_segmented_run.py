@@ -10,7 +10,7 @@ from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.segments import Segments
 from seqdata.policies.weighted import Weighted
-from seqdata.world import World
+from seqdata.sharing import World
 
 DATA = [np.arange(length, dtype=np.float64) for length in range(1, 25)]
 POLICY = Segments(Weighted(Fixed(2), draws=48), 6)

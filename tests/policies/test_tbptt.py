@@ -6,8 +6,7 @@ import pytest
 from seqdata import TBPTT, Jitter
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 from seqdata_testing.lanes import check_lanes
 from seqdata_testing.plans import check_covers, check_table
 from seqdata_testing.sharing import check_shares

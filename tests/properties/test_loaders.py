@@ -16,10 +16,10 @@ from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.index import SequenceIndex
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.sharing import World
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import View
-from seqdata.world import World
 from seqdata_testing.contract import sample_sequences
 from seqdata_testing.generators import lane_policies, lengths, policies
 from seqdata_testing.lanes import FewLanes

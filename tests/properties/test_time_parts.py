@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.policies.tbptt import TBPTT
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 from seqdata_testing.generators import cases, indexes
 from tests.properties.counts import examples
 

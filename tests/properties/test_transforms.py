@@ -12,8 +12,8 @@ from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import columnar
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.policies.bucketed import Bucketed
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 
 
 def told(sequence, rng):

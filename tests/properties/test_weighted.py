@@ -20,8 +20,8 @@ from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.loaders import (
     check_changing_worlds,

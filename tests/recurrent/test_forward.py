@@ -214,7 +214,7 @@ def test_continuous_lanes_carry_their_state_over_the_ends_of_sequences(lanes):
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.filterwarnings("ignore:.*the load is uneven")
 def test_e12_every_timestep_is_scored_once(policy, world):
-    from seqdata.world import World
+    from seqdata.sharing import World
 
     seen = [np.zeros(len(one), dtype=int) for one in RAGGED]
     for rank in range(world):

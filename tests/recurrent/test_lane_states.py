@@ -10,7 +10,7 @@ from torch import nn
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import LaneStates
 from seqdata.recurrent.lane_table import NO_BATCH
-from seqdata.world import World
+from seqdata.sharing import World
 from tests.recurrent.harness import (
     SIZE,
     Leaky,

@@ -9,7 +9,7 @@ from seqdata.errors import ResumeError
 from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import STATE_VERSION, LaneStates
-from seqdata.world import World
+from seqdata.sharing import World
 from tests.damage import damaged
 from tests.recurrent.harness import module_of, series, states_for
 

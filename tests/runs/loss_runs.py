@@ -8,8 +8,7 @@ import numpy as np
 from seqdata.index import SequenceIndex
 from seqdata.protocols import Policy
 from seqdata.runs.loss_files import LossBlock, LossHeader, LossWriter
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 
 
 def block_of(batches: Sequence[tuple[int, int, int, Sequence[int], object]], **more) -> LossBlock:

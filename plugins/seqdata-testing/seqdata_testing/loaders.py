@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import IncompleteEpochError
 from seqdata.protocols import Store
-from seqdata.world import World
+from seqdata.sharing import World
 from seqdata_testing import ConformanceError
 from seqdata_testing.recorder import LoaderLike, Make, Row, record_rows
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from seqdata.batch.batch import SequenceBatch
 from seqdata.loading.loader import Loader
 from seqdata.protocols import Policy, Store
-from seqdata.sharing import Tail
-from seqdata.world import World
+from seqdata.sharing import Tail, World
 
 
 class LoaderLike(Protocol):

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from seqdata.errors import SeqDataWarning
 from seqdata.plan import Plan
 from seqdata.plan_table import PlanBatch
-from seqdata.sharing import RankPlan, Step, Tail, share
-from seqdata.world import World
+from seqdata.sharing import RankPlan, Step, Tail, World, share
 from seqdata_testing import ConformanceError
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from seqdata.policies.bucketed import Bucketed
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 from seqdata_testing import ConformanceError
 from seqdata_testing.lanes import FewLanes
 from seqdata_testing.loaders import (

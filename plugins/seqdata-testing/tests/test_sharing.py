@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from seqdata.plan import Plan
-from seqdata.sharing import RankPlan, share
-from seqdata.world import World
+from seqdata.sharing import RankPlan, World, share
 from seqdata_testing import ConformanceError, simulate
 from seqdata_testing.sharing import (
     check_elastic,

@@ -20,8 +20,7 @@ from seqdata.resolve import resolve_policy
 from seqdata.runs.run_file import RunFile, list_import_paths, list_store_paths
 from seqdata.runs.run_record import installed_versions
 from seqdata.runs.to_plain import SCRIPT, UNREPLAYABLE, PlainReader
-from seqdata.sharing import count_steps
-from seqdata.world import World
+from seqdata.sharing import World, count_steps
 
 _CODE_ARGUMENTS = ("batching", "eval_batching", "transform", "collator")
 _WEIGHT_FIELDS = {"weight", "score"}

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.sharing import Tail, share
-from seqdata.world import World
+from seqdata.sharing import Tail, World, share
 
 STDOUT = "-"
 _CHUNK = 1 << 14  # sequences whose ids are looked up together

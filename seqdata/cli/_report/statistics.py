@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from seqdata.plan import Plan
 from seqdata.report import BatchMeasures
-from seqdata.sharing import Tail, share
+from seqdata.sharing import Tail, World, share
 from seqdata.storage.store_repr import HistogramBin, histogram
-from seqdata.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,10 +34,10 @@ from seqdata.lightning.predictions.spill import SpillManifest, SpillWriter, merg
 from seqdata.lightning.ranks.collect import agree, all_gather
 from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.sharing import World
 from seqdata.storage.arrow.manifest import STORE_FILES
 from seqdata.storage.local_files import is_plain_name, local_path
 from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
-from seqdata.world import World
 
 WRITE_TIMEOUT = timedelta(days=1)
 """How long ranks wait for a slower one, and for rank 0 to write; a dead rank is noticed earlier"""

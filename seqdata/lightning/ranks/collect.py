@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
-from seqdata.world import World
+from seqdata.sharing import World
 
 GATHER_TIMEOUT = timedelta(seconds=60)
 """How long a rank waits for the others, which normally takes milliseconds."""

@@ -21,7 +21,7 @@ from seqdata.lightning.ranks.lockstep import (
 )
 from seqdata.lightning.ranks.peers import describe_own_process
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog
-from seqdata.world import World
+from seqdata.sharing import World
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

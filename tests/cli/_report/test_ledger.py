@@ -13,8 +13,7 @@ from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
-from seqdata.sharing import share
-from seqdata.world import World
+from seqdata.sharing import World, share
 
 LENGTHS = [int(length) for length in np.random.Philox(5).random_raw(61) % 40]
 

@@ -18,9 +18,9 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import take
-from seqdata.world import World
 from tests.lightning.harness import QUIET, Lanes, quietly, sequences
 from tests.lightning.predictions.predicting import Predictor, files_of, predict, read
 

@@ -12,7 +12,7 @@ from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows
-from seqdata.world import World
+from seqdata.sharing import World
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 40)
 ROWS = [{"x": np.arange(1, n + 1, dtype=np.float32), "y": n} for n in LENGTHS.tolist()]

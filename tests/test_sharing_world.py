@@ -1,7 +1,7 @@
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.world import World
+from seqdata.sharing import World
 
 
 def test_a_world_is_one_rank_by_default():
