@@ -7,10 +7,22 @@ when this epoch's iteration began.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from seqdata.lightning.adapter import Counters
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from seqdata.errors import ResumeError
+from seqdata.lightning.adapter import (
+    TRACKER_KEYS,
+    Counters,
+    LoopStates,
+    Tracker,
+    is_cutting_validation,
+    loop_states,
+    take_back_failed_step,
+)
 from seqdata.resume_state import RunPosition
 
 
@@ -61,3 +73,176 @@ class Cursor:
 
     def _count_trained(self, counters: Counters) -> int:
         return 0 if self.trained_before is None else counters.total - self.trained_before
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The position at which a loaded state continues.
+
+    Attributes:
+        run_position: Epoch and position.
+        step: Step of this run at that position.
+        is_shifted: Whether the saving run counted its steps differently from this one.
+        epoch_steps: Number of steps of an epoch in this run.
+        saved_step: Step that the counters of the checkpoint must have; None if unknown.
+    """
+
+    run_position: RunPosition
+    step: int
+    is_shifted: bool
+    epoch_steps: int
+    saved_step: int | None = None
+
+
+class CounterRepair(Callback):
+    """Repairs the counters of the checkpoint from which a fit resumes.
+
+    Args:
+        get_resume_point: Returns what the DataModule loaded; None if nothing.
+        on_started: Called once loops and loaders are ready, before the first batch.
+    """
+
+    def __init__(
+        self, get_resume_point: Callable[[], ResumePoint | None], on_started: Callable[[], None]
+    ) -> None:
+        self._get_resume_point = get_resume_point
+        self._on_started = on_started
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Change the counters in ``checkpoint``; called before the loops are restored."""
+        del trainer, pl_module
+        resume_point = self._get_resume_point()
+        if resume_point is not None:
+            repair_counters(loop_states(checkpoint), resume_point)
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Mark an unfinished validation, so that a resumed fit runs it."""
+        del pl_module
+        if is_cutting_validation(trainer):
+            reopen_validation(loop_states(checkpoint))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Reset a step that failed, and notify the DataModule that training begins."""
+        del pl_module
+        take_back_failed_step(trainer)
+        self._on_started()
+
+
+def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
+    """Set a checkpoint's counters to the position at which the data continues.
+
+    Raises:
+        ResumeError: If they belong to another position than the data.
+    """
+    processed = states.batches["current"]["processed"]
+    has_ended = resume_point.saved_step == 0 and states.batches["is_last_batch"]
+    if (
+        resume_point.saved_step is not None
+        and processed != resume_point.saved_step
+        and not has_ended
+    ):
+        raise make_two_runs_error(processed, resume_point.saved_step)
+    lacks_only_validation = _lacks_only_validation(states)
+    align_totals(states)
+    states.validation["current"] = _make_tracker(0)  # an unfinished one is repeated completely
+    if resume_point.run_position.position == 0:
+        if lacks_only_validation:
+            states.batches["current"] = _make_tracker(resume_point.epoch_steps)
+        elif states.batches["current"]["processed"] > 0:
+            finish_epoch(states)
+        return
+    if resume_point.is_shifted:
+        shift_steps(states, resume_point.step)
+    open_epoch(states, resume_point.run_position.epoch)
+
+
+def make_two_runs_error(trainer: int, data: int) -> ResumeError:
+    """Return the error about a Trainer and data at different steps."""
+    return ResumeError(
+        f"resume: the Trainer is at step {trainer}, but the data is at step {data}: the "
+        "checkpoint's loops and DataModule state are from two runs. Resume from a checkpoint as "
+        "a Trainer saved it"
+    )
+
+
+def reopen_validation(states: LoopStates) -> None:
+    """Count one batch of the validation as started but not completed: Lightning then repeats it.
+
+    Lightning does so by itself if a step failed, but not if a batch could not be fetched.
+    """
+    total: Tracker = states.validation["total"]
+    completed = total["completed"]
+    states.validation["total"] = {
+        **_make_tracker(completed),
+        "ready": completed + 1,
+        "started": completed + 1,
+    }
+
+
+def align_totals(states: LoopStates) -> None:
+    """Make the totals of batches differ from those of the epoch by the same number.
+
+    They do not if a hook ended an epoch early (``on_train_batch_start`` returned -1), or after an
+    earlier resume from a failed step. Lightning could then not recognise the hook at which the
+    checkpoint was saved.
+    """
+    current, total = states.batches["current"], states.batches["total"]
+    before = total["processed"] - current["processed"]
+    states.batches["total"] = {key: current[key] + before for key in TRACKER_KEYS}
+
+
+def finish_epoch(states: LoopStates) -> None:
+    """Close the epoch whose last batch is in the checkpoint, so that the next one begins.
+
+    In a checkpoint of an epoch's last batch, the epoch has started but is not completed; in one
+    saved while the next epoch was being prepared, that epoch is ready but has not started.
+    """
+    for kind, tracker in states.epochs.items():
+        states.epochs[kind] = _make_tracker(tracker["started"])
+    states.batches["total"] = _make_tracker(states.batches["total"]["ready"])
+    states.batches["current"] = _make_tracker(0)
+    states.batches["is_last_batch"] = False
+
+
+def shift_steps(states: LoopStates, step: int) -> None:
+    """Set the epoch's number of trained steps to ``step``.
+
+    All four counters change by the same amount: from their differences Lightning finds the hook at
+    which the checkpoint was saved. The totals stay: they count steps that were trained.
+    """
+    current: Tracker = states.batches["current"]
+    difference = step - current["processed"]
+    for key in TRACKER_KEYS:
+        current[key] += difference
+    states.batches["is_last_batch"] = False
+
+
+def open_epoch(states: LoopStates, epoch: int) -> None:
+    """Mark the epoch that continues as started and not completed.
+
+    A Trainer that stops in the middle of an epoch (``max_steps``, ``max_time``) closes it, and one
+    that resumed without these repairs may never have opened it.
+    """
+    current = states.epochs["current"]
+    is_unopened = current["started"] == current["completed"] <= epoch
+    for kind, tracker in states.epochs.items():
+        started = tracker["started"] + is_unopened
+        states.epochs[kind] = {**_make_tracker(started - 1), "ready": started, "started": started}
+
+
+def _lacks_only_validation(states: LoopStates) -> bool:
+    """Return whether an epoch is complete except for an unfinished validation."""
+    batches: Tracker = states.batches["current"]
+    is_trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
+    current: Tracker = states.validation["current"]
+    is_validated = states.validation["is_last_batch"] and current["ready"] == current["completed"]
+    total: Tracker = states.validation["total"]
+    return is_trained and not is_validated and total["ready"] > total["completed"]
+
+
+def _make_tracker(count: int) -> Tracker:
+    return dict.fromkeys(TRACKER_KEYS, count)

@@ -20,8 +20,7 @@ from seqdata.errors import (
     must_be,
 )
 from seqdata.lightning import adapter, lane_checkpoint, statistics_state
-from seqdata.lightning.counter_repair import CounterRepair, ResumePoint, make_two_runs_error
-from seqdata.lightning.cursor import Cursor
+from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.error_count import ErrorCount
 from seqdata.lightning.feedback_run import FeedbackRun, count_segment_batches
 from seqdata.lightning.ranks.collect import agree

@@ -6,7 +6,7 @@ from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
-from seqdata.lightning.counter_repair import ResumePoint, repair_counters
+from seqdata.lightning.cursor import ResumePoint, repair_counters
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.resume_state import FitState, RunPosition

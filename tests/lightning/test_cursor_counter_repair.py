@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from seqdata.lightning.adapter import LoopStates
-from seqdata.lightning.counter_repair import ResumePoint, reopen_validation, repair_counters
+from seqdata.lightning.cursor import ResumePoint, reopen_validation, repair_counters
 from seqdata.resume_state import RunPosition
 
 
