@@ -12,7 +12,6 @@ from lightning.pytorch import LightningDataModule
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.lightning import accumulation, adapter, statistics_state
-from seqdata.lightning.error_context import add_evaluation_context
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
@@ -23,6 +22,7 @@ from seqdata.lightning.trainer_loader import (
     LoaderIterator,
     TaggedBatch,
     TrainerLoader,
+    add_evaluation_context,
     start_first_epoch,
 )
 from seqdata.loading.base_engine import BaseEngine, StepBatch

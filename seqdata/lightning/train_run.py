@@ -21,11 +21,10 @@ from seqdata.errors import (
 )
 from seqdata.lightning import adapter, lane_checkpoint, statistics_state
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
-from seqdata.lightning.error_count import ErrorCount
 from seqdata.lightning.feedback_run import FeedbackRun, count_segment_batches
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import RankCoordinator
-from seqdata.lightning.trainer_loader import IterationStart, LoaderIterator
+from seqdata.lightning.trainer_loader import ErrorCount, IterationStart, LoaderIterator
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import FitState, RunPosition

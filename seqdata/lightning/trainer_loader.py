@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from lightning.pytorch import Trainer
+
+from seqdata.errors import REPLAY_PREFIX, format_step
+from seqdata.lightning import adapter
+from seqdata.lightning.ranks.lockstep import RankCounter
 from seqdata.loading.base_engine import BaseEngine, EpochBatches
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import EpochProgress, RunPosition
@@ -197,3 +202,107 @@ class LoaderIterator:
         self.loader.last_batch = batch_ref or self.loader.last_batch
         self.has_batch = True
         return batch
+
+
+def add_evaluation_context(trainer: Trainer | None, exception: BaseException) -> None:
+    """Add the batch to an exception of a validation, test or prediction step."""
+    loader = None if trainer is None else find_evaluated_loader(trainer)
+    if loader is not None and isinstance(exception, Exception):
+        exception.add_note(f"in {_describe_batch(loader)}")
+
+
+def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
+    """Return the loader whose batch an evaluation step has; None if there is none."""
+    if not adapter.is_in_evaluation(trainer):
+        return None
+    iterators = [
+        iterator
+        for iterator in adapter.get_active_iterators(trainer)
+        if isinstance(iterator, LoaderIterator)
+    ]
+    return iterators[0].loader if iterators and iterators[0].has_batch else None
+
+
+def format_replay_hint(loader: TrainerLoader, epoch: int, batch: int) -> str:
+    """Return the end of a message with the command that replays a batch; empty without one."""
+    hint = loader.engine.options.replay_hint
+    return "" if hint is None else f". {REPLAY_PREFIX}{hint(epoch, batch)}"
+
+
+def _describe_batch(loader: TrainerLoader) -> str:
+    batch_ref, engine = loader.last_batch, loader.engine
+    if batch_ref is None:
+        return "no batch"
+    run_position, world = batch_ref.begun_at, engine.options.world
+    number = engine.share(run_position.epoch, run_position.position)[batch_ref.step].number
+    line = format_step(
+        epoch=run_position.epoch,
+        batch=number,
+        step=batch_ref.step,
+        rank=world.rank,
+        size=world.size,
+    )
+    return f"{line}{format_replay_hint(loader, run_position.epoch, number)}"
+
+
+_MAX_POSITIONS = 2  # the current batch may be trained or not
+
+
+@dataclass(slots=True, eq=False)
+class ErrorCount:
+    """The number of errors that a run skipped, before each of the latest positions.
+
+    Attributes:
+        engine: The engine of the training data.
+        num_processes: Number of processes; a data-parallel rank may have several.
+    """
+
+    engine: BaseEngine
+    num_processes: int
+    _before: int = field(default=0, init=False)
+    _recent_counts: list[tuple[RunPosition, int]] = field(default_factory=list, init=False)
+
+    def restart(self, before: int) -> None:
+        """Continue the count of a state, or begin at 0."""
+        self._before = before
+        self._recent_counts.clear()
+        self.engine.options.error_log.restart(before)
+
+    @property
+    def counter(self) -> RankCounter[TaggedBatch] | None:
+        """The counter that is summed over ranks; None if the first error ends the run."""
+        if self.engine.options.on_error == "raise":
+            return None
+        return RankCounter(self._count_own, self._on_total)
+
+    def count_at(self, run_position: RunPosition) -> int:
+        """Return the number of errors before a position close to the latest batch."""
+        if self.engine.options.world.size == 1:
+            return self._before + self._count_own_before(run_position)
+        position = run_position.epoch, run_position.position
+        counts = [
+            count
+            for counted_at, count in self._recent_counts
+            if (counted_at.epoch, counted_at.position) <= position
+        ]
+        return counts[-1] if counts else self._before
+
+    def _count_own(self, tagged: TaggedBatch) -> int:
+        batch_ref = tagged[0]
+        return 0 if batch_ref is None else self._count_own_before(self._position_after(batch_ref))
+
+    def _on_total(self, tagged: TaggedBatch, total: int) -> None:
+        if tagged[0] is None:
+            return
+        world, run_position = self.engine.options.world, self._position_after(tagged[0])
+        count = self._before + total * world.size // self.num_processes
+        self.engine.options.error_log.set_elsewhere(count - self._count_own_before(run_position))
+        self._recent_counts = [*self._recent_counts, (run_position, count)][-_MAX_POSITIONS:]
+
+    def _position_after(self, batch_ref: BatchRef) -> RunPosition:
+        begun_at = batch_ref.begun_at
+        share = self.engine.share(begun_at.epoch, begun_at.position)
+        return RunPosition(begun_at.epoch, share.position(batch_ref.step + 1))
+
+    def _count_own_before(self, run_position: RunPosition) -> int:
+        return self.engine.count_errors_before(run_position.epoch, run_position.position)

@@ -23,7 +23,7 @@ from seqdata.policies.windows import Windows
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
-from tests.lightning.test_error_count import fails
+from tests.lightning.test_trainer_loader_error_count import fails
 
 POLICIES: dict[str, Callable[[], dict[str, Any]]] = {
     "fixed": lambda: {"batching": Fixed(3)},

@@ -24,8 +24,8 @@ from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
 from seqdata.lightning.callbacks._support.skew import describe_skew
 from seqdata.lightning.callbacks._support.step_stats import StepStats
 from seqdata.lightning.callbacks._support.step_timer import StepTimer
-from seqdata.lightning.error_context import find_evaluated_loader, format_replay_hint
 from seqdata.lightning.ranks.collect import GatherGroup
+from seqdata.lightning.trainer_loader import find_evaluated_loader, format_replay_hint
 
 
 class RankMemoryMonitor(Callback):
