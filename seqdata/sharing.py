@@ -1,4 +1,7 @@
-"""The share of one rank in a plan: the only module of planning that uses ranks."""
+"""The ranks of a run, and the share of each in a plan: the only module of planning with ranks.
+
+``World`` is a value, made once from the Trainer, process group or argument, and passed down.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
 A loader that counts its batches is wrong whenever a batch is fetched ahead, fails, or ends an epoch
 early. So nothing is counted here: the Trainer's count of trained steps is compared with its value
 when this epoch's iteration began.
+
+The counters in a checkpoint are repaired here, before Lightning's loops read them. Lightning counts
+steps of the run that wrote the checkpoint, and resumes incorrectly after the last batch of an
+epoch: validations are lost, and whole epochs are skipped or trained twice, silently. They are
+corrected for the position at which the data continues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """The loader that the Trainer receives: an iterable that Lightning does not replace.
 
 It has no position. Its length is a constant, its state a marker, and an unused iterator has no
-effect, since Lightning discards several.
+effect, since Lightning discards several. What is known of its batches is here, too: the one that an
+exception of an evaluation step came from, and the number of errors that were skipped before each of
+the latest positions. Ranks differ in their errors, but saved states must be equal: so these counts
+are summed over ranks in the exchange that precedes each batch.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 An engine has no position: each iteration is told where to begin, so that a resume costs no more
 than a start. Place in the flow: between the Loader or the DataModule, which keep the position, and
 the batches.
+
+The iterator over one epoch's batches continues after an error in a batch. A generator ends when it
+raises: a loop that catches the error and calls ``next()`` would take the epoch for complete. Here
+``next()`` then continues with the next batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options of an engine, as one frozen object."""
+"""The options of an engine, as one frozen object; among them dtype and checks of the values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,15 @@
 """The output of a loader: a SequenceBatch, or a tuple or dict of chosen parts of it.
 
-Existing models take ``(x, lengths, y)`` and not a SequenceBatch.
+Existing models take ``(x, lengths, y)`` and not a SequenceBatch. Where its memory comes from is
+here, too: copies in pinned memory, from which a device fetches them while the host continues, and a
+pool of recycled memory for large outputs, since fresh memory costs two to five times as much, in
+page faults.
+
+A block of the pool is leased to an array until its last view is freed: of the array, of a tensor
+over it, of ``numpy()``, ``detach()`` or an autograd graph. The owner is an ndarray subclass with
+``__del__``, since a finalizer on a tensor would run while views of its storage live. ``__del__``
+may run in any thread at any time, so it only appends to a deque; blocks return to the pool in the
+next ``allocate``. Place in the flow: the engine passes the pool to collators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Builds a Plan with report and fingerprint from a policy's options, items and blocks."""
+"""Builds a Plan with report and fingerprint from a policy's options, items and blocks.
+
+The base of policies that plan block by block is here, too, and the cutting of a block every
+``batch_size`` rows, which Fixed, Sorted, Bucketed and Windows share.
+"""
 
 from __future__ import annotations
 

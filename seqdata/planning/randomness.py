@@ -3,6 +3,12 @@
 Only the raw 64-bit output of Philox4x64-10 is used (Salmon et al., "Parallel random numbers: as
 easy as 1, 2, 3", SC11), keyed by (seed, epoch) with the counter at (0, 0, purpose, block).
 Permutations are a stable argsort of it; NumPy's own shuffles may change their streams (NEP 19).
+
+The order of a block's batches is drawn here, too: equal work for the ranks of a step, without an
+order of length. Batches are sorted by their longest row and cut into groups; groups are shuffled,
+and inside a group halves are shuffled recursively (64, 32, … 1). So W neighbours at an aligned
+position are neighbours in length for every W that divides the group, while lengths differ at random
+from group to group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Anonymous memory that processes share: a descriptor without a name, and its mapping.
 
 It is freed when the last process that holds it ends, however it ends; no limit of ``/dev/shm``
-applies.
+applies. A rank and its workers share the bits of verified checksums in such memory.
 """
 
 from __future__ import annotations
