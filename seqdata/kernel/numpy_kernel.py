@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.checksum_functions import algorithms as algorithms
-from seqdata.kernel.checksum_functions import checksums as checksums
 from seqdata.kernel.numpy_checksums import NumpyChecksums, make_checksums
+from seqdata.kernel.numpy_checksums import algorithms as algorithms
+from seqdata.kernel.numpy_checksums import checksums as checksums
 from seqdata.kernel.pack_rows import pack as pack
 
 MADV_POPULATE_READ = 22  # MADV_POPULATE_READ, which the mmap module does not name
