@@ -28,18 +28,18 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.fetcher import Fetcher
-from seqdata.loading.field_selection import make_reader
-from seqdata.loading.options import EngineOptions, UpdateSchedule, ValueOptions
-from seqdata.loading.output import BufferPool, Output, check_cuda, make_output, pin
-from seqdata.loading.pipeline import BatchPipeline, PipelineParts
-from seqdata.loading.plan_checks import (
+from seqdata.loading.field_selection import (
     check_bounded_lengths,
     check_context,
     check_filler_marks,
     check_plan,
     check_time_parts,
     make_empty_plan_error,
+    make_reader,
 )
+from seqdata.loading.options import EngineOptions, UpdateSchedule, ValueOptions
+from seqdata.loading.output import BufferPool, Output, check_cuda, make_output, pin
+from seqdata.loading.pipeline import BatchPipeline, PipelineParts
 from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.loading.transforms.apply import make_transform_applier
