@@ -24,8 +24,8 @@ from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import ShardExtents, ValueKind, extents_of, kind_of
 from seqdata.storage.gather_bytes import gather_bytes
 from seqdata.storage.integrity.verify import ChecksumMismatch, FieldChecksums, make_mismatch_error
+from seqdata.storage.local_files import are_readable
 from seqdata.storage.text_bytes import TextBytes
-from seqdata.storage.truncation import are_readable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

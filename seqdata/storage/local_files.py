@@ -1,4 +1,7 @@
-"""Local paths of stores, and opening of their files without trusting names."""
+"""Local paths of stores, and opening of their files without trusting names.
+
+Detection of truncated mapped files: touching a truncated page kills the process (SIGBUS).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, FingerprintMismatch, MissingShardError
 from seqdata.storage.data_location import DataLocation
@@ -239,3 +245,29 @@ def digest_file(path: Path) -> str:
 def has_digest(path: Path, size: int, digest: str) -> bool:
     """Return whether a file exists, and has this size and SHA-256."""
     return path.is_file() and path.stat().st_size == size and digest_file(path) == digest
+
+
+def are_readable(*arrays: NDArray[np.generic]) -> bool:
+    """Return whether arrays can be read to their ends; False if that cannot be known.
+
+    A system call on memory of a truncated file fails; it does not kill the process.
+
+    Args:
+        arrays: Over mapped files or owned memory, each without gaps.
+    """
+    try:
+        read_end, write_end = os.pipe()
+    except OSError:  # no descriptors are left
+        return False
+    try:
+        for array in arrays:
+            if array.nbytes:
+                os.write(
+                    write_end, memoryview(array.data).cast("B")[-1:]
+                )  # the end is cut off first
+    except OSError:
+        return False
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    return True

@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from seqdata.storage.truncation import are_readable
+from seqdata.storage.local_files import are_readable
 from seqdata_testing.waiting import patient
 
 PLACE = """
