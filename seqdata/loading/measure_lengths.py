@@ -32,8 +32,8 @@ from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.protocols import Columns, Store, SupportsBase, SupportsLocality, Transform
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.data_location import narrow_lengths
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
-from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.views import View, get_measured_transform, with_transform
 from seqdata.storage.writing.progress import progress_bar

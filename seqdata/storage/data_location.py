@@ -3,6 +3,8 @@
 Every error about data is created by a ``DataLocation``, so that all of them read alike: data set,
 shard and file, sequence and id, field, bytes, and, if there is one, the command that checks the
 rest of the shard. A ``ShardLayout`` finds the location of a sequence.
+
+Lengths of sequences in the smallest integers that hold them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import REMEDY, ConfigError, DataError, Fact, SeqDataError
@@ -22,6 +25,7 @@ _MAX_ID_CHARS = 80  # characters in a message; the fact has all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
 
 T = TypeVar("T")
+_UINT32_VALUES = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,3 +208,9 @@ class ShardLayout:
             offset=offset,
             length=length,
         )
+
+
+def narrow_lengths(lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Return lengths in uint32, or in uint64 where they need it."""
+    fits_uint32 = int(lengths.max(initial=0)) < _UINT32_VALUES
+    return lengths.astype("<u4" if fits_uint32 else "<u8")

@@ -13,10 +13,9 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
-from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.data_location import DataLocation, ShardLayout, narrow_lengths
 from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, infer_item_fields
 from seqdata.storage.fields import default_axis, find_key, kind_of, make_unknown_name_error
-from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import progress_bar
 

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from seqdata.errors import LimitError
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import ShardLayout
+from seqdata.storage.data_location import ShardLayout, narrow_lengths
 from seqdata.storage.fields import find_key, make_packer
 from seqdata.storage.inputs import normalize_sequences
-from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import free_memory
 from seqdata.storage.packing import Packer, pack_sequence
 from seqdata.storage.schema import (

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
 from seqdata.storage.concat import ConcatStore
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, narrow_lengths
 from seqdata.storage.fields import make_unknown_name_error
-from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.selection import find_outside
 from seqdata.storage.views import SequenceStore, View, format_title, locate_sequence
 

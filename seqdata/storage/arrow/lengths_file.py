@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage.data_location import _UINT32_VALUES
 from seqdata.storage.integrity.checksums import choose_algorithm
-from seqdata.storage.lengths import _UINT32_VALUES
 from seqdata.storage.local_files import sync_file
 
 _COPY_BYTES = 1 << 22  # bytes

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.storage.data_location import narrow_lengths
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
 from seqdata.storage.foreign.arrow_columns import Kind, measure_row_lengths
 from seqdata.storage.foreign.table_file import TableFile
-from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import check_size
 
 CACHE_PREFIX = ".seqdata-lengths-"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import ShardLayout, quote
+from seqdata.storage.data_location import ShardLayout, narrow_lengths, quote
 from seqdata.storage.fields import RAW, TEXT, ShardExtents
 from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
 from seqdata.storage.indexed.decoded_values import DecodedValues
@@ -24,7 +24,6 @@ from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import FieldSource, StoreFields

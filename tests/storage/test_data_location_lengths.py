@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from seqdata.storage.lengths import narrow_lengths
+from seqdata.storage.data_location import narrow_lengths
 
 
 def test_lengths_in_memory_take_the_narrower_type():
