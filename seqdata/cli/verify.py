@@ -37,8 +37,12 @@ from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.remote_manifest import read_manifest
-from seqdata.storage.integrity.audit import AuditReport, BytesProgressFn, copy_damaged_bytes
-from seqdata.storage.integrity.audit_by_reading import audit_by_reading
+from seqdata.storage.integrity.audit import (
+    AuditReport,
+    BytesProgressFn,
+    audit_by_reading,
+    copy_damaged_bytes,
+)
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.location import Remote, is_remote, redact_secrets
 from seqdata.storage.remote.transport import RemoteFiles, make_remote_files

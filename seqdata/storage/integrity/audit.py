@@ -1,18 +1,27 @@
-"""Results of an audit: findings, reports of files, and copies of the damaged bytes."""
+"""Results of an audit: findings, reports of files, and copies of the damaged bytes.
+
+An audit of a store without checksums: everything is read, and failures are listed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from seqdata.errors import Fact
+import numpy as np
+
+from seqdata.errors import DataError, Fact
+from seqdata.protocols import Store
+from seqdata.storage.fields import default_axis
 
 MAX_FINDINGS = 1000
 """Findings that a report lists; it counts all."""
 
 _MAX_COPIED_BYTES = 1 << 20  # bytes
 BytesProgressFn = Callable[[int], None]
+_SEQUENCES_PER_READ = 256  # sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +76,49 @@ def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path 
     target = folder / f"{name}.{offset}-{offset + len(content)}.bad"
     target.write_bytes(content)
     return target
+
+
+def audit_by_reading(store: Store, on_progress: Callable[[int], None]) -> AuditReport:
+    """Read every field of every sequence; yield the failures.
+
+    Args:
+        store: Any store.
+        on_progress: Called with the number of sequences that were read.
+    """
+    axis = default_axis(store.lengths_of)
+    findings: list[AuditFinding] = []
+    damages = 0
+    for first in range(0, len(store), _SEQUENCES_PER_READ):
+        numbers = np.arange(first, min(first + _SEQUENCES_PER_READ, len(store)))
+        if _find_error(store, numbers, axis) is not None:
+            for error in _iter_errors(store, numbers, axis):
+                damages += 1
+                if len(findings) < MAX_FINDINGS:
+                    findings.append(AuditFinding(str(error), dict(error.facts)))
+        on_progress(len(numbers))
+    return AuditReport(
+        file=", ".join(store.shards) if len(store.shards) < 3 else f"{len(store.shards)} files",
+        shard=None, sequences=len(store), bytes=0, damages=damages, findings=findings,
+        by="structure",
+    )  # fmt: skip
+
+
+def _iter_errors(store: Store, numbers: Any, axis: str) -> Iterator[DataError]:
+    for number in numbers:
+        error = _find_error(store, np.array([number]), axis)
+        if error is not None:
+            yield error
+
+
+def _find_error(store: Store, numbers: Any, axis: str) -> DataError | None:
+    """Return the error of the first of some sequences that cannot be read."""
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    spans[:, 2] = store.lengths_of[axis][numbers]
+    try:
+        for column in store.read(spans, store.fields, axis=axis).values():
+            for i in range(len(column)):
+                column[i]  # read, not kept
+    except DataError as error:
+        return error
+    return None
