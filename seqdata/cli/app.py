@@ -1,10 +1,15 @@
-"""The ``seqdata`` command: a group of commands, one file each, and the commands of packages."""
+"""The ``seqdata`` command: a group of commands, one file each, and the commands of packages.
+
+Commands that installed packages add: listed from metadata, imported when they are called.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
-from seqdata.cli._plugin_commands import PluginCommands
 from seqdata.cli.doctor import doctor
 from seqdata.cli.index import index
 from seqdata.cli.plan import plan
@@ -14,7 +19,68 @@ from seqdata.cli.stats import stats
 from seqdata.cli.verify import verify
 from seqdata.cli.why import why
 from seqdata.cli.write import write
-from seqdata.host import core_version
+from seqdata.errors import PluginError
+from seqdata.host import core_version, default_host
+from seqdata.plugin_source import CommandClaim
+
+
+class PluginCommands(click.Group):
+    """A group of commands that installed packages extend; they cannot replace its own commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        own = super().list_commands(ctx)
+        return [*own, *sorted({claim.name for claim in default_host().commands()} - set(own))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; one of a package is not imported yet."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        claims = [claim for claim in default_host().commands() if claim.name == cmd_name]
+        return _Unloaded(claims) if claims else None
+
+
+class _Unloaded(click.Command):
+    """A command that is imported when it is called.
+
+    Args:
+        claims: The packages that add it, one if nothing is wrong.
+    """
+
+    def __init__(self, claims: Sequence[CommandClaim]) -> None:
+        self._several = " and ".join(claim.label for claim in claims)
+        super().__init__(claims[0].name, short_help=f"(of {self._several})")
+        self._claims = claims
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        """Return the context of the command itself.
+
+        Raises:
+            PluginError: If several packages add it, or it cannot be imported or is not a command.
+        """
+        claim = self._claims[0]
+        if len(self._claims) > 1:
+            raise PluginError.at(
+                f"seqdata: the command {claim.name!r} is added by {self._several}. Uninstall one "
+                "of them, or choose with SEQDATA_PLUGINS.",
+                name=claim.name,
+            )
+        try:
+            found: Any = claim.point.load()
+        except Exception as error:  # the code of a package may raise anything
+            raise PluginError.at(
+                f"seqdata: the command {claim.name!r} of {claim.label} cannot be imported "
+                f"({type(error).__name__}: {error}). Repair, update or uninstall it.",
+                distribution=claim.distribution,
+            ) from error
+        if not isinstance(found, click.Command):
+            raise PluginError.at(
+                f"seqdata: the command {claim.name!r} of {claim.label} must be a click command, "
+                f"but is a {type(found).__name__}. Tell its author.",
+                distribution=claim.distribution,
+            )
+        return found.make_context(info_name, args, *more, **extra)
 
 
 @click.group(
