@@ -20,11 +20,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.digests import digest_tensors
-from seqdata.lightning.callbacks._support.duplicates import (
+from seqdata.lightning.callbacks._support.digests import (
     SeenBatch,
     describe_duplicates,
     digest_batch,
+    digest_tensors,
 )
 from seqdata.lightning.ranks.collect import GatherGroup
 
