@@ -1,11 +1,17 @@
-"""Monitors each rank's memory and load, and reports the batch for which memory ran out."""
+"""Monitors each rank's memory and load, and reports the batch for which memory ran out.
+
+The peak memory of this process.
+"""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
@@ -20,12 +26,31 @@ from seqdata.lightning.callbacks._support.out_of_memory import (
     is_out_of_memory,
     make_advice,
 )
-from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
 from seqdata.lightning.callbacks._support.skew import describe_skew
 from seqdata.lightning.callbacks._support.step_stats import StepStats
 from seqdata.lightning.callbacks._support.step_timer import StepTimer
 from seqdata.lightning.ranks.collect import GatherGroup
 from seqdata.lightning.trainer_loader import find_evaluated_loader, format_replay_hint
+
+_STATUS = Path("/proc/self/status")
+
+
+def get_peak_bytes(device: torch.device) -> int:
+    """Return the peak number of bytes of tensors on a CUDA device, or else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if _STATUS.exists():
+        for line in _STATUS.read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return _get_peak_resident()
+
+
+def _get_peak_resident() -> int:
+    import resource  # not available on every system
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
 
 
 class RankMemoryMonitor(Callback):

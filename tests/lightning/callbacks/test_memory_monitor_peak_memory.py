@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
+from seqdata.lightning.callbacks.memory_monitor import get_peak_bytes
 
 MIB = 1 << 20
 
