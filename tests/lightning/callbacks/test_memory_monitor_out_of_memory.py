@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from seqdata.lightning.callbacks._support.out_of_memory import is_out_of_memory
+from seqdata.lightning.callbacks.memory_monitor import is_out_of_memory
 
 
 @pytest.mark.parametrize(
