@@ -1,8 +1,20 @@
-"""Statistics of some steps of a rank: times, timesteps, memory."""
+"""Statistics of some steps of a rank: times, timesteps, memory.
+
+Detects a rank that has more work than the others, and its cause.
+
+All ranks wait for the slowest, and the largest batch decides what fits in memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
+
+GIB = 1 << 30
+_MIN_BYTES = 64 << 20
+_MIN_WAIT_SECONDS = 0.001  # seconds of a step
+"""Smaller differences are noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +67,72 @@ class StepStats:
     def wait_share(self) -> float:
         """Part of the time spent waiting for data, from 0 to 1."""
         return min(1.0, self.waited / self.seconds) if self.seconds else 0.0
+
+
+def describe_skew(ranks: Sequence[StepStats], max_ratio: float) -> str | None:
+    """Return a warning about a rank that has much more than the others; None if there is none.
+
+    Checked in this order, since one often causes the next: timesteps, memory, waiting for data.
+
+    Args:
+        ranks: Statistics of each rank over the same steps.
+        max_ratio: Most that a rank may have, relative to the median of the others.
+    """
+    if len(ranks) < 2:
+        return None
+    steps = ranks[0].steps
+    rank, highest, others = _find_highest([stats.padded for stats in ranks])
+    if highest > max_ratio * others > 0:
+        return (
+            f"rank {rank} had {highest / others:.2f} times the timesteps of the other ranks "
+            f"({highest} against {others:.0f} after padding, in {steps} steps), more than "
+            f"{max_ratio:g} times. The cause is its batches: use batches of equal cost "
+            "(TokenBudget), or a multiple of the ranks as lanes"
+        )
+    rank, highest, others = _find_highest([stats.peak_bytes for stats in ranks])
+    if highest > max_ratio * others > 0 and highest - others > _MIN_BYTES:
+        return (
+            f"rank {rank} has taken {highest / others:.2f} times the memory of the other ranks "
+            f"({highest / GIB:.2f} GiB against {others / GIB:.2f} GiB), more than {max_ratio:g} "
+            f"times: {_describe_reason(ranks, rank, max_ratio)}"
+        )
+    rank, waited_seconds, others = _find_highest([stats.waited for stats in ranks])
+    seconds, extra_seconds = ranks[rank].seconds, waited_seconds - others
+    if (
+        seconds > max_ratio * (seconds - extra_seconds)
+        and extra_seconds > _MIN_WAIT_SECONDS * steps
+    ):
+        return (
+            f"rank {rank} waited {waited_seconds:.2f} s of {seconds:.2f} s for data, the other "
+            f"ranks {others:.2f} s (in {steps} steps): steps take more than {max_ratio:g} times "
+            "as long. The cause is its data: use more `num_workers` or `prefetch`, or check its "
+            "disk"
+        )
+    return None
+
+
+def _describe_reason(ranks: Sequence[StepStats], rank: int, max_ratio: float) -> str:
+    largest, others_largest = (
+        ranks[rank].largest,
+        _median_of_others([stats.largest for stats in ranks], rank),
+    )
+    if largest > max_ratio * others_largest:
+        return (
+            f"the cause is its largest batch of {largest} timesteps after padding, against "
+            f"{others_largest:.0f}: use batches of equal cost (TokenBudget)"
+        )
+    return (
+        f"the cause is not its batches (the largest has {largest} timesteps after padding, "
+        f"against {others_largest:.0f}): look for outputs that are kept there, and for other "
+        "processes on its device"
+    )
+
+
+def _find_highest(values: Sequence[float]) -> tuple[int, float, float]:
+    """Return the rank with the highest value, the value, and the median of the others."""
+    rank = max(range(len(values)), key=values.__getitem__)
+    return rank, values[rank], _median_of_others(values, rank)
+
+
+def _median_of_others(values: Sequence[float], rank: int) -> float:
+    return float(median([*values[:rank], *values[rank + 1 :]]))

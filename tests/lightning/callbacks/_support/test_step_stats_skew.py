@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from seqdata.lightning.callbacks._support.skew import describe_skew
-from seqdata.lightning.callbacks._support.step_stats import StepStats
+from seqdata.lightning.callbacks._support.step_stats import StepStats, describe_skew
 
 MIB = 1 << 20
 
