@@ -7,8 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.step_stats import StepStats
-from seqdata.lightning.callbacks._support.step_timer import StepTimer
+from seqdata.lightning.callbacks._support.step_stats import StepStats, StepTimer
 from seqdata.lightning.ranks.collect import GatherGroup
 
 

@@ -23,8 +23,7 @@ from seqdata.lightning.callbacks._support.batch_facts import (
     get_planned_facts,
     get_train_loader,
 )
-from seqdata.lightning.callbacks._support.step_stats import StepStats, describe_skew
-from seqdata.lightning.callbacks._support.step_timer import StepTimer
+from seqdata.lightning.callbacks._support.step_stats import StepStats, StepTimer, describe_skew
 from seqdata.lightning.ranks.collect import GatherGroup
 from seqdata.lightning.trainer_loader import find_evaluated_loader, format_replay_hint
 

@@ -44,7 +44,7 @@ class Careless(Recorder):
 def measured(clock):
     """A clock that goes only where a test lets it, for what the monitor measures."""
     clock.rule(
-        "seqdata.lightning.trainer_loader", "seqdata.lightning.callbacks._support.step_timer"
+        "seqdata.lightning.trainer_loader", "seqdata.lightning.callbacks._support.step_stats"
     )
     return clock
 
