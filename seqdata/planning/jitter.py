@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.plan_table import offsets_from_sizes
-from seqdata.planning.lanes.chunks import UnevenChunks
+from seqdata.planning.lanes.step_table import UnevenChunks
 from seqdata.planning.randomness import Draw, Purpose
 
 _WORDS_PER_LENGTH = 4  # drawn per length

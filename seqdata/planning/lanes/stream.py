@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
-from seqdata.planning.lanes.chunks import Chunks, UnevenChunks
-from seqdata.planning.lanes.step_table import count_live_before, make_step_offsets
+from seqdata.planning.lanes.step_table import (
+    Chunks,
+    UnevenChunks,
+    count_live_before,
+    make_step_offsets,
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.planning.lanes.chunks import Chunks, UnevenChunks
+from seqdata.planning.lanes.step_table import Chunks, UnevenChunks
 
 SIZES = st.integers(1, 9).flatmap(lambda chunk: st.tuples(st.just(chunk), st.integers(1, chunk)))
 
