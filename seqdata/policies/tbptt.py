@@ -21,7 +21,6 @@ from seqdata.planning.build import check_count, make_fingerprint, make_full_repo
 from seqdata.planning.items import Empty, Items, WholeSequences, select_items
 from seqdata.planning.jitter import Jitter
 from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lanes, make_queues
-from seqdata.planning.lanes.queued import make_queued_lanes
 from seqdata.planning.lanes.step_table import (
     Chunks,
     LaneSchedule,
@@ -29,7 +28,7 @@ from seqdata.planning.lanes.step_table import (
     UnevenChunks,
     make_step_table,
 )
-from seqdata.planning.lanes.stream import make_column_offsets, make_stream_lanes
+from seqdata.planning.lanes.stream import make_column_offsets, make_queued_lanes, make_stream_lanes
 from seqdata.planning.randomness import Draw, Purpose
 
 
