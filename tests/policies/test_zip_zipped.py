@@ -9,7 +9,7 @@ from seqdata import Bucketed, Fixed, Packed, Sorted, TokenBudget, Weighted, Zip
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.planning.parts import derive_part_seed
-from seqdata.planning.zipped import ZippedPart
+from seqdata.policies.zip import ZippedPart
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_elastic, check_shares
 from tests.policies.test_mix import index_of
