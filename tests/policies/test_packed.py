@@ -3,8 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.bin_packing import pack_lengths
-from seqdata.policies.packed import Packed
+from seqdata.policies.packed import Packed, pack_lengths
 
 
 def index_of(count=3000, seed=0, most=300):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.planning.bin_packing import pack_lengths
+from seqdata.policies.packed import pack_lengths
 
 
 def packed(sizes, row_length):
