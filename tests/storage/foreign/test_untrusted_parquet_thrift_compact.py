@@ -3,7 +3,7 @@
 import pytest
 
 from seqdata.storage.foreign import thrift_compact
-from seqdata.storage.foreign.thrift_compact import ThriftError, read_struct
+from seqdata.storage.foreign.untrusted_parquet import ThriftError, read_struct
 
 
 def test_a_struct_is_read_with_what_is_wanted_of_it():
