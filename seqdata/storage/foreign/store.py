@@ -2,6 +2,8 @@
 
 Numbers of uncompressed Arrow files are read in place; all else is decoded, a unit at a time. Place
 in the flow: a location becomes a store. Reads: files, lengths, spans. Makes: columns.
+
+Remote foreign files: downloaded as a whole, and held while they are open.
 """
 
 from __future__ import annotations
@@ -13,13 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seqdata.errors import SeqDataWarning
+from seqdata.errors import CacheError, DataError, SeqDataWarning
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import find_key
-from seqdata.storage.foreign.file_discovery import describe_gaps
+from seqdata.storage.foreign.file_discovery import (
+    MAX_STATE_BYTES,
+    STATE_FILE,
+    SUFFIXES,
+    choose_files,
+    describe_gaps,
+    parse_dataset_state,
+)
 from seqdata.storage.foreign.table_dataset import TableSet, make_fields, open_paths, open_tables
 from seqdata.storage.foreign.table_file import digest_files, digest_versions
 from seqdata.storage.integrity.verify import accept_unverified, check_verify_mode
-from seqdata.storage.local_files import check_fingerprint, local_path
+from seqdata.storage.local_files import check_fingerprint, is_plain_name, local_path
+from seqdata.storage.remote.cache_folder import open_cache_file
+from seqdata.storage.remote.file_cache import CachedFile, CacheRequest, FileCache, make_cache
 from seqdata.storage.remote.location import (
     Remote,
     is_remote,
@@ -27,9 +39,94 @@ from seqdata.storage.remote.location import (
     refuse_remote,
     resolve_remote,
 )
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.store import ShardStore, StoreFacts
 
 ID_FIELD = "id"
+_MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
+
+
+class OpenCachedFile:
+    """A file of the cache that stays open: it is read by a path that others may remove.
+
+    Args:
+        descriptor: Descriptor of the file; closed when this object is deleted.
+        cached_file: The object that keeps it in the cache.
+    """
+
+    __slots__ = ("_cached_file", "_descriptor")
+
+    def __init__(self, descriptor: int, cached_file: CachedFile) -> None:
+        self._descriptor = descriptor
+        self._cached_file = cached_file
+
+    @property
+    def path(self) -> Path:
+        """A path that is valid while this object exists."""
+        return Path(f"/dev/fd/{self._descriptor}")
+
+    @property
+    def version(self) -> str:
+        """Its name in the cache, which differs for other versions of the remote file."""
+        return self._cached_file.path.name
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def download_files(
+    location: str, remote: Remote
+) -> tuple[str, dict[str, Path], tuple[OpenCachedFile, ...]]:
+    """Download the file, or the files of the folder, at a URL.
+
+    Returns:
+        The URL for messages; name -> local path, in the order of their sequences; and the open
+        files.
+
+    Raises:
+        ConfigError: If the URL is invalid.
+        MissingShardError: If a file that a saved dataset names does not exist.
+        DataError: If there is no such file, or files do not fit together.
+        RemoteReadError: If they cannot be read.
+        CacheError: If the cache has no room for all of them.
+    """
+    dataset = redact_url(location)
+    if dataset.endswith(SUFFIXES):
+        files, name = make_remote_file(location, remote)
+        names = [name]
+    else:
+        files = make_remote_files(location, remote)
+        existing = list(files.names())
+        listed = []
+        if STATE_FILE in existing and (size := files.stat(STATE_FILE).size) <= MAX_STATE_BYTES:
+            listed = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
+        names = choose_files(dataset, existing, listed)
+    for name in names:
+        if not is_plain_name(name):
+            raise DataLocation(dataset=dataset, file=name).make_error(
+                DataError,
+                "must have a plain file name, but has not. Rename it",
+            )
+    cache = make_cache(files)
+    opened_files = ForkSafeThreadPool(remote.connections).map(
+        lambda name: _open_cached(cache, name), names
+    )
+    paths = {name: one.path for name, one in zip(names, opened_files, strict=True)}
+    return dataset, paths, tuple(opened_files)
+
+
+def _open_cached(cache: FileCache, name: str) -> OpenCachedFile:
+    for _ in range(_MAX_TRIES):
+        cached = cache.acquire(CacheRequest(name))
+        descriptor = open_cache_file(cached.path)
+        if descriptor is not None:
+            return OpenCachedFile(descriptor, cached)
+    raise CacheError.at(
+        f"{cache.remote.folder}: must exist while files are opened, but is removed repeatedly. Do "
+        "not remove it",
+        file=str(cache.remote.folder),
+    )
 
 
 def open_foreign(
@@ -72,7 +169,7 @@ def _open(location: str, remote: Remote | None, *, warn: bool) -> ShardStore:
         root = location = str(local_path(location))
         tables, left_out = open_tables(Path(root))
     else:
-        from seqdata.storage.foreign.remote_files import download_files  # local files do without
+        from seqdata.storage.foreign.store import download_files  # local files do without
 
         root, paths, cached_files = download_files(location, remote)
         versions = {one.path: one.version for one in cached_files}
