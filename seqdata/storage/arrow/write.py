@@ -1,11 +1,14 @@
-"""Writing an Arrow store: any iterable of sequences, all of it or nothing."""
+"""Writing an Arrow store: any iterable of sequences, all of it or nothing.
+
+Writing of Arrow stores to remote locations: the manifest is uploaded last.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +17,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from seqdata.errors import ConfigError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.finalize import finalize
-from seqdata.storage.arrow.manifest import STORE_FILES, ArrowShard
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, ArrowShard
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.open_remote import open_remote
+from seqdata.storage.arrow.remote_manifest import file_exists
 from seqdata.storage.arrow.shard_file import write_shard
 from seqdata.storage.arrow.store import open_local
 from seqdata.storage.fields import make_packer
@@ -25,7 +32,9 @@ from seqdata.storage.inputs import is_table, normalize_sequences
 from seqdata.storage.integrity.checksums import ChecksumFile, choose_algorithm
 from seqdata.storage.local_files import has_digest, local_path
 from seqdata.storage.packing import pack_sequence, pack_sequences
-from seqdata.storage.remote.location import Remote, is_remote, refuse_remote
+from seqdata.storage.remote.location import Remote, is_remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.transport import WritableFiles
+from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.schema import (
     PackedFields,
     check_axis_lengths,
@@ -46,6 +55,66 @@ SHARD_BYTES = 256 << 20
 _PROGRESS_SEQUENCES = 1024  # maximum seconds between two reports of progress
 _PROGRESS_BYTES = 1 << 24
 _COUNT_BYTES = 8  # of a count in a digest
+
+
+def write_remote(
+    location: str | os.PathLike[str],
+    remote: str | Remote | None,
+    write: Callable[[Path, bool], object],
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> Store:
+    """Write a store to a URL and open it; raises as ``upload_store`` does.
+
+    Args:
+        location: The URL of its folder.
+        remote: The options for reading and writing.
+        write: Called as ``write(folder, overwrite)``; writes a local store.
+        resume: Whether to resume what an earlier call wrote or uploaded.
+        overwrite: Whether an existing store is replaced.
+    """
+    options = resolve_remote(remote)
+    upload_store(
+        os.fspath(location), options, _ArrowUpload(write), resume=resume, overwrite=overwrite
+    )
+    return open_remote(location, remote=options)
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrowUpload:
+    """Arrow shards, lengths and a manifest: an ``UploadPlan``."""
+
+    make: Callable[[Path, bool], object]
+
+    @property
+    def last(self) -> str:
+        return MANIFEST
+
+    def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
+        del sent
+        if not overwrite and file_exists(files, MANIFEST):
+            raise ConfigError(
+                f"{files.location}: already contains a store. Choose another location, or pass "
+                "`overwrite`=True"
+            )
+
+    def write(self, folder: Path, *, overwrite: bool) -> object:
+        return self.make(folder, overwrite)
+
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        manifest = load_manifest(folder)
+        found = {
+            lengths_file.file: lengths_file.sha256 for lengths_file in manifest.lengths.values()
+        }
+        for shard in manifest.shards:
+            found[shard.file] = shard.sha256
+            if shard.checksums is not None:
+                found[shard.checksums.file] = shard.checksums.sha256
+        return [found]
+
+    def old(self, files: WritableFiles) -> Iterable[str]:
+        return [name for name in files.names() if STORE_FILES.names.fullmatch(name)]
 
 
 def write_arrow(  # noqa: PLR0913
@@ -117,7 +186,7 @@ def _write_and_upload(
     resume: bool,
     overwrite: bool,
 ) -> Store:
-    from seqdata.storage.arrow.write_remote import write_remote  # local stores do without
+    from seqdata.storage.arrow.write import write_remote  # local stores do without
 
     def write(folder: Path, replaces: bool) -> object:
         return write_local(folder, overwrite=replaces)
