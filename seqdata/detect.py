@@ -13,7 +13,7 @@ from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener
 from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
-from seqdata.storage.arrow.remote_manifest import file_exists
+from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
 from seqdata.storage.indexed.backend import as_opener
 from seqdata.storage.local_files import local_path

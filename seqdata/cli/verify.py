@@ -36,7 +36,7 @@ from seqdata.storage.arrow.audit import audit_store, count_bytes
 from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
-from seqdata.storage.arrow.remote_manifest import read_manifest
+from seqdata.storage.arrow.open_remote import read_manifest
 from seqdata.storage.integrity.audit import (
     AuditReport,
     BytesProgressFn,

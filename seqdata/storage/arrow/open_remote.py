@@ -1,4 +1,7 @@
-"""Remote locations to stores: the manifest and lengths are read, the files are looked for."""
+"""Remote locations to stores: the manifest and lengths are read, the files are looked for.
+
+Reading the manifest of a remote store.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from seqdata.storage.arrow.manifest import (
     describe_missing_manifest,
     describe_other_files,
 )
+from seqdata.storage.arrow.manifest_parser import check_manifest_size, parse_manifest
 from seqdata.storage.arrow.mapped_files import (
     check_lengths_checksum,
     check_total_timesteps,
@@ -24,7 +28,6 @@ from seqdata.storage.arrow.mapped_files import (
     locate_lengths,
     locate_shard,
 )
-from seqdata.storage.arrow.remote_manifest import read_manifest
 from seqdata.storage.arrow.remote_shards import ArrowShards, check_shard_size
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.file_discovery import SUFFIXES
@@ -36,6 +39,33 @@ from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_
 from seqdata.storage.shards_on_demand import ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import ShardStore, StoreFacts
+
+
+def read_manifest(files: RemoteFiles) -> Manifest:
+    """Return the manifest of a remote store.
+
+    Raises:
+        MissingShardError: If it is not there.
+        RemoteReadError: If it cannot be read.
+        DataError: If it is invalid.
+    """
+    location = DataLocation(dataset=files.location, file=MANIFEST, file_kind="manifest")
+    stat = files.stat(MANIFEST, location)
+    check_manifest_size(stat.size, location)
+    return parse_manifest(files.read(MANIFEST, 0, stat.size, location), location)
+
+
+def file_exists(files: RemoteFiles, name: str) -> bool:
+    """Return whether a file exists.
+
+    Raises:
+        RemoteReadError: If the request fails.
+    """
+    try:
+        files.stat(name)
+    except MissingShardError:
+        return False
+    return True
 
 
 def open_remote(

@@ -22,8 +22,7 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, ArrowShard
 from seqdata.storage.arrow.manifest_parser import load_manifest
-from seqdata.storage.arrow.open_remote import open_remote
-from seqdata.storage.arrow.remote_manifest import file_exists
+from seqdata.storage.arrow.open_remote import file_exists, open_remote
 from seqdata.storage.arrow.shard_file import finalize, write_shard
 from seqdata.storage.arrow.store import open_local
 from seqdata.storage.fields import make_packer
