@@ -38,8 +38,8 @@ COLLATORS = {
 READERS = {
     "bytes": "seqdata.readers.raw:read_bytes",
     "text": "seqdata.readers.raw:read_text",
-    "npy": "seqdata.readers.npy:read_npy",
-    ".npy": "seqdata.readers.npy:read_npy",
+    "npy": "seqdata.readers.binary:read_npy",
+    ".npy": "seqdata.readers.binary:read_npy",
     "csv": "seqdata.readers.tables:read_csv",
     ".csv": "seqdata.readers.tables:read_csv",
     "jsonl": "seqdata.readers.tables:read_jsonl",

@@ -1,11 +1,17 @@
-"""Known binary formats, whose bytes are not timesteps, by suffix and first bytes."""
+"""Known binary formats, whose bytes are not timesteps, by suffix and first bytes.
+
+Format ``npy``: one array per file, whose first dimension are the timesteps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from seqdata.errors import ConfigError
-from seqdata.readers.source import SourceFile
+import numpy as np
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.readers.source import ReadOptions, SourceFile
 
 _AUDIO = "soundfile.read or torchaudio.load"
 _IMAGE = "PIL.Image.open or torchvision.io.read_image"
@@ -94,3 +100,32 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
             f"timesteps. Read it with {LIBRARY_BY_SUFFIX[kind]} and pass the arrays to "
             "`seqdata.write_store`, or pass `--format bytes` to write its bytes as they are."
         )
+
+
+def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Yield each file's array, (T, ...), under its relative path; never unpickles.
+
+    Raises:
+        DecodeError: If a file is not a ``.npy`` file, or holds objects or a single number.
+    """
+    name = options.one_field("npy")
+    for file in files:
+        try:
+            array = np.load(file.path, mmap_mode=None, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise _make_error(file, f"cannot be read ({error})") from error
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise _make_error(file, "is an archive of several arrays")
+        if array.ndim == 0:
+            raise _make_error(file, "holds a single number")
+        yield {"id": file.key, name: array}
+
+
+def _make_error(file: SourceFile, problem: str) -> DecodeError:
+    return DecodeError.at(
+        f"file {str(file.path)!r}: {problem}, but must be a .npy file of one array of numbers "
+        "(timesteps, "
+        "...). Save it with numpy.save.",
+        file=str(file.path),
+    )

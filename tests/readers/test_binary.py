@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DecodeError
-from seqdata.readers.npy import read_npy
+from seqdata.readers.binary import read_npy
 from seqdata.readers.source import ReadOptions, find_files
 from tests.readers.test_raw import OPTIONS
 
