@@ -36,8 +36,8 @@ COLLATORS = {
     "varlen": "seqdata.collators.varlen:Varlen",
 }
 READERS = {
-    "bytes": "seqdata.readers.raw:read_bytes",
-    "text": "seqdata.readers.raw:read_text",
+    "bytes": "seqdata.readers.binary:read_bytes",
+    "text": "seqdata.readers.binary:read_text",
     "npy": "seqdata.readers.binary:read_npy",
     ".npy": "seqdata.readers.binary:read_npy",
     "csv": "seqdata.readers.tables:read_csv",

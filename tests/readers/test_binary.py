@@ -9,7 +9,7 @@ import pytest
 from seqdata.errors import DecodeError
 from seqdata.readers.binary import read_npy
 from seqdata.readers.source import ReadOptions, find_files
-from tests.readers.test_raw import OPTIONS
+from tests.readers.test_binary_raw import OPTIONS
 
 
 def test_npy_is_an_array_per_file(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DecodeError
-from seqdata.readers.raw import read_bytes, read_text
+from seqdata.readers.binary import read_bytes, read_text
 from seqdata.readers.source import ReadOptions, find_files
 
 OPTIONS = ReadOptions()
