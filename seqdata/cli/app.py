@@ -1,6 +1,6 @@
 """The ``seqdata`` command: a group of commands, one file each, and the commands of packages.
 
-Commands that installed packages add: listed from metadata, imported when they are called.
+Those of packages are listed from metadata, and imported when they are called.
 """
 
 from __future__ import annotations

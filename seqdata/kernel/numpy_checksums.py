@@ -1,6 +1,6 @@
 """Verification of checksums in NumPy, as ``_fill.c`` does it while it copies.
 
-Checksums without the compiled kernel: zlib's, and CRC-32C if ``crc32c`` is installed.
+Without the compiled kernel checksums are zlib's, and CRC-32C if ``crc32c`` is installed.
 """
 
 from __future__ import annotations

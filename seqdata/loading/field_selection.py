@@ -1,8 +1,6 @@
-"""Selects the fields that a loader reads; fields, axis and shift are checked once.
+"""The fields that a loader reads, as a ``FieldReader``, and whether plan and options fit them.
 
-The result is a ``FieldReader``.
-
-Checks that a plan, its policy and the options of a loader fit each other.
+Fields, axis and shift are checked once, when they are selected.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ For attention over concatenated documents (collator ``varlen``) and for language
 lengths share a row follows from the histogram alone, so every epoch has the same number of rows;
 which sequences of these lengths share it is drawn for every epoch.
 
-Packs many lengths into rows of one length: best fit decreasing, over the histogram.
-
-Equal lengths are placed together, so the work grows with the number of different lengths, not of
-items.
+Lengths are packed by best fit decreasing, over the histogram. Equal lengths are placed together, so
+the work grows with the number of different lengths, not of items.
 """
 
 from __future__ import annotations

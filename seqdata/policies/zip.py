@@ -4,8 +4,6 @@ One part leads: its epochs are those of the steps. The others go through their o
 another, and continue in the next epoch where they were. All of it follows from epoch and number of
 a step, so a run continues anywhere.
 
-Parts that are played side by side: a batch of each in every step, each through its own epochs.
-
 An epoch of a part is cut from the endless run of its own epochs, as long as that of the part that
 leads. So batch k of epoch e of any part is found without playing what comes before. Place in the
 flow: policies of parts -> a plan per part, which the engine of the part plays, and a plan of all

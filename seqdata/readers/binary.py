@@ -1,8 +1,8 @@
-"""Known binary formats, whose bytes are not timesteps, by suffix and first bytes.
+"""Formats of one sequence per file, and binary formats whose bytes are not timesteps.
 
-Format ``npy``: one array per file, whose first dimension are the timesteps.
-
-Formats ``bytes`` and ``text``: one sequence of uint8 per file.
+Format ``npy`` is one array per file, whose first dimension are the timesteps; ``bytes`` and
+``text`` are one sequence of uint8 per file. Known binary formats are recognized by suffix and first
+bytes, and refused.
 """
 
 from __future__ import annotations

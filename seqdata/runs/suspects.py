@@ -6,9 +6,8 @@ it explains what *all* its batches have in common: how far they were above what 
 time, as the mean of the lower half, and less if they are few. A sequence that was in one high batch
 by chance was in others, too.
 
-Names sequences of a run: their keys, and where they are stored.
-
-A run's records have numbers of sequences in their store. The run file says which stores these are.
+A run's records have numbers of sequences in their store. The run file says which stores these are,
+and so the keys of sequences and where they are stored.
 """
 
 from __future__ import annotations

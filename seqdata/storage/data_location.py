@@ -2,9 +2,8 @@
 
 Every error about data is created by a ``DataLocation``, so that all of them read alike: data set,
 shard and file, sequence and id, field, bytes, and, if there is one, the command that checks the
-rest of the shard. A ``ShardLayout`` finds the location of a sequence.
-
-Lengths of sequences in the smallest integers that hold them.
+rest of the shard. A ``ShardLayout`` finds the location of a sequence, and has lengths in the
+smallest integers that hold them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Local paths of stores, and opening of their files without trusting names.
 
-Detection of truncated mapped files: touching a truncated page kills the process (SIGBUS).
+A mapped file may be truncated while it is read; that is detected by a system call, because touching
+a truncated page kills the process (SIGBUS).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Monitors each rank's memory and load, and reports the batch for which memory ran out.
 
-The peak memory of this process.
-
-Messages about memory that ran out: the batch, and the size that would have fitted.
+The report names the batch, and the size that would have fitted.
 """
 
 from __future__ import annotations

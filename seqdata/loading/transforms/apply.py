@@ -2,9 +2,8 @@
 
 A transform that keeps lengths receives the spans (and what is read past them); one that changes
 lengths receives whole sequences, and its results are cut to the spans. Its random generator is
-keyed by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes.
-
-The input of a transform of one sequence: its own arrays and random numbers.
+keyed by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes. A
+sequence's arrays and random numbers, which a transform receives, are its own.
 """
 
 from __future__ import annotations

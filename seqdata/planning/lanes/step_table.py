@@ -3,10 +3,9 @@
 A lane policy's ``LaneSchedule`` say which spans any run of steps holds; a few runs are kept, so
 that a batch is a slice.
 
-Chunks: the pieces in which a lane reads long sequences.
-
-Chunk j begins at ``j * advance``; neighbours overlap by ``chunk - advance``, and every chunk but
-the first ends with new timesteps. Uneven chunks have the same lengths in all lanes.
+Chunks are the pieces in which a lane reads long sequences. Chunk j begins at ``j * advance``;
+neighbours overlap by ``chunk - advance``, and every chunk but the first ends with new timesteps.
+Uneven chunks have the same lengths in all lanes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Lanes that are runs of one stream of concatenated sequences; a row may hold several.
+"""What a lane reads: a run of one stream of concatenated sequences, or one sequence after another.
 
-Lane j is ``edges[j]:edges[j+1]`` of the stream: equal columns, or the sequences that were packed
-into it.
-
-Lanes that read one sequence after another, every chunk a row of its own.
+Of a stream a row may hold several sequences. Lane j is ``edges[j]:edges[j+1]`` of it: equal
+columns, or the sequences that were packed into it. Queued sequences have a row of their own for
+every chunk.
 """
 
 from __future__ import annotations

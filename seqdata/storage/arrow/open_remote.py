@@ -1,7 +1,4 @@
-"""Remote locations to stores: the manifest and lengths are read, the files are looked for.
-
-Reading the manifest of a remote store.
-"""
+"""Remote locations to stores: the manifest and lengths are read, the files are looked for."""
 
 from __future__ import annotations
 

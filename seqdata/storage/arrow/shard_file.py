@@ -1,9 +1,8 @@
-"""Writing one shard: an ordinary Arrow IPC file with one record batch.
+"""Writing the files of an Arrow store: its shards, then all lengths, unique ids, the manifest.
 
-It is uncompressed and has no nulls, so any Arrow reader can use it and our reader needs no pyarrow.
-The checksums of its sequences are in a file next to it.
-
-The last step of writing: the lengths of all shards, unique ids and the manifest.
+A shard is an ordinary Arrow IPC file with one record batch. It is uncompressed and has no nulls, so
+any Arrow reader can use it and our reader needs no pyarrow. The checksums of its sequences are in a
+file next to it.
 """
 
 from __future__ import annotations

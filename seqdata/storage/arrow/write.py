@@ -1,6 +1,6 @@
 """Writing an Arrow store: any iterable of sequences, all of it or nothing.
 
-Writing of Arrow stores to remote locations: the manifest is uploaded last.
+At a remote location the manifest is uploaded last.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Numbers of uncompressed Arrow files are read in place; all else is decoded, a unit at a time. Place
 in the flow: a location becomes a store. Reads: files, lengths, spans. Makes: columns.
 
-Remote foreign files: downloaded as a whole, and held while they are open.
+Remote files are downloaded as a whole, and held while they are open.
 """
 
 from __future__ import annotations

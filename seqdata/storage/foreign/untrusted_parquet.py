@@ -4,10 +4,8 @@ A run of one value, or of one dictionary entry, takes a few bytes for any number
 sizes in a column's page headers are added up before pyarrow allocates memory. Field numbers are
 those of ``parquet.thrift``.
 
-A bounds-checked reader of Thrift's compact protocol (Parquet's footers and page headers).
-
-Only requested fields are kept; invalid structs are errors, and nothing outside of the given bytes
-is read.
+Footers and headers are read by a bounds-checked reader of Thrift's compact protocol. Only requested
+fields are kept; invalid structs are errors, and nothing outside of the given bytes is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Results of an audit: findings, reports of files, and copies of the damaged bytes.
 
-An audit of a store without checksums: everything is read, and failures are listed.
+In a store without checksums everything is read, and failures are listed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqdata.storage.foreign import thrift_compact
+from seqdata.storage.foreign import untrusted_parquet
 from seqdata.storage.foreign.untrusted_parquet import ThriftError, read_struct
 
 
@@ -42,4 +42,4 @@ def test_what_is_no_struct_is_an_error(data):
 def test_a_field_of_another_type_is_an_error():
     with pytest.raises(ThriftError):
         read_struct(memoryview(b"\x15\x02\x00"), 0, {1: {1: None}})
-    assert thrift_compact.MAX_NESTING == 12
+    assert untrusted_parquet.MAX_NESTING == 12

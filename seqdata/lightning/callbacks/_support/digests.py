@@ -1,10 +1,8 @@
 """Digests of tensors, computed on their device: equal bits give equal numbers.
 
-Only the digests leave the device, 8 bytes for each tensor.
-
-Finds ranks that train on the same batch, as if an iterable dataset is not sharded.
-
-Nothing fails in that case; all ranks but one just work in vain.
+Only the digests leave the device, 8 bytes for each tensor. By them ranks are found that train on
+the same batch, as if an iterable dataset is not sharded. Nothing fails in that case; all ranks but
+one just work in vain.
 """
 
 from __future__ import annotations

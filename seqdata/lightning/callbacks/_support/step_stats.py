@@ -1,10 +1,7 @@
-"""Statistics of some steps of a rank: times, timesteps, memory.
+"""Statistics of some steps of a rank: times, timesteps, memory; how they are measured and compared.
 
-Detects a rank that has more work than the others, and its cause.
-
-All ranks wait for the slowest, and the largest batch decides what fits in memory.
-
-Measures the time of a rank's training steps and the size of their batches.
+A rank that has more work than the others is found by them, and its cause. All ranks wait for the
+slowest, and the largest batch decides what fits in memory.
 """
 
 from __future__ import annotations
