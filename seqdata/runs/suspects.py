@@ -5,80 +5,27 @@ usual around the step, moved half way to the sequence's own history. With one lo
 it explains what *all* its batches have in common: how far they were above what was usual at their
 time, as the mean of the lower half, and less if they are few. A sequence that was in one high batch
 by chance was in others, too.
-
-A run's records have numbers of sequences in their store. The run file says which stores these are,
-and so the keys of sequences and where they are stored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, SeqDataError, must_be
-from seqdata.protocols import Store, SupportsParts
+from seqdata.errors import ConfigError, must_be
 from seqdata.runs.loss_files import LossBlock, LossFiles
-from seqdata.runs.replay import open_unplanned
-from seqdata.runs.run_file import NAME, RunFile
 from seqdata.runs.step_losses import OUTLYING, StepLosses, Usual, summarize
-from seqdata.storage.data_location import DataLocation
-from seqdata.storage.views import locate_sequence
 
 _OWN_HISTORY = 0.5  # how far a long history moves what is expected
 _PART_BITS = 16  # of a key: 65,535 parts
 
 _ChooseRows = Callable[[LossBlock, NDArray[np.int64]], NDArray[np.bool_]]
 """Returns which rows of a block are wanted, bool (n,), from the block and the rows' keys."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunSequences:
-    """The training sequences of a run, by part and number.
-
-    Attributes:
-        stores: Part -> store; None for a run without parts. Empty if the data cannot be opened.
-        run_file: The path of the run file; None if there is none.
-        problem: Why the data cannot be opened; empty if it can.
-    """
-
-    stores: Mapping[str | None, Store] = field(default_factory=dict)
-    run_file: Path | None = None
-    problem: str = ""
-
-    @classmethod
-    def open(cls, folders: list[Path], backend: str | None = None) -> Self:
-        """Return the sequences of the first folder with a run file; nothing is read of them.
-
-        Args:
-            folders: Folders of run files.
-            backend: Name of the backend that opens the data; None: found from its location.
-        """
-        path = next((folder / NAME for folder in folders if (folder / NAME).is_file()), None)
-        if path is None:
-            return cls(problem=f"{folders[0] / NAME} does not exist")
-        try:
-            store = open_unplanned(RunFile.read(path), path, "train", None, backend).store
-        except (SeqDataError, OSError) as error:
-            return cls(run_file=path, problem=str(error).partition("\n")[0])
-        if isinstance(store, SupportsParts):
-            return cls(stores=dict(store.parts.items()), run_file=path)
-        return cls(stores={None: store}, run_file=path)
-
-    def find_key(self, part: str | None, number: int) -> str | None:
-        """Return the key of a sequence; None if it is unknown."""
-        store = self.stores.get(part)
-        return None if store is None else store.keys([number])[0]
-
-    def find_location(self, part: str | None, number: int) -> DataLocation | None:
-        """Return where a sequence is stored; None if it is unknown."""
-        store = self.stores.get(part)
-        return None if store is None else locate_sequence(store, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
