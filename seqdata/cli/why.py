@@ -25,7 +25,7 @@ from seqdata.runs.step_losses import OUTLYING, StepLosses
 from seqdata.runs.suspects import StepReport, Suspect, explain_steps
 
 if TYPE_CHECKING:
-    from seqdata.runs.locate_sequences import RunSequences
+    from seqdata.runs.replay import RunSequences
 
 
 @click.command(
@@ -54,7 +54,7 @@ def why(
     in the data of seqdata-run.yaml, whose functions and classes are imported: trust it as you trust
     code.
     """
-    from seqdata.runs.locate_sequences import RunSequences  # imports torch
+    from seqdata.runs.replay import RunSequences  # imports torch
 
     losses = LossFiles.open([path.parent if path.is_file() else path for path in run])
     table = StepLosses.read(losses)

@@ -1,19 +1,29 @@
-"""Replays batches of a run from its run file, in another process."""
+"""Replays batches of a run from its run file, in another process.
+
+Names sequences of a run: their keys, and where they are stored.
+
+A run's records have numbers of sequences in their store. The run file says which stores these are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from seqdata.errors import ConfigError, FingerprintMismatch, PlanError
+from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.protocols import Store, SupportsParts
 from seqdata.resume_state import RunPosition
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, LocatedStep, ReplayRequest, locate_batch
 from seqdata.runs.options import DataKind
-from seqdata.runs.run_file import RunFile
+from seqdata.runs.run_file import NAME, RunFile
 from seqdata.runs.segment_files import SegmentFiles
 from seqdata.sharing import World
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.views import locate_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +149,47 @@ def make_replay_context(geometry: FitGeometry, kind: DataKind) -> RunContext:
     return RunContext(
         world=World(), seed=geometry.seed, is_frozen=geometry.frozen, segment_batches=segment
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunSequences:
+    """The training sequences of a run, by part and number.
+
+    Attributes:
+        stores: Part -> store; None for a run without parts. Empty if the data cannot be opened.
+        run_file: The path of the run file; None if there is none.
+        problem: Why the data cannot be opened; empty if it can.
+    """
+
+    stores: Mapping[str | None, Store] = field(default_factory=dict)
+    run_file: Path | None = None
+    problem: str = ""
+
+    @classmethod
+    def open(cls, folders: list[Path], backend: str | None = None) -> Self:
+        """Return the sequences of the first folder with a run file; nothing is read of them.
+
+        Args:
+            folders: Folders of run files.
+            backend: Name of the backend that opens the data; None: found from its location.
+        """
+        path = next((folder / NAME for folder in folders if (folder / NAME).is_file()), None)
+        if path is None:
+            return cls(problem=f"{folders[0] / NAME} does not exist")
+        try:
+            store = open_unplanned(RunFile.read(path), path, "train", None, backend).store
+        except (SeqDataError, OSError) as error:
+            return cls(run_file=path, problem=str(error).partition("\n")[0])
+        if isinstance(store, SupportsParts):
+            return cls(stores=dict(store.parts.items()), run_file=path)
+        return cls(stores={None: store}, run_file=path)
+
+    def find_key(self, part: str | None, number: int) -> str | None:
+        """Return the key of a sequence; None if it is unknown."""
+        store = self.stores.get(part)
+        return None if store is None else store.keys([number])[0]
+
+    def find_location(self, part: str | None, number: int) -> DataLocation | None:
+        """Return where a sequence is stored; None if it is unknown."""
+        store = self.stores.get(part)
+        return None if store is None else locate_sequence(store, number)
