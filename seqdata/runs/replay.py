@@ -1,8 +1,7 @@
 """Replays batches of a run from its run file, in another process.
 
-Names sequences of a run: their keys, and where they are stored.
-
-A run's records have numbers of sequences in their store. The run file says which stores these are.
+A run's records have numbers of sequences in their store. The run file says which stores these are,
+and so the keys of sequences and where they are stored.
 """
 
 from __future__ import annotations
