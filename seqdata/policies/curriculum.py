@@ -14,8 +14,7 @@ from typing import Any, cast
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.planning.build import ADDED_LATER, make_fingerprint
-from seqdata.planning.fixed_size import check_count
+from seqdata.planning.build import ADDED_LATER, check_count, make_fingerprint
 from seqdata.planning.stages import Stage, StagedTable, make_staged_report
 from seqdata.planning.wrapping import (
     SupportsDraws,

@@ -13,8 +13,8 @@ from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 from seqdata_testing.loaders import (
     check_changing_worlds,
     check_content,
