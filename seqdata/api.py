@@ -24,6 +24,7 @@ from seqdata.resolve import (
 from seqdata.storage import splitting
 from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
 from seqdata.storage.concat import concat_stores
+from seqdata.storage.dataset_items import check_axes
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
 from seqdata.storage.remote.location import Remote
@@ -149,6 +150,7 @@ def write_store(  # noqa: PLR0913
         [3, 1]
     """
     write = _find_writer(format)
+    check_axes(axes)
     sequences, axes = _prepare_input(sequences, axes, key, group)
     store = write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,

@@ -10,13 +10,24 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, must_be
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.fields import field_width, infer_object, kind_of, make_unknown_name_error
 from seqdata.storage.packing import FieldMismatch, as_array
 
 _PART_NAMES = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
+
+
+def check_axes(axes: Any) -> None:
+    """Raise if ``axes`` is not a mapping of fields.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if axes is not None and not isinstance(axes, Mapping):
+        needed = "a dict of field and axis, as {'embedding': None}"
+        raise ConfigError(must_be("`axes`", needed, repr(axes), "Pass a dict, or leave it out"))
 
 
 def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
@@ -106,6 +117,7 @@ def infer_item_fields(
         ConfigError: If no field is as long as the item, or ``axes`` names an unknown one.
         DecodeError: If a value is not an array, number or text.
     """
+    check_axes(axes)
     per_item = dict(axes or {})
     for name in per_item:
         if name not in item:
@@ -172,8 +184,8 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
         raise DecodeError.at(
             f"dataset: item {number}, field {name!r}: must have {length} timesteps, as `lengths` "
             f"says, but has {len(array)}. Pass the actual lengths, or a function that counts "
-            "them; if the field does not have one value per timestep, pass `axes`={name: None} to "
-            "`DatasetStore.of`",
+            "them; if the field does not have one value per timestep, pass "
+            f"`axes`={{{name!r}: None}} to `DatasetStore.of`",
             sequence=number, field=name,
         )  # fmt: skip
     return array

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
-from seqdata.storage.dataset_items import as_mapping
+from seqdata.storage.dataset_items import as_mapping, check_axes
 
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
 
@@ -39,9 +39,10 @@ def normalize_sequences(
         value per sequence.
 
     Raises:
-        ConfigError: If ``sequences`` is none of these.
+        ConfigError: If ``sequences`` is none of these, or ``axes`` is not a dict.
         DecodeError: If a table's column holds nulls or a type that cannot be stored.
     """
+    check_axes(axes)
     library = _find_frame_library(sequences)
     if library == "pandas":
         return _check_sequences(_iter_frame_rows(sequences), axes), axes
@@ -71,8 +72,8 @@ def normalize_sequences(
         return all_items, axes
     _check_first_item(first)
     if isinstance(first, tuple) and any(np.ndim(part) or isinstance(part, str) for part in first):
-        return (as_mapping(one, None) for one in all_items), axes
-    return ({PLAIN_FIELD: one} for one in all_items), axes
+        return (as_mapping(item, None) for item in all_items), axes
+    return ({PLAIN_FIELD: item} for item in all_items), axes
 
 
 def _check_first_item(first: Any) -> None:
@@ -146,7 +147,7 @@ def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
 
     frame = index_to_columns(frame)
     names = list(frame.columns)
-    if not len(frame):
+    if not len(frame) or not names:
         raise _make_no_rows_error()
     columns: dict[Any, Iterable[Any]] = {}
     for name in names:
@@ -194,7 +195,8 @@ def _warn_left_out(column: str, reason: str) -> None:
 
 def _make_no_rows_error() -> ConfigError:
     return ConfigError(
-        "`sequences` must have at least one row, but is a table without rows. Check it"
+        "`sequences` must have at least one row and column, but is a table without rows or "
+        "columns. Check it"
     )
 
 

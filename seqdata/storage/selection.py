@@ -118,8 +118,7 @@ def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
         repeated = next(name for name in after if after.count(name) > 1)
         raise ConfigError(
             f"rename: every field must have a name of its own, but two would be {repeated!r}. "
-            "Choose "
-            "another name, or leave one of them out with `select`"
+            "Choose another name, or leave one of them out with `select`"
         )
     return new_names
 
@@ -130,7 +129,7 @@ def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     Raises:
         ConfigError: If they are not integers in one dimension, or there is no such sequence.
     """
-    wanted = np.asarray(numbers)
+    wanted = _to_array("take: `numbers` must be integers in one dimension", numbers)
     if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
         raise ConfigError(
             f"take: `numbers` must be integers in one dimension, but are {wanted.dtype} of "
@@ -183,13 +182,22 @@ def check_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
     Raises:
         ConfigError: If it is not one bool per sequence.
     """
-    chosen = np.asarray(mask)
+    chosen = _to_array(f"where: `mask` must be bool of ({count},)", mask)
     if chosen.dtype != np.bool_ or chosen.shape != (count,):
         raise ConfigError(
             f"where: `mask` must be bool of ({count},), but is {chosen.dtype} of shape "
             f"{chosen.shape}. For numbers use `take`"
         )
     return chosen
+
+
+def _to_array(needed: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{needed}, but are lists of different lengths. Pass one array"
+        ) from error
 
 
 def find_outside(numbers: NDArray[np.int64], count: int) -> int:

@@ -60,7 +60,7 @@ def write_shard(
         fields: Name -> field.
         packed: Name -> (values, offsets or None).
         timesteps: Axis -> timesteps of all its sequences.
-        note: Text that differs between shards, stored in the schema.
+        note: Numbers that differ between shards, stored in the schema.
         algorithm: The algorithm of the checksums.
     """
     import pyarrow as pa
@@ -150,8 +150,8 @@ def _make_note(
 ) -> str:
     """Return the note in a shard's schema; the checksum makes every shard's footer its own."""
     checksum = 0
-    for one in checksums.values():
-        checksum = zlib.crc32(one.values.astype("<u4", copy=False).data, checksum)
+    for of_field in checksums.values():
+        checksum = zlib.crc32(of_field.values.astype("<u4", copy=False).data, checksum)
     kinds = {name: [field.dtype, list(field.shape), field.axis] for name, field in fields.items()}
     return json.dumps({"version": VERSION, **about, "crc32": checksum, "fields": kinds})
 

@@ -50,7 +50,7 @@ from seqdata.storage.writing.sharded_writer import (
 from seqdata.storage.writing.staging_dir import commit
 
 SHARD_BYTES = 256 << 20
-_PROGRESS_SEQUENCES = 1024  # maximum seconds between two reports of progress
+_PROGRESS_SEQUENCES = 1024  # maximum sequences between two reports of progress
 _PROGRESS_BYTES = 1 << 24
 _COUNT_BYTES = 8  # of a count in a digest
 
@@ -264,7 +264,9 @@ class _ArrowPacker:
 
     def __init__(self, fields: Mapping[str, Field], resume_key: ResumeKey) -> None:
         key = resume_key.key
-        self.packers = {name: make_packer(one, is_key=name == key) for name, one in fields.items()}
+        self.packers = {
+            name: make_packer(field, is_key=name == key) for name, field in fields.items()
+        }
         self._fields = fields
         self._key = key
         self._limit = resume_key.shard_bytes
@@ -303,7 +305,7 @@ class _ArrowPacker:
         content = self.take()
         lengths = check_axis_lengths(self._fields, content, first, key)
         check_packed_ids(self._fields, content, key, first)
-        timesteps = {axis: int(one.sum()) for axis, one in lengths.items()}
+        timesteps = {axis: int(along.sum()) for axis, along in lengths.items()}
         return count - first, size, (content, timesteps)
 
 

@@ -139,7 +139,9 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | No
     if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
         return None
     count = int(rows.sum())
-    is_valid = all(one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values())
+    is_valid = all(
+        array.shape == (count,) and array.dtype.kind == "u" for array in lengths.values()
+    )
     is_valid = is_valid and all(
         width.shape == (2,) and width.dtype.kind == "i" for width in widths.values()
     )

@@ -172,7 +172,7 @@ def _open(location: str, remote: Remote | None, *, warn: bool) -> ShardStore:
         from seqdata.storage.foreign.store import download_files  # local files do without
 
         root, paths, cached_files = download_files(location, remote)
-        versions = {one.path: one.version for one in cached_files}
+        versions = {cached.path: cached.version for cached in cached_files}
         tables, left_out = open_paths(root, remote.folder, paths, versions.__getitem__)
     if left_out and warn:
         columns = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())

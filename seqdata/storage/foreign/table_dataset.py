@@ -132,11 +132,12 @@ def open_paths(
         raise _make_no_ragged_error(location, left_out)
     scan = scan_lengths(folder, files, ragged, digest_versions(files, digest_files(files, ragged)))
     for name, (low, high) in scan.widths.items():
-        if low == high:
+        if low == high and (low or not scan.lengths[name].any()):
             kinds[name] = replace(kinds[name], shape=(max(1, low), *kinds[name].shape))
             check_width(replace(files[0].location, field=name), kinds[name])
         else:
-            left_out[name] = f"{low} to {high} numbers per timestep"
+            some = f"{low} to {high}" if high else "no"
+            left_out[name] = f"{some} numbers per timestep"
             del kinds[name]
     if not any(kind.ragged for kind in kinds.values()):
         raise _make_no_ragged_error(location, left_out)
@@ -145,7 +146,7 @@ def open_paths(
             DataError, "must have at least one row, but has none. Check where it comes from"
         )
     axes, lengths_of = _assign_axes(kinds, scan.lengths)
-    fields = {name: Field(one.dtype, one.shape, axes.get(name)) for name, one in kinds.items()}
+    fields = {name: Field(kind.dtype, kind.shape, axes.get(name)) for name, kind in kinds.items()}
     return TableSet(folder, files, kinds, fields, scan.rows, lengths_of), left_out
 
 
@@ -249,8 +250,8 @@ def _assign_axes(
 def _make_source(
     name: str, field: Field, layout: ShardLayout, decoded: Sequence[DecodedColumn]
 ) -> BufferSource:
-    values = [one.values for one in decoded]
-    offsets = [one.offsets for one in decoded if one.offsets is not None]
+    values = [column.values for column in decoded]
+    offsets = [column.offsets for column in decoded if column.offsets is not None]
     return BufferSource.of(name, field, layout, values, offsets or None)
 
 

@@ -20,9 +20,7 @@ from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
 _MAX_PREFETCHED = 4  # shards that are downloaded ahead
-_OPEN_FRACTION = (
-    8  # if the cache is smaller than the data, one process may keep an eighth of it open
-)
+_OPEN_FRACTION = 8  # of a cache that is smaller than the data, one process keeps an eighth open
 
 
 class HasNumber(Protocol):
@@ -111,9 +109,8 @@ class OpenShards(Generic[ShardT]):
             for number in found:
                 self._open_shards.move_to_end(number)
         if missing:
-            self._close_unused(
-                wanted, max(0, self._max_bytes - sum(self._sizes[one] for one in missing))
-            )
+            new_bytes = sum(self._sizes[number] for number in missing)
+            self._close_unused(wanted, max(0, self._max_bytes - new_bytes))
             opened = self._thread_pool.map(
                 lambda number: self._open_if_room(number, release), missing
             )
@@ -142,7 +139,7 @@ class OpenShards(Generic[ShardT]):
         """Start to download the next shards; return whether further ones may be announced."""
         self._reset_after_fork()
         with self._lock:
-            self._pending = {n: one for n, one in self._pending.items() if not one.done()}
+            self._pending = {n: task for n, task in self._pending.items() if not task.done()}
             for number in numbers:
                 if number in self._open_shards or number in self._pending:
                     continue
@@ -179,7 +176,7 @@ class OpenShards(Generic[ShardT]):
         """Close the least recently used shards until the open ones have at most this many bytes."""
         with self._lock:
             open_bytes = sum(self._sizes[number] for number in self._open_shards)
-            for number in [one for one in self._open_shards if one not in keep]:
+            for number in [each for each in self._open_shards if each not in keep]:
                 if open_bytes <= max_bytes:
                     return
                 open_bytes -= self._sizes[number]

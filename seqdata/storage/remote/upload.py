@@ -169,7 +169,13 @@ class _UploadLog:
 
 def _read_log(path: Path) -> dict[str, list[str | int | None]]:
     try:
-        found: Mapping[str, list[str | int | None]] = json.loads(path.read_bytes())
-    except (OSError, ValueError):  # nothing was uploaded
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # nothing was uploaded
         return {}
-    return dict(found)
+    if not isinstance(found, dict):
+        return {}
+    return {name: facts for name, facts in found.items() if _is_entry(facts)}
+
+
+def _is_entry(facts: object) -> bool:
+    return isinstance(facts, list) and len(facts) == 3  # digest, size and tag

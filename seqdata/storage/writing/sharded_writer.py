@@ -136,13 +136,13 @@ class ShardedWriter:
         """
         written: dict[int, WrittenPart[FilesT]] = {}
         count = size = 0
-        for one in self._iter_written(parts, make_format):
-            written[one.part] = one
-            count += sum(finished.shard.sequences for finished in one.shards)
-            size += sum(finished.size for finished in one.shards)
+        for part in self._iter_written(parts, make_format):
+            written[part.part] = part
+            count += sum(finished.shard.sequences for finished in part.shards)
+            size += sum(finished.size for finished in part.shards)
             self.report(count, size, len(written))
         ordered = [written[number] for number in range(len(parts))]
-        return _common_fields(ordered), [shard for part in ordered for shard in part.shards]
+        return _common_fields(ordered), [shard for each in ordered for shard in each.shards]
 
     def _iter_written(
         self, parts: Sequence[Part], make_format: MakeFormat[FilesT]
@@ -202,8 +202,9 @@ def check_arguments(shard_bytes: int, executor: object) -> None:
     Raises:
         ConfigError: If it is.
     """
-    if shard_bytes < 1:
-        raise ConfigError(must_be("`shard_bytes`", "at least 1", repr(shard_bytes), "Leave it out"))
+    if not isinstance(shard_bytes, int) or isinstance(shard_bytes, bool) or shard_bytes < 1:
+        needed = "an integer of at least 1"
+        raise ConfigError(must_be("`shard_bytes`", needed, repr(shard_bytes), "Leave it out"))
     if not isinstance(executor, Executor | None):
         raise ConfigError(
             must_be(
@@ -318,8 +319,10 @@ def _common_fields(parts: Sequence[WrittenPart[Any]]) -> Fields:
 
 
 def _describe_fields(fields: Fields | None) -> str:
-    pairs = (fields or {}).items()
-    return ", ".join(f"{name} {one.dtype} {list(one.shape)} {one.axis}" for name, one in pairs)
+    return ", ".join(
+        f"{name} {field.dtype} {list(field.shape)} {field.axis}"
+        for name, field in (fields or {}).items()
+    )
 
 
 @contextmanager

@@ -329,9 +329,10 @@ def test_a_table_column_that_cannot_be_stored_is_an_error(tmp_path, column, text
     assert caught.value.facts == {"field": "x"}
 
 
-def test_a_shard_size_of_nothing_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="`shard_bytes` must be at least 1, but is 0"):
-        write_arrow(tmp_path, numbers(1), shard_bytes=0)
+@pytest.mark.parametrize("shard_bytes", [0, "1GB", 1e6, True])
+def test_a_shard_size_of_nothing_is_an_error(tmp_path, shard_bytes):
+    with pytest.raises(ConfigError, match="`shard_bytes` must be an integer of at least 1, but is"):
+        write_arrow(tmp_path, numbers(1), shard_bytes=shard_bytes)
 
 
 def test_progress_is_told_to_a_function(tmp_path):

@@ -14,7 +14,6 @@ from seqdata.errors import SeqDataWarning
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Store
-from seqdata.storage import decoded_source
 from seqdata.storage.columns import SpanColumn
 from seqdata_testing.loaders import check_content, check_resumes, check_worlds
 from seqdata_testing.stores import check_store
@@ -247,19 +246,6 @@ def test_the_fingerprint_is_of_names_sizes_footers_and_lengths(tmp_path):
         marks.add(open_store(path).fingerprint)
         assert open_store(path).fingerprint in marks
     assert len(marks) == 4
-
-
-def test_only_the_units_that_were_used_last_are_kept(monkeypatch):
-    cache = decoded_source.UnitCache(limit=100)
-    made = []
-
-    def unit(number):
-        made.append(number)
-        return decoded_source.DecodedColumn(np.zeros(40, dtype=np.uint8), None)
-
-    for number in (0, 1, 0, 2, 0, 1):
-        cache.get("x", number, lambda number=number: unit(number))
-    assert made == [0, 1, 2, 1]
 
 
 def test_a_unit_larger_than_the_cache_is_read(tmp_path, monkeypatch):

@@ -1,9 +1,9 @@
-"""Fields whose values lie anywhere in a file: read in place by begins and ends in bytes."""
+"""Columns over buffers: values anywhere in a file, read in place by begins and ends in bytes."""
 
 import numpy as np
 import pytest
 
-from seqdata.errors import ConfigError, CorruptSampleError
+from seqdata.errors import ConfigError, CorruptSampleError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource, SpanColumn
 from seqdata.storage.data_location import ShardLayout
@@ -61,3 +61,38 @@ def test_texts_lie_anywhere_too():
 def fill(column):
     out = np.zeros(int(column.lengths.sum()), dtype=column.dtype)
     column.fill(out, np.concatenate([[0], np.cumsum(column.lengths)]), None)
+
+
+def texts_of(content, *edges, field="str"):
+    layout = ShardLayout("/d", ("a.bin",), [0, len(edges) - 1], {})
+    values = [np.frombuffer(content, np.uint8)]
+    return BufferSource.of("t", Field(field, (), None), layout, values, [np.array(edges)], [100])
+
+
+def test_bytes_that_are_not_text_are_named_with_their_place():
+    text = r'sequence 1, field "t", bytes 102\.\.104: must be UTF-8 text, but is not .* at byte 1'
+    with pytest.raises(DecodeError, match=text):
+        texts_of(b"okx\xffok", 0, 2, 4, 6).take([0, 1, 2])
+    assert texts_of(b"okx\xffok", 0, 2, 4, 6).take([2, 0]) == ["ok", "ok"]
+    assert texts_of(b"okx\xff", 0, 2, 4, field="bytes").take([1]) == [b"x\xff"]
+
+
+def test_an_array_of_another_dtype_is_not_filled():
+    with pytest.raises(ValueError, match=r"/d: field 'x': `out` must be int32, but is int64. Pass"):
+        SpanColumn(source(), spans([0, 0, 1])).fill(np.zeros(1, np.int64), np.array([0, 1]), None)
+
+
+def test_a_column_knows_its_pieces_and_can_be_cut():
+    column = SpanColumn(source(), spans([0, 1, 3], [1, 0, 1], [0, 0, 0]))
+    assert (len(column), column.lengths.tolist(), column.shape) == (3, [2, 1, 0], ())
+    part = column.slice(1, 3)
+    assert [piece.tolist() for piece in (part[0], part[1])] == [values(8, 1), []]
+
+
+def test_a_sequence_that_does_not_exist_is_refused():
+    for number in (-1, 2):
+        with pytest.raises(ConfigError, match=rf"must be in \[0, 2\), but is {number}"):
+            source().find(number)
+        with pytest.raises(ConfigError, match=rf"must be in \[0, 2\), but is {number}"):
+            source().is_readable(number)
+    assert source().is_readable(1)
