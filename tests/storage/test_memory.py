@@ -184,8 +184,9 @@ def test_a_missing_value_of_a_frame_is_an_error_that_names_the_column():
 
 
 def test_a_frame_without_rows_or_with_a_name_twice_is_an_error():
-    for frame in (pd.DataFrame({"x": []}), pl.DataFrame({"x": []})):
-        with pytest.raises(ConfigError, match="`sequences` must have at least one row, but is a"):
+    frames = (pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), pd.DataFrame(index=range(3)))
+    for frame in frames:
+        with pytest.raises(ConfigError, match="must have at least one row and column, but is a"):
             resolve_store(frame)
     twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
     with pytest.raises(ConfigError, match="must have columns of different names, but is"):
