@@ -150,7 +150,6 @@ def write_store(  # noqa: PLR0913
         [3, 1]
     """
     write = _find_writer(format)
-    check_axes(axes)
     sequences, axes = _prepare_input(sequences, axes, key, group)
     store = write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
@@ -324,6 +323,7 @@ def _prepare_input(
     data: Any, axes: Mapping[str, str | None] | None, key: str, group: str | None
 ) -> tuple[Any, Mapping[str, str | None] | None]:
     """Return sequences in the form that a writer takes, and the axes of their fields."""
+    check_axes(axes)
     if is_store(data) or is_location(data) or are_locations(data):
         rows = StoreSequences(resolve_store(data), key)
         data, axes = rows, {**rows.axes, **(axes or {})}
