@@ -1,9 +1,14 @@
-"""The files at a location: a file, a folder, a glob, a list, braces, or URLs."""
+"""The files at a location: a file, a folder, a glob, a list, braces, or URLs.
+
+Braces in locations, as a shell expands them: ``x-{000..017}.tar``, ``{train,val}``.
+"""
 
 from __future__ import annotations
 
 import glob
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +20,6 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.braces import count_expansions, expand_braces
 from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.files import join_names, list_folder
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX
@@ -30,6 +34,85 @@ Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 JOINED = "::"
 MAX_SHARDS = 1 << 20
 _MANY = 1024  # URLs that are requested without probing the first one
+_NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+_LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
+
+
+def expand_braces(text: str) -> Iterator[str]:
+    """Yield the expansions of a text with braces.
+
+    Raises:
+        ValueError: If a brace is unbalanced.
+
+    Examples:
+        >>> list(expand_braces("x-{08..10}.{a,b{1,2}}"))[:4]
+        ['x-08.a', 'x-08.b1', 'x-08.b2', 'x-09.a']
+    """
+    begin = text.find("{")
+    if begin < 0:
+        if "}" in text:
+            raise ValueError("a closing brace without an opening one")
+        yield text
+        return
+    if "}" in text[:begin]:
+        raise ValueError("a closing brace without an opening one")
+    end = _find_closing(text, begin)
+    for choice in _expand_choices(text[begin + 1 : end]):
+        for rest in expand_braces(text[end + 1 :]):
+            yield text[:begin] + choice + rest
+
+
+def count_expansions(text: str) -> int:
+    """Return an upper bound of the number of expansions, without creating them."""
+    numbers = [abs(int(last) - int(first)) + 1 for first, last, _ in _NUMBERS.findall(text)]
+    letters = [abs(ord(last) - ord(first)) + 1 for first, last, _ in _LETTERS.findall(text)]
+    choices = [inside.count(",") + 1 for inside in text.split("{")[1:]]
+    return math.prod(numbers) * math.prod(letters) * math.prod(choices)
+
+
+def _find_closing(text: str, begin: int) -> int:
+    depth = 0
+    for at in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if not depth:
+            return at
+    raise ValueError("an opening brace without a closing one")
+
+
+def _expand_choices(inside: str) -> Iterator[str]:
+    if found := _NUMBERS.fullmatch(inside):
+        first, last = int(found[1]), int(found[2])
+        padded = any(re.match(r"-?0\d", bound) for bound in found.groups()[:2])
+        width = max(len(found[1]), len(found[2])) if padded else 0
+        for number in _range(first, last, found[3]):
+            yield f"{number:0{width}d}"
+        return
+    if found := _LETTERS.fullmatch(inside):
+        yield from map(chr, _range(ord(found[1]), ord(found[2]), found[3]))
+        return
+    parts = _split_choices(inside)
+    if len(parts) == 1:  # no alternatives: the braces are part of the name
+        yield from (f"{{{name}}}" for name in expand_braces(inside))
+        return
+    for part in parts:
+        yield from expand_braces(part)
+
+
+def _range(first: int, last: int, step: str | None) -> range:
+    size = abs(int(step or 1)) or 1
+    return range(first, last + 1, size) if first <= last else range(first, last - 1, -size)
+
+
+def _split_choices(inside: str) -> list[str]:
+    """Split at commas that are not inside of inner braces."""
+    parts, depth = [""], 0
+    for letter in inside:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def format_location(location: Location, kind: FileKind) -> str:
