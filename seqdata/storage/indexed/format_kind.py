@@ -26,10 +26,15 @@ from seqdata.storage.indexed.extent_checks import (
     value_sizes,
 )
 from seqdata.storage.indexed.field_axes import OpenedFiles
-from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex
+from seqdata.storage.indexed.file_format import (
+    Extents,
+    FileFormat,
+    FileIndex,
+    FileReader,
+    sibling_facts,
+)
 from seqdata.storage.indexed.file_identity import ENDS
 from seqdata.storage.indexed.file_kind import Decode, IndexedField, Neighbour
-from seqdata.storage.indexed.file_reader import FileReader, sibling_facts
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 

@@ -21,8 +21,8 @@ from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.build_index import map_shards
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
+from seqdata.storage.indexed.file_format import file_facts
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.file_reader import file_facts
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER
 from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import ShardIndex

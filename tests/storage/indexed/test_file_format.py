@@ -6,8 +6,7 @@ import pytest
 
 from seqdata.backends import Extents, FileFormat
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_format import RandomAccessFile
-from seqdata.storage.indexed.file_reader import FileReader
+from seqdata.storage.indexed.file_format import FileReader, RandomAccessFile
 from tests.storage.indexed.records import Records
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from seqdata.errors import MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_reader import FileReader, file_facts, sibling_facts
+from seqdata.storage.indexed.file_format import FileReader, file_facts, sibling_facts
 
 FILES = {"sub/a.tok": b"0123456789", "sub/a.ends": b"xyz"}
 
