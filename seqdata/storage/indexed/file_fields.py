@@ -21,8 +21,7 @@ from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
 from seqdata.storage.indexed.file_kind import IndexedField
 from seqdata.storage.indexed.indexed_values import IndexedValues
-from seqdata.storage.indexed.numbered_ids import NumberedIds
-from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
+from seqdata.storage.indexed.shard_index import FieldIndex, NumberedIds, ShardIndex
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.shared_memory import SharedBits

@@ -24,8 +24,7 @@ from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import file_facts
 from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER
-from seqdata.storage.indexed.numbered_ids import NumberedIds
-from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shard_index import NumberedIds, ShardIndex
 from seqdata.storage.indexed.shard_list import SHARD_LIST
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.text_bytes import TextSource

@@ -3,22 +3,26 @@
 An index file is a line of JSON, followed by arrays, with a digest. It is untrusted: extents are
 checked against the file's size when it is loaded, and again by the kernel. Place in the flow:
 indexing makes it, the store reads by it. Reads: an index file. Makes: arrays.
+
+Generated ids of sequences: the name of their file, and a number.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import CorruptShardError
+from seqdata.errors import ConfigError, CorruptShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.packing import NUMBER_DTYPES
+from seqdata.storage.text_bytes import TextBytes, concat_texts
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"
@@ -327,3 +331,43 @@ def check(good: bool, what: str) -> None:
     """Raise ValueError if a check of an index fails."""
     if not good:
         raise ValueError(f"invalid {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedIds:
+    """The ids of all sequences of files, created on demand.
+
+    Attributes:
+        location: The data set, for messages.
+        names: Of the files.
+        starts: File -> its first sequence, with the total at the end.
+    """
+
+    location: str
+    names: Sequence[str]
+    starts: Sequence[int]
+
+    def take(self, numbers: ArrayLike) -> list[Any]:
+        """Return the ids of sequences.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        return [self._id(number) for number in np.asarray(numbers, dtype=np.int64).tolist()]
+
+    def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
+        """Return the concatenated bytes of ids; see ``text_bytes``."""
+        return concat_texts(self.take(numbers))
+
+    def is_readable(self, number: int) -> bool:
+        """Return whether a sequence exists."""
+        return 0 <= number < self.starts[-1]
+
+    def _id(self, number: int) -> str:
+        if not self.is_readable(number):
+            raise ConfigError(
+                f"{self.location}: the sequence must be in [0, {self.starts[-1]}), but is "
+                f"{number}. Was the plan made for other data?"
+            )
+        shard = bisect_right(self.starts, number) - 1
+        return f"{self.names[shard]}/{number - self.starts[shard]}"

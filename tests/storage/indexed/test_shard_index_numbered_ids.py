@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.storage.indexed.numbered_ids import NumberedIds
+from seqdata.storage.indexed.shard_index import NumberedIds
 
 IDS = NumberedIds("/d", ["a.bin", "empty.bin", "b.bin"], [0, 2, 2, 5])
 
