@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from seqdata.errors import ConfigError, MissingShardError, PluginError, RemoteReadError
 from seqdata.host import PluginHost, default_host
@@ -15,7 +16,8 @@ from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
-from seqdata.storage.indexed.backend import as_opener
+from seqdata.storage.indexed.backend import FormatBackend
+from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.location import Remote, is_remote, redact_url, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
@@ -144,6 +146,24 @@ def find_backend(name: str, location: LocationLike, host: PluginHost) -> Opener:
             package=package,
         )
     return as_opener(host.backend(name))
+
+
+def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
+    """Return what opens locations: an opener as it is, a format or the class of one as a backend.
+
+    Raises:
+        ConfigError: If it is none of these.
+    """
+    if isinstance(backend, type) and hasattr(backend, "index") and hasattr(backend, "suffixes"):
+        backend = backend()
+    if isinstance(backend, FileFormat):
+        return FormatBackend(backend)
+    if not callable(backend):
+        raise ConfigError(
+            f"`backend` must be a name, a FileFormat or a function that opens a location, but is "
+            f"{backend!r}. Pass one of these, or leave it out"
+        )
+    return backend
 
 
 def _find_plugin_backend(text: str, host: PluginHost | None) -> str | None:

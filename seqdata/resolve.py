@@ -15,7 +15,13 @@ from typing import Any, cast
 import numpy as np
 
 from seqdata.arguments import select_options
-from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
+from seqdata.detect import (
+    LocationLike,
+    as_opener,
+    detect_backend_at,
+    find_backend,
+    refuse_binary_file,
+)
 from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.planning.wrapping import find_base_policy
@@ -31,7 +37,6 @@ from seqdata.readers.tables import iter_groups
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import as_mapping
-from seqdata.storage.indexed.backend import as_opener
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.memory import MemoryStore

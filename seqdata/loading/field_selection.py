@@ -26,8 +26,9 @@ from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsCrops, SupportsFuture, SupportsMixing
 from seqdata.sharing import Tail, World
-from seqdata.storage.parts import drop_transform, find_transform
+from seqdata.storage.parts import PartsStore, drop_transform
 from seqdata.storage.span_store import find_longest_context
+from seqdata.storage.views import View
 
 if TYPE_CHECKING:
     from seqdata.loading.output import Output
@@ -54,7 +55,9 @@ def make_reader(
             f"loader: the policy plans on axis {axis!r}, but the store has {axes}. Pass `axis` "
             f"to the policy{'; ' if hint else ''}{hint}"
         )
-    measured_transform = find_transform(store)
+    measured_transform = None
+    if isinstance(store, View | PartsStore):
+        measured_transform = store.measured_transform
     if measured_transform is None:
         return _make_plain_reader(store, axis, options, output)
     if options.transform is not None:

@@ -126,13 +126,6 @@ def _check_transforms(parts: Mapping[str, Store]) -> None:
     )
 
 
-def find_transform(store: Store) -> MeasuredTransform | None:
-    """Return the transform that a view, or all parts of a store, carry; None: there is none."""
-    if isinstance(store, PartsStore):
-        return store.measured_transform
-    return get_measured_transform(store)
-
-
 def drop_transform(store: Store) -> Store:
     """Return the same sequences as they lie, without a transform that they carry."""
     if isinstance(store, PartsStore):

@@ -18,7 +18,7 @@ from seqdata import (
 from seqdata.index import SequenceIndex
 from seqdata.protocols import SupportsMixing, SupportsParts
 from seqdata.resolve import resolve_parts
-from seqdata.storage.parts import PartsStore, drop_transform, find_transform, join_parts
+from seqdata.storage.parts import PartsStore, drop_transform, join_parts
 
 MIX = Mix({"a": 1, "b": 1}, Fixed(2))
 
@@ -135,9 +135,9 @@ def test_parts_with_the_same_transform_are_planned_by_its_lengths(copied):
     store = join_parts(parts)
     store = pickle.loads(pickle.dumps(store)) if copied else store
     assert store.lengths.tolist() == [2, 4, 6]
-    assert find_transform(store).lengths.tolist() == [2, 4, 6]
+    assert store.measured_transform.lengths.tolist() == [2, 4, 6]
     assert drop_transform(store).lengths.tolist() == [1, 2, 3]
-    assert find_transform(drop_transform(store)) is None
+    assert drop_transform(store).measured_transform is None
     loader = Loader(store.parts, Mix({"a": 1, "b": 1}, Fixed(1), batches=6, keep="batch"))
     found = {(batch.part, *batch["x"][0].tolist()) for batch in loader}
     assert found == {("a", 1, 1, 2, 2), ("a", 3, 3), ("b", 7, 7, 8, 8, 9, 9)}

@@ -11,7 +11,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.errors import ConfigError
 from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.build_index import build, index_facts
 from seqdata.storage.indexed.catalogs import attach_catalogs
@@ -92,24 +91,6 @@ class FormatBackend:
         return audit_files(
             format_location(location, kind), kind, shard=shard, repair=repair, on_bytes=told
         )
-
-
-def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
-    """Return what opens locations: an opener as it is, a format or the class of one as a backend.
-
-    Raises:
-        ConfigError: If it is none of these.
-    """
-    if isinstance(backend, type) and hasattr(backend, "index") and hasattr(backend, "suffixes"):
-        backend = backend()
-    if isinstance(backend, FileFormat):
-        return FormatBackend(backend)
-    if not callable(backend):
-        raise ConfigError(
-            f"`backend` must be a name, a FileFormat or a function that opens a location, but is "
-            f"{backend!r}. Pass one of these, or leave it out"
-        )
-    return backend
 
 
 def index_files(
