@@ -15,8 +15,8 @@ from torch import Tensor
 from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.layouts import offsets_from_lengths
 from seqdata.errors import ConfigError
+from seqdata.recurrent.cells import Cell
 from seqdata.recurrent.trees import (
-    Cell,
     Tree,
     iter_leaves,
     map_leaves,

@@ -16,18 +16,11 @@ from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError, must_be
+from seqdata.recurrent.cells import Recurrent, make_cell, to_features
 from seqdata.recurrent.continuity import advance, check_continues, starts_within
 from seqdata.recurrent.forward import run
 from seqdata.recurrent.lane_table import NO_BATCH, LaneTable, detach_state, merge_tables
-from seqdata.recurrent.trees import (
-    Recurrent,
-    Tree,
-    make_cell,
-    map_leaves,
-    to_device,
-    to_features,
-    where_rows,
-)
+from seqdata.recurrent.trees import Tree, map_leaves, to_device, where_rows
 
 STATE_VERSION = 2
 
