@@ -131,12 +131,17 @@ def refuse_binary_file(location: LocationLike) -> None:
     )
 
 
-def find_backend(name: str, location: LocationLike, host: PluginHost) -> Opener:
-    """Return the opener of a backend by its name; the location is for messages.
+def find_backend(
+    name: str | Callable[..., Any] | FileFormat, location: LocationLike, host: PluginHost
+) -> Opener:
+    """Return the opener of a backend, by its name or as it is; the location is for messages.
 
     Raises:
+        ConfigError: If it is neither a name nor what opens a location.
         PluginError: If it is not installed or broken.
     """
+    if not isinstance(name, str):
+        return as_opener(name)
     package = _PACKAGES.get(name)
     if package is not None and host.find("backend", name) is None:
         raise PluginError.at(

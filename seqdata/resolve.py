@@ -17,7 +17,6 @@ import numpy as np
 from seqdata.arguments import select_options
 from seqdata.detect import (
     LocationLike,
-    as_opener,
     detect_backend_at,
     find_backend,
     refuse_binary_file,
@@ -262,7 +261,7 @@ def open_location(
     name = detect_backend_at(location, remote, host) if backend is None else backend
     if name == "arrow" and backend is None:
         refuse_binary_file(location)
-    opener = find_backend(name, location, host) if isinstance(name, str) else as_opener(name)
+    opener = find_backend(name, location, host)
     options = {"schema": schema, "index": index, "remote": remote}
     store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
     if missing_names := missing_members(store, STORE_MEMBERS):
