@@ -15,23 +15,11 @@ from typing import Any, cast
 import numpy as np
 
 from seqdata.arguments import select_options
-from seqdata.detect import (
-    LocationLike,
-    detect_backend_at,
-    find_backend,
-    refuse_binary_file,
-)
+from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
 from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.planning.wrapping import find_base_policy
-from seqdata.protocols import (
-    Collator,
-    Opener,
-    Policy,
-    Store,
-    SupportsMixing,
-    SupportsZipping,
-)
+from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing, SupportsZipping
 from seqdata.readers.tables import iter_groups
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore

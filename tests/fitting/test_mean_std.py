@@ -1,0 +1,45 @@
+"""MeanStd: means and deviations by feature and by group, and values in the unit of the data."""
+
+import numpy as np
+import pytest
+
+from seqdata import MeanStd, fit
+from seqdata.errors import ConfigError, DecodeError
+
+X = np.random.default_rng(1).normal(3.0, 2.0, size=(6, 4, 2)).astype("f4")
+SITES = ["a", "b", "a", "c", "b", "a"]
+
+
+def fitted(**options):
+    rows = [{"x": x, "site": site} for x, site in zip(X, SITES, strict=True)]
+    return fit(rows, {"x": MeanStd(**options)}, progress=False)["x"]
+
+
+def test_they_are_those_of_the_population_by_feature():
+    found = fitted()
+    np.testing.assert_allclose(found.mean, X.astype("f8").mean((0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(found.std, X.astype("f8").std((0, 1)), rtol=1e-12)
+
+
+def test_each_group_is_standardized_by_its_own():
+    found = fitted(by="site")
+    assert found.groups == ["a", "b", "c"]
+    made = found.apply(X.reshape(-1, 2), np.full(6, 4), SITES).reshape(X.shape)
+    for site in "abc":
+        rows = made[[site == each for each in SITES]]
+        np.testing.assert_allclose(rows.mean((0, 1)), 0, atol=1e-6)
+        np.testing.assert_allclose(rows.std((0, 1)), 1, atol=1e-6)
+    np.testing.assert_allclose(found.inverse(made, SITES), X, atol=1e-5)
+
+
+def test_the_inverse_of_groups_needs_them():
+    with pytest.raises(ConfigError, match="the inverse of 'x' needs 'site' of each sequence"):
+        fitted(by="site").inverse(X)
+
+
+def test_a_group_that_was_not_there_is_an_error_or_as_all():
+    values, lengths = X[0], np.array([4])
+    with pytest.raises(DecodeError, match="site 'z' of field 'x' was not in the data"):
+        fitted(by="site").apply(values, lengths, ["z"])
+    found = fitted(by="site", unknown="overall").apply(values, lengths, ["z"])
+    assert found.tolist() == fitted().apply(values, lengths, None).tolist()

@@ -1,0 +1,43 @@
+"""Quantiles: those of NumPy, by counts of digits, and values clipped between them."""
+
+import numpy as np
+import pytest
+
+from seqdata import Quantiles, fit
+from seqdata.errors import ConfigError, DataError
+
+
+def quantiles_of(values, *levels, **options):
+    rows = [{"x": part} for part in np.array_split(values, 3)]
+    return fit(rows, {"x": Quantiles(*levels, **options)}, progress=False)["x"]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "u1"])
+def test_they_are_those_of_numpy(dtype):
+    values = (np.random.default_rng(3).normal(size=40) * 50 + 100).clip(0, 255).astype(dtype)
+    levels = (0.0, 0.1, 0.37, 0.5, 0.99, 1.0)
+    found = quantiles_of(values, *levels).values
+    assert found.tolist() == np.quantile(values.astype("f8"), levels).tolist()
+
+
+def test_values_are_clipped_between_the_lowest_and_the_highest():
+    values = np.array([0, 1, 2, 3, 100], "f4")
+    assert quantiles_of(values, 0.25, 0.75).apply(values, None, None).tolist() == [1, 1, 2, 3, 3]
+    assert quantiles_of(values, 0.75).apply(values, None, None).tolist() == [0, 1, 2, 3, 3]
+    assert quantiles_of(values, 0.25).apply(values, None, None).tolist() == [1, 1, 2, 3, 100]
+
+
+def test_a_nan_is_what_the_rule_says():
+    values = np.array([np.nan, 1, 2, 4], "f4")
+    with pytest.raises(DataError, match="must be numbers, but one is nan"):
+        quantiles_of(values, 0.5)
+    imputed = quantiles_of(values, 0.0, 1.0, nan="impute").apply(values, None, None)
+    assert imputed.tolist() == [2, 1, 2, 4]
+    ignored = quantiles_of(values, 0.0, 1.0, nan="ignore").apply(values, None, None)
+    assert np.isnan(ignored).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("levels", [(), (0.5, 0.5), (0.9, 0.1), (-0.1,), (True,), ("a",)])
+def test_levels_must_rise_in_0_to_1(levels):
+    with pytest.raises(ConfigError, match=r"`levels` must be rising numbers in \[0, 1\], but is"):
+        Quantiles(*levels)
