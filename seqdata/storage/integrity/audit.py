@@ -73,13 +73,14 @@ def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path 
         file.seek(offset)
         content = file.read(min(length, _MAX_COPIED_BYTES))
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{name}.{offset}-{offset + len(content)}.bad"
+    flat = name.replace("/", "-")  # of a file in a folder below
+    target = folder / f"{flat}.{offset}-{offset + len(content)}.bad"
     target.write_bytes(content)
     return target
 
 
 def audit_by_reading(store: Store, on_progress: Callable[[int], None]) -> AuditReport:
-    """Read every field of every sequence; yield the failures.
+    """Read every field of every sequence; return the report.
 
     Args:
         store: Any store.
