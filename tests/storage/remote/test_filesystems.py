@@ -72,7 +72,7 @@ def test_a_loop_without_a_thread_is_not_used_again(monkeypatch):
 
     dead = threading.Thread(target=lambda: None)
     dead.start()
-    dead.join()
+    dead.join(60)
     monkeypatch.setattr(asyn, "iothread", [dead])
     monkeypatch.setattr(asyn, "loop", [object()])
     _reset_dead_event_loop()

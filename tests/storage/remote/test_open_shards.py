@@ -56,7 +56,7 @@ def test_shards_come_by_number_and_stay_open():
     assert shards.get(1, 2) == [1, 2]
     assert sorted(shards.opened) == [1, 2, 3]
     assert shards.held == [1, 2, 3]
-    assert shards.get() == []
+    assert shards.open.get([]) == []
 
 
 def test_all_of_them_are_there_once_each_was_opened():
