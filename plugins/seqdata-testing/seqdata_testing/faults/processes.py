@@ -27,6 +27,7 @@ _MOMENT = 1.0
 _PASSED = itertools.count()  # sequences that this process has seen
 _FREE = 8  # of them, before it is held
 _SEEN = "seen-by-"  # a file of each process that has begun
+HOLDS = "held-"  # a file of each process that waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class FaultTransform:
         field: The field that the sequence is known by.
         value: Its value there.
         note: A file to write the time of the act into, of ``time.monotonic``.
-        held: A file: from its ninth sequence on, a process waits until it is there. So work is left
-            when the fault happens.
+        held: A file: from its ninth sequence on, a process waits until it is there, and says so by
+            a file ``HOLDS`` + its number. So work is left when the fault happens.
         among: Processes that must have seen a sequence before it acts.
     """
 
@@ -53,6 +54,7 @@ class FaultTransform:
     def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
         """Return the same sequence."""
         if self.held is not None and next(_PASSED) >= _FREE:
+            Path(f"{HOLDS}{os.getpid()}").touch()
             until(self.held.exists)
         if self.among > 1:
             Path(f"{_SEEN}{os.getpid()}").touch()

@@ -99,9 +99,13 @@ def _as_dealt(
 def _is_dealt(
     policy: str, rows: Sequence[Sequence[Any]], must: Sequence[int], bad: Mapping[int, str]
 ) -> bool:
-    """Return whether rows are those of a batch, but for unreadable ones, masked or replaced."""
+    """Return whether rows are those of a batch, but for unreadable ones, masked or replaced.
+
+    A batch without any readable row is masked: it has nothing to replace them with.
+    """
     if len(rows) != len(must):
         return False
+    policy = "mask" if all(due in bad for due in must) else policy
     for (number, real), due in zip(rows, must, strict=True):
         good = due not in bad
         if policy == "mask" or good:

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,10 +21,10 @@ from seqdata_testing.faults import leftovers, processes
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.leftovers import open_descriptors, shared_by_name
 from seqdata_testing.faults.outcome import Outcome
-from seqdata_testing.faults.processes import FaultTransform
+from seqdata_testing.faults.processes import HOLDS, FaultTransform
 from seqdata_testing.faults.reading import play_through
 from seqdata_testing.faults.targets import FaultTarget
-from seqdata_testing.waiting import patient
+from seqdata_testing.waiting import patient, until
 
 BATCH = 4
 AT = 41  # the sequence at which it happens
@@ -88,23 +89,34 @@ def signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
     """
     root, given = _written(setup.target)
     sent: list[float] = []
-    loaders: list[Loader] = []
     names: set[str] = set()
 
-    def open_it() -> Loader:
-        loaders.append(setup.loader(root, FaultTransform(None, held=_HELD.resolve())))
-        return loaders[-1]
+    def send(send_signal: Callable[[int, int], None], target: int) -> None:
+        sent.append(time.monotonic())
+        send_signal(target, number)
+        _HELD.touch()
+
+    def send_to_worker() -> None:  # one that has work left, or nothing need come of its end
+        if until(lambda: any(Path.cwd().glob(f"{HOLDS}*"))):
+            waiting = next(Path.cwd().glob(f"{HOLDS}*"))
+            send(processes.kill, int(waiting.name.removeprefix(HOLDS)))
 
     def each(_: int) -> None:
-        if not sent:
+        if not names:
             names.update(shared_by_name(os.getsid(0)))
-            sent.append(time.monotonic())
-            _send(number, whom, loaders[-1])
-            _HELD.touch()
+        if whom == "self" and not sent:
+            send(processes.kill, os.getpid())
+        if whom == "group" and not sent:
+            send(os.killpg, os.getpgrp())
 
     if whom == "group":
         signal.signal(number, lambda *_: None)  # the training process decides: it goes on
-    played = play_through(open_it, given, since=lambda: sent[0] if sent else None, each=each)
+    if whom == "worker":
+        threading.Thread(target=send_to_worker, daemon=True).start()
+    played = play_through(
+        partial(setup.loader, root, FaultTransform(None, held=_HELD.resolve())), given,
+        since=lambda: sent[0] if sent else None, each=each,
+    )  # fmt: skip
     return [replace(played, left=(*played.left, *names))]
 
 
@@ -140,13 +152,6 @@ def asked_to_end(setup: WorkerSetup, number: int) -> list[Outcome]:
     due = [number for number, one in enumerate(given) if len(one["x"])]
     what = outcomes.WHOLE if ids == due else outcomes.WRONG
     return [Outcome(what=what, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
-
-
-def _send(number: int, whom: str, loader: Loader) -> None:
-    if whom == "group":
-        os.killpg(os.getpgrp(), number)
-    else:
-        processes.kill(loader.worker_pids[0] if whom == "worker" else os.getpid(), number)
 
 
 def _written(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
