@@ -100,7 +100,7 @@ def count_segment_batches(trainer: Trainer | None, options: DataOptions) -> int 
     if not isinstance(policy, SupportsWeightChanges):
         raise ConfigError(
             must_be(
-                "Feedback: `batching` of the DataModule", "Weighted, or a Mix of batches",
+                "Feedback: `batching` of the DataModule", "Weighted, or a Mix",
                 f"{policy!r:.200}", f"Pass e.g. Weighted({type(policy).__name__}(...))",
             )
         )  # fmt: skip

@@ -24,6 +24,7 @@ from seqdata.plan_table import (
     offsets_from_sizes,
 )
 from seqdata.planning.part_order import PartOrder
+from seqdata.planning.parts import number_part_crops
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
@@ -257,6 +258,27 @@ def join_rows(
         for part, own in zip(rows, spans, strict=True)
     ]
     return offsets_from_sizes(np.concatenate(sizes))
+
+
+def number_crops(
+    runs: Sequence[PartRun], spans: NDArray[np.int64], epoch: int
+) -> NDArray[np.int64]:
+    """Return which of its sequence's windows each span of the mixture is, int64 (n,).
+
+    Args:
+        runs: The run of each part.
+        spans: int64 (n, 3): sequence, start, stop.
+        epoch: Of the part: its own.
+    """
+    numbers = np.zeros(len(spans), dtype=np.int64)
+    for run in runs:
+        own = (spans[:, 0] >= run.first) & (spans[:, 0] < run.first + len(run.index))
+        if own.any():
+            own_spans = spans[own] - np.array([run.first, 0, 0])
+            numbers[own] = number_part_crops(
+                run.policy, run.index, own_spans, seed=run.seed, epoch=epoch
+            )
+    return numbers
 
 
 def find_lookahead(drawn: list[PartRun]) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
+from seqdata.planning.part_order import compute_root
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import (
@@ -66,6 +67,18 @@ def _check_weight(name: str, weight: Any) -> None:
                 "Pass 0 to leave a part out",
             )
         )  # fmt: skip
+
+
+def weigh_part(weight: Any, count: int, temperature: float | None) -> Fraction:
+    """Return the weight of a part of ``count`` sequences.
+
+    Args:
+        weight: As declared.
+        count: Its sequences.
+        temperature: Of the mixture.
+    """
+    exact = Fraction(weight if isinstance(weight, int | Fraction) else repr(float(weight)))
+    return exact * compute_root(count, temperature) if count and temperature is not None else exact
 
 
 def derive_part_seed(seed: int, name: str) -> int:

@@ -84,6 +84,7 @@ class Purpose(IntEnum):
     PARTS = 19  # where the parts of a mixture begin; the seed of each, by a digest of its name
     OFFSET = 20  # where the systematic sample of a weighted epoch begins
     DRAWS = 21  # the order of the sequences that it goes along
+    ROWS = 22  # where each pass over the rows of a part begins, and its step
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,13 @@ from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.planning.build import NONE_MEANS, check_count, make_fingerprint
-from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead, make_mix_report
+from seqdata.planning.mix_table import (
+    MixTable,
+    PartRun,
+    find_lookahead,
+    make_mix_report,
+    number_crops,
+)
 from seqdata.planning.mixed_rows import (
     MixedRowsTable,
     PartRows,
@@ -29,7 +35,7 @@ from seqdata.planning.mixed_rows import (
     make_part_rows,
     make_rows_report,
 )
-from seqdata.planning.part_order import WEIGHT_UNITS, compute_root, make_part_order, scale_weights
+from seqdata.planning.part_order import WEIGHT_UNITS, make_part_order, scale_weights
 from seqdata.planning.part_weights import PartWeights, find_piece, make_part_weights
 from seqdata.planning.parts import (
     Part,
@@ -38,8 +44,9 @@ from seqdata.planning.parts import (
     count_planned,
     derive_part_seed,
     match_parts,
-    number_part_crops,
+    weigh_part,
 )
+from seqdata.planning.row_segments import RowSegments, check_rows_policy
 from seqdata.planning.segments import RoundFn, Segment, WeightChange
 from seqdata.planning.wrapping import SupportsItemCounts, disable_shuffle, find_base_policy
 from seqdata.protocols import Policy, SupportsCrops
@@ -189,6 +196,12 @@ class Mix:
         """Return the maker of a segment's only round: the parts continue where they were."""
         parts = self._match_parts(index)
         rates = {name: self._compute_rate(name, part) for name, part in parts.items()}
+        if self.rows:
+            rows, policy = self._make_part_rows(index), self._get_policy(next(iter(self.parts)))
+            plan = RowSegments(rows, policy, index, rates, self._declared, seed).plan(
+                segment, changes
+            )
+            return lambda _: plan
         piece = find_piece(rates, self._declared, seed, self._group, segment, changes)
         first = segment.epoch * segment.epoch_batches + segment.first - piece.begin
         runs = self._make_runs(index, seed)
@@ -240,20 +253,12 @@ class Mix:
             seed: Of the plan.
             epoch: Of the part: its own.
         """
-        numbers = np.zeros(len(spans), dtype=np.int64)
         if self.rows:
             policy: Any = self._get_policy(next(iter(self.parts)))
             return cast(
                 NDArray[np.int64], policy.crop_numbers(index, spans, seed=seed, epoch=epoch)
             )
-        for run in self._make_runs(index, seed):
-            own = (spans[:, 0] >= run.first) & (spans[:, 0] < run.first + len(run.index))
-            if own.any():
-                own_spans = spans[own] - np.array([run.first, 0, 0])
-                numbers[own] = number_part_crops(
-                    run.policy, run.index, own_spans, seed=run.seed, epoch=epoch
-                )
-        return numbers
+        return number_crops(self._make_runs(index, seed), spans, epoch)
 
     def _plan_rows(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan over rows of all parts."""
@@ -319,6 +324,8 @@ class Mix:
                 "policy), or pass one `policy` for all parts."
             )
         check_part_policy("mix", name, policy, "Use it alone, or around the mixture.")
+        if self.rows:
+            check_rows_policy(policy)
 
     def _get_policy(self, name: str) -> Policy:
         part = cast(Part, self.parts[name])
@@ -326,11 +333,7 @@ class Mix:
         return policy if self.shuffle else disable_shuffle(policy)
 
     def _match_parts(self, index: SequenceIndex) -> dict[str, SequenceIndex]:
-        """Return the index of each part, in the data's order.
-
-        Raises:
-            ConfigError: If the data has no names, or others than the mixture.
-        """
+        """Return the index of each part, in the data's order."""
         advice = "Pass 0 to leave it out."
         return match_parts("mix", self.parts, index, "a weight", advice)
 
@@ -349,11 +352,7 @@ class Mix:
 
     def _weigh(self, name: str, count: int) -> Fraction:
         """Return the weight of a part of ``count`` sequences."""
-        weight: Any = cast(Part, self.parts[name]).weight
-        exact = Fraction(weight if isinstance(weight, int | Fraction) else repr(float(weight)))
-        if self.temperature is None or not count:
-            return exact
-        return exact * compute_root(count, self.temperature)
+        return weigh_part(cast(Part, self.parts[name]).weight, count, self.temperature)
 
     def _count_units(self, index: SequenceIndex) -> list[int]:
         """Return how often batches of each part come, as integers that add up to a constant."""

@@ -39,7 +39,8 @@ class Segments:
     Evaluation is planned by the innermost policy alone.
 
     Args:
-        policy: ``Weighted``, or a ``Mix`` of batches.
+        policy: ``Weighted``, or a ``Mix``; with ``rows`` one of ``Fixed``, ``Sorted``, ``Bucketed``
+            or random ``Windows``.
         batches: Batches of a segment, over all ranks; the last one of an epoch may have fewer.
 
     Raises:
@@ -60,14 +61,21 @@ class Segments:
     def __post_init__(self) -> None:
         check_count("segments", "batches", self.batches)
         policy: Any = self.policy
-        has_rows = getattr(policy, "rows", False) is True  # of several parts in a batch
-        if isinstance(policy, type) or not isinstance(policy, SupportsWeightChanges) or has_rows:
+        if isinstance(policy, type) or not isinstance(policy, SupportsWeightChanges):
             raise ConfigError(
                 must_be(
-                    "policy 'segments': `policy`", "Weighted, or a Mix of batches",
+                    "policy 'segments': `policy`", "Weighted, or a Mix",
                     f"{self.policy!r}", "Pass e.g. Weighted(Bucketed(64))",
                 )
             )  # fmt: skip
+        rows_policy = getattr(self.policy, "policy", None)
+        items = getattr(rows_policy, "items_per_sequence", None)
+        if getattr(policy, "rows", False) is True and items != 1:
+            raise ConfigError(
+                "policy 'segments': a Mix with `rows`=True must have a policy that makes a row of "
+                "each sequence and a declared number of batches, but has "
+                f"{rows_policy!r:.200}. Pass e.g. Bucketed(64)."
+            )
 
     @property
     def axis(self) -> str:

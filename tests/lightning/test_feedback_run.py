@@ -23,7 +23,7 @@ UPDATES = math.ceil(BATCHES / GROUP)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["weighted", "importance", "token budget", "mix"])
+@pytest.mark.parametrize("policy", ["weighted", "importance", "token budget", "mix", "rows"])
 def test_every_update_is_a_place_to_go_on(policy, tmp_path):
     whole = feed(policy, folder=tmp_path)
     per_epoch = len(whole.log_of.train) // EPOCHS

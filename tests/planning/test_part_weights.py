@@ -68,12 +68,6 @@ def test_a_damaged_state_is_refused():
         loader.load_state_dict(state)
 
 
-def test_rows_of_several_parts_have_no_segments():
-    mix = Mix({"a": 1, "b": 1}, Fixed(2), rows=True)
-    with pytest.raises(ConfigError, match="`policy` must be Weighted, or a Mix of batches, but"):
-        Segments(mix, 4)
-
-
 def test_an_order_that_is_changed_to_its_own_weights_goes_on_as_it_was():
     weights = scale_weights([Fraction(number) for number in (5, 3, 2, 7)])
     order = make_part_order(weights, 3)

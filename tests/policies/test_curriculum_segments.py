@@ -214,5 +214,5 @@ def test_it_is_no_pass_over_the_data():
     assert not has_draws(Curriculum(Fixed(4), RULES))
     with pytest.raises(ConfigError, match=r"an epoch of a Curriculum with declared batches has so"):
         Weighted(policy)
-    with pytest.raises(ConfigError, match=r"`policy` must be Weighted, or a Mix of batches, but"):
+    with pytest.raises(ConfigError, match=r"`policy` must be Weighted, or a Mix, but"):
         Segments(policy, 5)

@@ -20,13 +20,16 @@ from seqdata import (
     PlanError,
     SequenceIndex,
     TokenBudget,
+    Windows,
     World,
 )
 from seqdata.planning.build import describe_policy
+from seqdata.storage.memory import MemoryStore
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_shares
 from tests.policies.test_mix import index_of
 from tests.properties.counts import examples
+from tests.properties.noise import noisy
 
 INDEX = index_of(en=300, de=100, nl=7)
 FIRST = [0, 300, 400, 407]
@@ -177,6 +180,68 @@ def test_each_row_names_its_part_and_how_often_it_came():
             assert passed == seen[part, number]
             seen[part, number] += 1
     assert len(noises) == sum(seen.values())  # no draw is augmented as another
+
+
+def values(counts):
+    """Return sequences of ``counts`` timesteps, whose values say which timestep of which it is."""
+    return MemoryStore.of(
+        [np.arange(count) + 100.0 * number for number, count in enumerate(counts)]
+    )
+
+
+@examples(0.5, here=8)
+@given(
+    st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=9), min_size=1, max_size=3).filter(
+        lambda parts: all(max(part) >= 4 for part in parts)
+    ),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(0, 99),
+    st.integers(2, 4),
+)
+def test_crops_of_any_parts_are_cut_out_of_their_sequences(parts, crops, size, seed, ranks):
+    data = {str(number): values(counts) for number, counts in enumerate(parts)}
+    policy = Windows(4, batch_size=size, random=True, per_sequence=crops)
+    mix = Mix({name: int(name) + 1 for name in data}, policy, rows=True)
+    options = {"transform": noisy, "seed": seed, "prefetch": 0}
+    loader = Loader(data, mix, **options)
+    others = [Loader(data, mix, world=World(rank, ranks), **options) for rank in range(ranks)]
+    noises, came = {}, Counter()
+    for epoch in range(3):
+        rows = []
+        for batch in loader:
+            labels = zip(batch.part, batch.part_epoch, batch.ids.tolist(), strict=True)
+            rows += [(*label, x.tolist()) for label, x in zip(labels, batch["x"], strict=True)]
+        steps = zip(*others, strict=True)
+        shared = [batch.real() for step in steps for batch in step if (batch.weight > 0).any()]
+        assert [x for *_, x in rows] == [x for batch in shared for x in batch["x"].tolist()]
+        for part, own_pass, number, x in rows:
+            whole = np.floor(x)
+            assert whole.tolist() == list(range(int(whole[0]), int(whole[0]) + 4))
+            assert whole[0] // 100 == number
+            assert whole[-1] % 100 < parts[int(part)][number]
+            noise = tuple(np.array(x) - whole)  # one for each window of each time it is drawn
+            assert noises.setdefault(noise, (epoch, part, number, own_pass, whole[0])) == (
+                epoch, part, number, own_pass, whole[0],
+            )  # fmt: skip
+            came[part, number] += 1
+        for part, counts in enumerate(parts):
+            times = [came[str(part), number] for number, n in enumerate(counts) if n >= 4]
+            assert max(times) - min(times) in (0, crops)
+    assert not sum(came.values()) % crops
+
+
+def test_crops_of_a_sequence_that_is_repeated_lie_elsewhere():
+    data = {"a": values([30]), "b": values([30] * 9)}
+    mix = Mix({"a": 1, "b": 1}, Windows(4, batch_size=4, random=True), rows=True)
+    starts = [
+        x[0].item()
+        for batch in Loader(data, mix, prefetch=0)
+        for part, x in zip(batch.part, batch["x"], strict=True)
+        if part == "a"
+    ]
+    assert len(starts) == 5
+    assert len(set(starts)) >= 4
 
 
 def test_ranks_workers_and_a_resume_change_nothing():

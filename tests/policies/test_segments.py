@@ -99,7 +99,7 @@ def test_only_the_latest_weights_are_kept():
 
 @pytest.mark.parametrize("wrong", [Fixed(4), Curriculum(Fixed(4), by=int), None, Weighted])
 def test_a_policy_without_weights_is_refused(wrong):
-    with pytest.raises(ConfigError, match="`policy` must be Weighted, or a Mix of batches"):
+    with pytest.raises(ConfigError, match="`policy` must be Weighted, or a Mix"):
         Segments(wrong, 4)
 
 
