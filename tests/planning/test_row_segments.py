@@ -23,8 +23,8 @@ from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata.world import World
 from seqdata_testing.plans import check_table
 from tests.properties.counts import examples
 from tests.properties.noise import noisy
