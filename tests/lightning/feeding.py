@@ -26,7 +26,7 @@ POLICIES = {
         "batching": Mix({"a": 2, "b": 1, "c": 1}, Bucketed(2), batches=22),
     },
     "rows": lambda: {
-        "train": {"a": sequences(9, 1), "b": sequences(14, 2), "c": sequences(3, 3)},
+        "train": {"a": sequences(9, 1), "b": sequences(20, 2), "c": sequences(3, 3)},
         "batching": Mix({"a": 2, "b": 1, "c": 1}, Bucketed(2), rows=True),
     },
 }  # fmt: skip
