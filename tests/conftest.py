@@ -76,8 +76,8 @@ def _collect_in_another_order(config):
 
     Else all come to the same file at the same time, and each rewrites its assertions.
     """
-    if config.args_source is not config.ArgsSource.TESTPATHS:
-        return
+    if config.args_source is not config.ArgsSource.TESTPATHS or config.option.ignore:
+        return  # files that are named are not ignored
     files = sorted(str(path) for one in config.args for path in Path(one).rglob("test_*.py"))
     worker, workers = config.workerinput["workerid"], config.workerinput["workercount"]
     first = len(files) * int(worker.removeprefix("gw")) // workers
