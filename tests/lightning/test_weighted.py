@@ -92,8 +92,15 @@ def test_predictions_come_for_each_sequence_once(store):
     assert sorted(k for batch in predicted for k in batch) == list(range(COUNT))
 
 
-def test_weights_in_an_evaluation_are_refused(store):
-    policy = Curriculum(Weighted(Bucketed(8), "weight"), max_length=[(0, 9)])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Curriculum(Weighted(Bucketed(8), "weight"), max_length=[(0, 9)]),
+        Curriculum(Bucketed(8), max_length=[(0, 9)], segment=3),
+    ],
+    ids=["weights", "segments"],
+)
+def test_an_evaluation_of_some_sequences_is_refused(store, policy):
     data = SequenceDataModule(val=store, batching=Bucketed(8), eval_batching=policy)
     with pytest.raises(
         ConfigError, match="`eval_batching` must play each sequence once, but draws"

@@ -17,7 +17,7 @@ from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
-from seqdata_testing.plans import check_constant_count, check_pure, check_table
+from seqdata_testing.plans import check_constant_count, check_policy, check_pure, check_table
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
 from tests.properties.counts import examples
 
@@ -63,6 +63,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, data):
     assert len(plan) == policy.num_batches(index) == policy.num_batches_of(index, epoch)
     assert not policy.varies
     check_table(plan)
+    check_policy(policy, index, seed=seed, shuffled=None)
     check_pure(policy, index, seed=seed, epoch=epoch, shuffled=None)
     check_constant_count(policy, index, epochs=(epoch, epoch + 1), seeds=(seed,))
     size = data.draw(st.integers(1, 8))
