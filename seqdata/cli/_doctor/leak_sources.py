@@ -61,7 +61,7 @@ def read_sources(path: Path, backend: str | None) -> LeakSources:
 def _load(path: Path) -> dict[str, Any]:
     try:
         plain = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{path}: must be a YAML file that can be read, but is not ({error}). Pass the "
             "seqdata-run.yaml of a run, or a file with `train` and `val`."
@@ -86,7 +86,7 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
     for kind in KINDS:
         plain = file.data.get(kind)
         named = plain.get("named") if isinstance(plain, Mapping) else None
-        refs = {f"{kind}.{name}": one for name, one in named.items()} if named else {kind: plain}
+        refs = {f"{kind}.{name}": ref for name, ref in named.items()} if named else {kind: plain}
         for name, ref in refs.items():
             if ref is not None:
                 parts[name] = open_data_ref(ref, name, path.parent, reader, backend)
@@ -113,7 +113,8 @@ def _find_statistics(plain: Any) -> Iterator[Statistics]:
 
 def _read_parts(path: Path, plain: Mapping[str, Any], backend: str | None) -> LeakSources:
     if not set(KINDS) & plain.keys() and "split" not in plain:
-        raise ConfigError(must_be(f"{path}: keys", f"of {', '.join(_KEYS)}", ", ".join(plain)))
+        found = ", ".join(map(str, plain)) or "none"
+        raise ConfigError(must_be(f"{path}: keys", f"of {', '.join(_KEYS)}", found))
     parts = _make_split(path, plain["split"], backend) if "split" in plain else {}
     for kind in KINDS:
         value = plain.get(kind)
@@ -144,7 +145,7 @@ def _make_split(path: Path, plain: Any, backend: str | None) -> dict[str, Store]
 
 def _open(path: Path, location: Any, backend: str | None) -> Store:
     if isinstance(location, list):
-        return concat([_open(path, one, backend) for one in location])
+        return concat([_open(path, each, backend) for each in location])
     return open_store(_resolve(path, str(location)), backend=backend)
 
 

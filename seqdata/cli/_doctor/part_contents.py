@@ -125,7 +125,7 @@ def _hash_axis(store: Store, axis: str, names: list[str]) -> tuple[Hashes, NDArr
         np.cumsum(spans[:, 2], out=offsets[1:])
         for name in names:
             values = flatten_column(columns[name])
-            rows = values.reshape(len(values), -1)
+            rows = values.reshape(len(values), math.prod(values.shape[1:]))  # there may be none
             raw = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
             width = len(raw) // max(1, len(rows))
             found = hash_texts(raw, offsets * width)
