@@ -21,13 +21,14 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
-from seqdata.cli._report.non_finite import (
+from seqdata.cli._report.statistics import (
     MAX_BYTES_UNASKED,
+    LengthStats,
     ValueCounts,
+    compute_length_stats,
     count_float_bytes,
     count_values,
 )
-from seqdata.cli._report.statistics import LengthStats, compute_length_stats
 from seqdata.protocols import Field, Store
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.remote.location import is_remote, redact_secrets

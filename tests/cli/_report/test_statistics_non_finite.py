@@ -3,7 +3,7 @@
 import numpy as np
 
 from seqdata.cli._report import non_finite
-from seqdata.cli._report.non_finite import ValueCounts, count_float_bytes, count_values
+from seqdata.cli._report.statistics import ValueCounts, count_float_bytes, count_values
 from seqdata.storage.memory import MemoryStore
 
 NAN, INF = np.nan, np.inf
