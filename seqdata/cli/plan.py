@@ -33,20 +33,18 @@ from seqdata.cli._report.mixture import (
     MIX_OPTIONS,
     PartStats,
     compute_part_stats,
+    compute_zip_stats,
+    join_measures,
     make_mixture,
     make_parts_table,
+    make_zip,
+    measure_parts,
     open_parts,
+    parse_batch_sizes,
     parse_weights,
 )
 from seqdata.cli._report.padding_plot import draw_plan
 from seqdata.cli._report.statistics import WorldStats, compute_idle_share, compute_world_stats
-from seqdata.cli._report.zipped import (
-    compute_zip_stats,
-    join_measures,
-    make_zip,
-    measure_parts,
-    parse_batch_sizes,
-)
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
