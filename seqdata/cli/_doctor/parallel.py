@@ -1,21 +1,189 @@
-"""``seqdata doctor --model``: what is worth using to train a model on this machine, and why."""
+"""``seqdata doctor --model``: what is worth using to train a model on this machine, and why.
+
+What ``seqdata doctor --model`` reports: the options, the one to use, and one device's own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from seqdata.cli._doctor.machine import inspect_machine
 from seqdata.cli._doctor.model_source import load_model
 from seqdata.cli._doctor.parallel_options import (
     OptionTable,
+    ParallelOption,
     UpdateShape,
     choose_option,
     require_memory,
 )
-from seqdata.cli._doctor.parallel_report import ParallelReport
 from seqdata.cli._doctor.stack_counts import StackCounts, count_model
+from seqdata.cli._report.console import format_bytes
 from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelReport:
+    """The options for a model on some devices.
+
+    Attributes:
+        counts: Of the model.
+        shape: Of an update.
+        accelerator: ``cpu`` or ``gpu``.
+        devices: How many the options are for.
+        found: How many this machine has.
+        memory: Free bytes of a device; None: unknown.
+        options: One device first.
+        chosen: The one to use.
+        measured: Speedups with measured costs, by option; None: from counts only.
+    """
+
+    counts: StackCounts
+    shape: UpdateShape
+    accelerator: str
+    devices: int
+    found: int
+    memory: int | None
+    options: Sequence[ParallelOption]
+    chosen: ParallelOption
+    measured: Sequence[float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        counts = asdict(self.counts)
+        options = [asdict(option) | {"devices": option.devices} for option in self.options]
+        for option, speedup in zip(options, self.measured or (), strict=False):
+            option["measured_speedup"] = speedup
+        number = next(n for n, option in enumerate(self.options) if option is self.chosen)
+        return {
+            "model": counts,
+            "update": asdict(self.shape),
+            "machine": {
+                "accelerator": self.accelerator, "devices": self.found, "memory": self.memory,
+            },
+            "devices": self.devices,
+            "options": options,
+            "recommended": {"option": number, "code": self.chosen.code},
+            "one_device": [
+                {"name": name, "advice": advice} for name, advice in self.list_alternatives()
+            ],
+        }  # fmt: skip
+
+    def print_to(self, out: Console) -> None:
+        """Print it for people."""
+        self._print_model(out)
+        out.print(self._make_table())
+        for option in self.options[1:]:
+            self._print_option(out, option)
+        out.print("\nOn one device")
+        for name, advice in self.list_alternatives():
+            out.print(f"  {name}: {advice}")
+        speedup = self.get_speedup(self.chosen)
+        reason = f", speedup {speedup:.2f}" if self.chosen.devices > 1 else ""
+        out.print(f"\nUse: {self.chosen.axis}{reason}")
+        for line in self.chosen.code.splitlines():
+            out.print(f"  {line}")
+
+    def get_speedup(self, option: ParallelOption) -> float:
+        """Return the speedup of an option: measured, or else from counts."""
+        if self.measured is None:
+            return option.speedup
+        return self.measured[next(n for n, one in enumerate(self.options) if one is option)]
+
+    def list_alternatives(self) -> list[tuple[str, str]]:
+        """Return what one device can do: name and advice."""
+        largest = max(self.counts.layers, key=lambda layer: layer.cost)
+        operations = 2 * largest.cost * self.shape.rows
+        dtype = f"{8 * self.counts.itemsize}-bit"
+        return [
+            (
+                "more lanes or rows",
+                f"a timestep of the largest layer is {format_count(operations)} operations for "
+                f"{self.shape.rows} rows; until a device is busy, more rows take no longer. "
+                "--measure shows whether it is; tune the learning rate again",
+            ),
+            (
+                "cuDNN",
+                "nn.LSTM and nn.GRU use it on GPUs, hard to beat; its fastest kernels need 16-bit "
+                f"weights (these are {dtype}) and dense rows: lanes, or buckets of equal lengths, "
+                "not packed rows",
+            ),
+            (
+                "FlashRNN",
+                "fused kernels for other cells; best with block-diagonal recurrence, which is "
+                "another model. Its README has nn.LSTM faster at size 768: 2.0 ms forward, not 4.9",
+            ),
+            (
+                "minLSTM, minGRU",
+                "trained by a scan, in parallel over time: 175 times as fast at 512 timesteps in "
+                "its paper (arXiv 2410.01201), but gates do not see the state: another model",
+            ),
+        ]
+
+    def _print_model(self, out: Console) -> None:
+        counts, shape = self.counts, self.shape
+        rows = "lanes" if shape.is_carried else "rows"
+        out.print(
+            f"{counts.name}: {len(counts.layers)} recurrent layers, {counts.parameters:,} weights "
+            f"of {counts.itemsize} bytes"
+        )
+        for part in counts.parts:
+            out.print(
+                f"  {part.name:<12} {part.cell:<5} {part.inputs:>6} -> {part.outputs:<6} "
+                f"{part.parameters:>12,} weights, {format_count(6 * part.cost)} operations and "
+                f"{format_bytes(part.kept * counts.itemsize)} kept per timestep of a row"
+            )
+        out.print(
+            f"an update: {shape.batches} batches of {shape.rows} {rows} x {shape.timesteps} "
+            f"timesteps, 6 operations per weight and timestep (2 forward, 4 backward)"
+        )
+        here = f"{self.found} device{'s' * (self.found > 1)} ({self.accelerator})"
+        memory = "" if self.memory is None else f", {format_bytes(self.memory)} free for each"
+        out.print(f"this machine: {here}{memory}; figures for {self.devices}")
+        if self.accelerator == "cpu":
+            out.print("  on CPUs a device is a process with one thread: compare with that")
+
+    def _make_table(self) -> Table:
+        titles = ["split", "devices", "speedup", "idle", "memory", "sent an update"]
+        table = Table(*titles, *(["measured"] if self.measured else []), title="Options")
+        for number, option in enumerate(self.options):
+            is_mesh = option.data > 1 and option.size > 1
+            cells = [
+                f"{option.speedup:.2f}", f"{option.bubble:.0%}", format_bytes(option.memory),
+                format_bytes(option.sent), *([f"{self.measured[number]:.2f}"] if self.measured
+                                             else []),
+            ]  # fmt: skip
+            devices = f"{option.data} x {option.size}" if is_mesh else str(option.devices)
+            table.add_row(option.axis, devices, *(["-"] * len(cells) if option.why_not else cells))
+        return table
+
+    def _print_option(self, out: Console, option: ParallelOption) -> None:
+        out.print(f"{option.axis}: speedup {option.formula}; gives up {option.gives_up}")
+        if option.why_not:
+            out.print(f"  not here: {option.why_not}")
+            return
+        stages = " + ".join(format_count(count) for count in option.operations)
+        sent = format_bytes(option.sent / self.shape.batches)
+        out.print(f"  operations of a replica's devices: {stages}; sent a batch: {sent}")
+        if option.split_backward:
+            out.print(
+                f"  with split_backward=True: speedup {option.split_backward:.2f} by the formula, "
+                "with cells of ours, each slower than torch's"
+            )
+
+
+def format_count(count: float) -> str:
+    """Return a number of operations in readable form: ``2.1 M``."""
+    for unit in ("", " k", " M", " G", " T"):
+        if count < 1000:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g} P"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
