@@ -305,7 +305,7 @@ def _measure(table: OptionTable, counts: StackCounts, devices: int) -> list[floa
     """Return the speedups of all options with measured costs."""
     import torch
 
-    from seqdata.cli._doctor.stack_timing import StackTimer
+    from seqdata.cli._doctor.stack_counts import StackTimer
 
     dtype = {8: torch.float64, 4: torch.float32, 2: torch.bfloat16}[counts.itemsize]
     threads = torch.get_num_threads()

@@ -79,7 +79,7 @@ def test_a_machine_of_one_device_is_said(monkeypatch):
 
 
 def test_a_measurement_adds_a_column_and_decides(monkeypatch):
-    module = "seqdata.cli._doctor.stack_timing.StackTimer._measure"
+    module = "seqdata.cli._doctor.stack_counts.StackTimer._measure"
     monkeypatch.setattr(module, lambda self, part, rows: 1.0)  # as on a device that is not busy
     found = read("--model", LM, *LANES, "--devices", "4", "--measure")
     data, layers = found["options"][1:3]

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqdata.cli._doctor.stack_counts import count_model
-from seqdata.cli._doctor.stack_timing import StackTimer, _make_module
+from seqdata.cli._doctor.stack_counts import StackTimer, _make_module, count_model
 
 MODELS = {
     "lstm": nn.LSTM(3, 8, 2, batch_first=True),
