@@ -19,8 +19,7 @@ from seqdata.lightning.ranks.lockstep import (
     RankLockstep,
     make_preempted_error,
 )
-from seqdata.lightning.ranks.peers import describe_own_process
-from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog
+from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
 from seqdata.sharing import World
 
 Item = TypeVar("Item")

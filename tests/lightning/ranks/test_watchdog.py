@@ -11,8 +11,7 @@ import pytest
 from torch.distributed import DistNetworkError
 
 from seqdata.errors import PeerFailedError
-from seqdata.lightning.ranks.peers import describe_own_process
-from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog
+from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
 from seqdata_testing.waiting import patient, within
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.lightning.ranks.peers import LostRank, describe_own_process, find_lost_ranks
+from seqdata.lightning.ranks.watchdog import LostRank, describe_own_process, find_lost_ranks
 from seqdata_testing.waiting import patient, until
 from tests.lightning.ranks.test_watchdog import watcher
 
