@@ -1,6 +1,6 @@
 """``seqdata doctor --model``: what is worth using to train a model on this machine, and why.
 
-What ``seqdata doctor --model`` reports: the options, the one to use, and one device's own.
+It reports the options, the one to use, and one device's own.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 They follow from the shapes of weights; nothing is run. A part whose weights multiply each timestep
 has two operations per weight and timestep forward, and twice that backward.
 
-Seconds of a few timesteps of each part, measured where they would be trained.
-
-A device that is not busy takes as long for few rows as for many: then fewer rows on each device, or
-groups of rows, gain nothing, which counts cannot tell.
+Seconds of a few timesteps of each part are measured where they would be trained, if that is asked
+for. A device that is not busy takes as long for few rows as for many: then fewer rows on each
+device, or groups of rows, gain nothing, which counts cannot tell.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Mixtures for ``seqdata plan``: several stores as parts, and what an epoch draws of each.
+"""Several stores for ``seqdata plan``: as parts of a mixture, and zipped.
 
-Zipped stores for ``seqdata plan``: each step has a batch of every one.
+Of a mixture it reports what an epoch draws of each part; of zipped stores each step has a batch of
+every one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The figures that ``seqdata stats`` and ``seqdata plan`` report.
 
-The numbers of NaN and infinite values in a store, by field, for ``seqdata stats``.
+Among them are the numbers of NaN and infinite values in a store, by field, for ``seqdata stats``.
 """
 
 from __future__ import annotations

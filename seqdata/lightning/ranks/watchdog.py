@@ -4,10 +4,8 @@ A rank that was killed leaves the others in a collective operation for half an h
 exchange one number every few seconds: when a rank is killed, its connections close and the exchange
 fails immediately; when a rank is stopped, the exchange times out.
 
-The processes of the other ranks, and which of them have ended.
-
 A failed collective operation reports a closed connection, but not whose. Processes on the same
-machine can be inspected.
+machine can be inspected: which of the other ranks have ended.
 """
 
 from __future__ import annotations

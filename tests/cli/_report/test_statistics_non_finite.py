@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from seqdata.cli._report import non_finite
+from seqdata.cli._report import statistics
 from seqdata.cli._report.statistics import ValueCounts, count_float_bytes, count_values
 from seqdata.storage.memory import MemoryStore
 
@@ -21,8 +21,8 @@ def test_each_floating_field_is_counted_and_no_other():
 
 
 def test_what_is_read_in_parts_has_the_same_values(monkeypatch):
-    monkeypatch.setattr(non_finite, "_CHUNK_TIMESTEPS", 2)
-    monkeypatch.setattr(non_finite, "_CHUNK_SEQUENCES", 1)
+    monkeypatch.setattr(statistics, "_CHUNK_TIMESTEPS", 2)
+    monkeypatch.setattr(statistics, "_CHUNK_SEQUENCES", 1)
     counts = count_values(STORE)["x"]
     assert (counts.nan, counts.inf) == (3, 2)
     assert counts.sequences == 3  # the last one lies in two parts
