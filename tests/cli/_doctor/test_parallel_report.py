@@ -6,8 +6,8 @@ import json
 import pytest
 from rich.console import Console
 
+from seqdata.cli._doctor.parallel import ParallelReport, format_count
 from seqdata.cli._doctor.parallel_options import ParallelOption, UpdateShape
-from seqdata.cli._doctor.parallel_report import ParallelReport, format_count
 from seqdata.cli._doctor.stack_counts import PartCounts, StackCounts
 
 
