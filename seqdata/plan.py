@@ -7,7 +7,7 @@ when a batch is asked for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -20,6 +20,7 @@ from seqdata.plan_table import (
     BatchTable,
     DrawnBatch,
     DrawnTable,
+    LocatingTable,
     PartLabel,
     PartTable,
     PlanBatch,
@@ -193,6 +194,18 @@ class Plan:
         """Return which part of a mixture each of these batches is from; None without a mixture."""
         label = getattr(self._table, "label", None)  # `isinstance` of a protocol takes 10 us
         return None if label is None else cast(PartTable, self._table).label(numbers)
+
+    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
+        """Return where the parts of a mixture are before a batch; None without such parts.
+
+        Args:
+            number: Of the batch; ``len()`` for the end of the epoch.
+
+        Returns:
+            Name -> the part's own epoch, and the batches of it that came before.
+        """
+        locate = getattr(self._table, "locate_parts", None)
+        return None if locate is None else cast(LocatingTable, self._table).locate_parts(number)
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
         """Return what tells a batch's draws of one sequence apart; None if each comes once."""

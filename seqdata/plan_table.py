@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -92,6 +92,14 @@ class PartTable(Protocol):
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
         """Return where each of these batches is from; None without a mixture."""
+        ...
+
+
+class LocatingTable(Protocol):
+    """A table of batches of a mixture's parts, each of which goes through its own epochs."""
+
+    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
+        """Return where each part is before a batch: its own epoch, and batches of it before."""
         ...
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from seqdata.errors import ResumeError
 from seqdata.sharing import RankPlan
 
 STATE_VERSION = 1
+OnChanged = Literal["error", "next_epoch", "next_segment"]
+"""What a resumed run does if its data has changed: raise, or begin the next epoch or segment."""
+
 Value = str | int | None
 _MAX_NUMBER = 2**63
 _MAX_SHOWN = 500
@@ -73,6 +76,7 @@ class ResumeState:
         world_size: Data-parallel ranks of the run that saved it.
         transform: Its name and a digest of its code; None if the state does not have it.
         weights: Digest of the weights that the run has set; None if it has set none.
+        parts: What the parts of a mixture are and where, as text; None without a mixture.
     """
 
     epoch: int
@@ -85,11 +89,22 @@ class ResumeState:
     world_size: int
     transform: str | None = None
     weights: str | None = None
+    parts: str | None = None
 
     _WHERE: ClassVar[str] = "loader"
     _ELSE: ClassVar[str] = "begin a new run"
     _MAX_POLICY: ClassVar[int] = 400
     _SHORT_POLICY: ClassVar[str] = "{start}… ({digest})"
+
+    @property
+    def owner(self) -> str:
+        """What loads the state, for messages."""
+        return self._WHERE
+
+    @property
+    def alternative(self) -> str:
+        """What to do with a state that does not fit, for messages."""
+        return self._ELSE
 
     @property
     def run_position(self) -> RunPosition:
@@ -99,8 +114,9 @@ class ResumeState:
     def as_dict(self) -> dict[str, Value]:
         """Return the state as primitives, which ``torch.load(weights_only=True)`` reads."""
         values = {"version": STATE_VERSION, **asdict(self)}
-        if self.weights is None:  # as earlier releases, which change none
-            del values["weights"]
+        for name in ("weights", "parts"):  # as earlier releases, which have none
+            if values[name] is None:
+                del values[name]
         return values
 
     @classmethod
@@ -119,7 +135,7 @@ class ResumeState:
         values = {field.name: state.get(field.name) for field in fields(cls)}
         for field in fields(cls):
             value = values[field.name]
-            if field.name in ("transform", "weights") and value is None:
+            if field.name in ("transform", "weights", "parts") and value is None:
                 continue  # saved by an earlier release, or without segments
             kind = int if field.type == "int" else str
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < _MAX_NUMBER):
@@ -203,19 +219,24 @@ class ResumeState:
         changed = [name for name in _PLAN_KEYS if getattr(self, name) != getattr(current, name)]
         return [name for name in changed if name != "data"] if "shift" in changed else changed
 
-    def _describe_changes(self, current: ResumeState, changed: Sequence[str]) -> str:
-        differences = "; ".join(
+    def describe_differences(self, current: ResumeState, changed: Sequence[str]) -> str:
+        """Return what was and what is of the names in ``changed``, for messages."""
+        return "; ".join(
             f"`{name}` was {_shown(getattr(self, name))}, but is {_shown(getattr(current, name))}"
             for name in changed
         )
+
+    def _describe_changes(self, current: ResumeState, changed: Sequence[str]) -> str:
         return (
-            f"{self._WHERE}: {differences}. A state continues only over the same plan: restore "
+            f"{self._WHERE}: {self.describe_differences(current, changed)}. A state continues "
+            "only over the same plan: restore "
             f"what changed{self._get_hint(changed)}, or {self._ELSE}."
         )
 
     def _get_hint(self, changed: Sequence[str]) -> str:
-        del changed
-        return ""
+        if list(changed) != ["data"]:
+            return ""
+        return ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,18 +259,13 @@ class FitState(ResumeState):
     _SHORT_POLICY: ClassVar[str] = "{start}... {digest}"
     _ORDER: ClassVar[tuple[str, ...]] = (
         "version", "epoch", "position", "fingerprint", "data", "policy", "seed", "shift", "tail",
-        "world_size", "accumulate", "errors", "transform", "weights",
+        "world_size", "accumulate", "errors", "transform", "weights", "parts",
     )  # fmt: skip
 
     def as_dict(self) -> dict[str, Value]:
         """Return the state as primitives, in the order of earlier releases."""
         values = ResumeState.as_dict(self)
         return {name: values[name] for name in self._ORDER if name in values}
-
-    def _get_hint(self, changed: Sequence[str]) -> str:
-        if list(changed) != ["data"]:
-            return ""
-        return ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
 
 
 def _shown(value: Value) -> str:

@@ -31,9 +31,10 @@ from seqdata.loading.options import DEFAULT_PREFETCH, DEFAULT_STALL_TIMEOUT, DTy
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
+from seqdata.resume_state import OnChanged
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
-from seqdata.runs.options import DataKind, DataOptions, Locations, OnChanged
+from seqdata.runs.options import DataKind, DataOptions, Locations
 from seqdata.runs.replay import locate_drawn, make_replay_context
 from seqdata.runs.run_record import RunRecord
 from seqdata.sharing import Tail
@@ -85,8 +86,10 @@ class SequenceDataModule(LightningDataModule):
             batch, cropped. The number of steps and rows does not change; ids go to
             ``seqdata-errors-rank0.jsonl`` in the log folder.
         max_errors: Most of these errors in a run, over all ranks and resumes, each counted once.
-        on_changed: What to do if the training data changed since a state was saved: ``error``, or
-            ``next_epoch`` to begin the next epoch with the new data.
+        on_changed: What to do if the training data changed since a state was saved: ``error``;
+            ``next_epoch`` to begin the next epoch with it; ``next_segment``, with
+            ``Segments(Mix(...), batches=...)`` or ``Feedback``, to continue with other parts or
+            shares of the mixture where the next segment begins.
         seed: Seed of order and transforms; None: that of ``seed_everything``, else 0.
         num_workers: Number of processes that read, for each rank and loader; 0: none. Batches do
             not depend on it.

@@ -217,18 +217,21 @@ class FeedbackRun:
         weights = self._segments.get_weights(run_position)
         return {KEY: {**self._scores.state(weights), "pending": pending}}
 
-    def restore(self, state: Mapping[str, Any], run_position: RunPosition) -> None:
+    def restore(
+        self, state: Mapping[str, Any], run_position: RunPosition, *, is_changed: bool
+    ) -> None:
         """Continue with the weights and scores of a saved run.
 
         Args:
             state: The DataModule's state.
             run_position: Position at which the run continues.
+            is_changed: Whether it continues over another plan, as `on_changed` allows.
 
         Raises:
             ResumeError: If they are missing or damaged.
         """
         saved, digest = state.get(KEY), FitState.from_dict(state).weights
-        if state["data"] != self._engine.describe()["data"]:  # `on_changed` allows it
+        if is_changed:
             _warn(
                 "resume: the data has changed, and the weights of the saved run are for the data "
                 "as it was: they begin again from those of the policy"

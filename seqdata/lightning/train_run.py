@@ -17,15 +17,20 @@ from seqdata.errors import (
     SeqDataError,
     SeqDataWarning,
     format_step,
-    must_be,
 )
-from seqdata.lightning import adapter, lane_checkpoint, statistics_state
+from seqdata.lightning import adapter, lane_checkpoint, limit_checks, statistics_state
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.feedback_run import FeedbackRun, count_segment_batches
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.trainer_loader import ErrorCount, IterationStart, LoaderIterator
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.mixture_changes import (
+    RunStart,
+    check_on_changed,
+    describe_parts,
+    find_start,
+)
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import FitState, RunPosition
 from seqdata.runs.data_sources import DataSources, RunContext
@@ -73,6 +78,9 @@ class TrainRun:
                 "Write training_step(self, batch, batch_idx); batches are read ahead "
                 "nevertheless"
             )
+        check_on_changed(engine, sources.options.on_changed, "datamodule")
+        if engine.segments is not None:
+            engine.segments.history.restore((), 0, 0)  # what a fit with another Trainer has set
         self.trainer = trainer
         self.engine = engine
         self._transform_label = engine.transform_label  # before it is used
@@ -172,35 +180,46 @@ class TrainRun:
         Raises:
             ResumeError: If the state does not fit, with the reason.
         """
-        self.load_state(FitState.from_dict(state))
+        saved = FitState.from_dict(state)
+        start = self.load_state(saved)
         here = self.get_run_position()
         lane_checkpoint.restore_lane_states(self.trainer, here, state)
+        if self.feedback is None or start.is_changed:
+            changed_parts = start.load_weights(self.engine, here, saved.weights, None)
+            if changed_parts:
+                _warn(changed_parts)
         if self.feedback is not None:
-            self.feedback.restore(state, here)
+            self.feedback.restore(state, here, is_changed=start.is_changed)
 
     def make_state(self) -> FitState:
         """Return the current state; warn once in the middle of an update."""
         run_position = self.get_run_position()
         self._warn_in_mid_update(run_position)
-        return self._make_state_at(run_position)
+        return replace(
+            self._make_state_at(run_position),
+            weights=self.engine.describe_weights(run_position),
+            parts=describe_parts(self.engine, run_position),
+        )
 
-    def load_state(self, state: FitState) -> None:
+    def load_state(self, state: FitState) -> RunStart:
         """Continue at a saved position.
 
         Raises:
             ResumeError: If the plan differs there, or the Trainer's limits count differently.
             ConfigError: If the rest of the epoch has filler rows that the output does not mark.
         """
-        run_position = self._check_state(state)
+        options, current = self._sources.options, self._make_state_at(state.run_position)
+        start = find_start(self.engine, state, current, options.on_changed)
+        run_position = start.run_position
         changed_transform = self.engine.describe_transform_change(state.transform)
         if changed_transform:
             _warn(f"resume: {changed_transform}")
-        here = (self._world.size, self._sources.options.tail)
-        is_shifted = (state.world_size, state.tail) != here
+        here = (self._world.size, options.tail)
+        is_shifted = (state.world_size, state.tail) != here or run_position != state.run_position
         if state.world_size != self._world.size:
-            self._check_limits(state.world_size)
+            limit_checks.check_limits(self.trainer, state.world_size, self._world.size)
         step = self._find_step(run_position)
-        saved_step = None if is_shifted or run_position != state.run_position else step
+        saved_step = None if is_shifted else step
         if run_position.position and step >= self._count_trained_steps(run_position):
             run_position, step = run_position.next_epoch, 0
         accumulate = self._count_accumulated()
@@ -215,15 +234,7 @@ class TrainRun:
         self._resume_point = ResumePoint(
             run_position, step, is_shifted, self._count_trained_steps(run_position), saved_step
         )
-
-    def _check_state(self, state: FitState) -> RunPosition:
-        current = self._make_state_at(state.run_position)
-        on_changed = self._sources.options.on_changed
-        if state.find_changes(current) == ["data"] and on_changed == "next_epoch":
-            return state.run_position.next_epoch if state.position else state.run_position
-        state.check_plan(current)
-        state.check_position(self.engine.count_batches(state.epoch))
-        return state.run_position
+        return start
 
     def _make_state_at(self, run_position: RunPosition) -> FitState:
         engine = self.engine
@@ -231,13 +242,14 @@ class TrainRun:
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             tail=self._sources.options.tail, world_size=self._world.size,
             accumulate=self._count_accumulated(), errors=self.errors.count_at(run_position),
-            transform=self._transform_label, weights=engine.describe_weights(run_position),
+            transform=self._transform_label,
         )  # fmt: skip
 
     def _count_accumulated(self) -> int:
         return adapter.count_accumulated(self.trainer)
 
     def _make_geometry(self, run_position: RunPosition) -> FitGeometry:
+        segments = self.engine.segments
         return FitGeometry(
             seed=self.engine.options.seed,
             frozen=self.engine.options.frozen_epoch,
@@ -248,6 +260,7 @@ class TrainRun:
             divided=adapter.has_automatic_optimization(self.trainer),
             steps=self._count_trained_steps(run_position),
             segment=None if self.feedback is None else self.feedback.segment_batches,
+            mixture=None if segments is None else segments.describe_origin(),
         )
 
     def _record_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:
@@ -331,35 +344,7 @@ class TrainRun:
             error = failure
         agree(self._world, facts, error)
         self._record_begin(self.get_run_position())
-        self._warn_of_validations(steps)
-
-    def _warn_of_validations(self, steps: int) -> None:
-        seconds = adapter.get_validation_seconds(self.trainer)
-        if seconds is not None:
-            _warn(
-                f"datamodule: `val_check_interval` is a time of {seconds:g} seconds: validation "
-                "runs after other batches in every run and after every resume, and ranks whose "
-                "clocks differ may not validate together. Pass steps or a fraction of the epoch"
-            )
-        interval, accumulate = adapter.get_validation_steps(self.trainer), self._count_accumulated()
-        if interval and interval < steps and interval % accumulate:
-            _warn(
-                f"datamodule: validation every {interval} steps is not a multiple of the "
-                f"{accumulate} steps of an update, so its position depends on the number of "
-                "ranks. Change `val_check_interval`"
-            )
-
-    def _check_limits(self, world_size: int) -> None:
-        for name in ("limit_train_batches", "val_check_interval"):
-            value: Any = getattr(self.trainer, name, None)  # absent if the clock decides
-            if isinstance(value, int):
-                raise ResumeError(
-                    must_be(
-                        f"resume: `{name}`", "a fraction",
-                        f"{value!r} steps, which have other batches on {self._world.size} ranks "
-                        f"than on the {world_size} that saved the state", "Pass a float",
-                    )
-                )  # fmt: skip
+        limit_checks.warn_of_validations(self.trainer, steps)
 
     def _warn_in_mid_update(self, run_position: RunPosition) -> None:
         accumulate = self._count_accumulated()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.host import default_host
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
+from seqdata.loading.mixture_changes import check_on_changed, describe_parts, find_start
 from seqdata.loading.options import (
     DEFAULT_PREFETCH,
     DEFAULT_STALL_TIMEOUT,
@@ -34,7 +36,7 @@ from seqdata.resolve import (
     resolve_policy,
     resolve_store,
 )
-from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
+from seqdata.resume_state import EpochProgress, OnChanged, ResumeState, RunPosition
 from seqdata.sharing import Tail, World
 
 
@@ -246,32 +248,45 @@ class Loader:
 
         Of weights that were set it has the digest; save them, too.
         """
-        return self._make_state_at(self._get_position()).as_dict()
+        here, engine = self._get_position(), self._engine
+        state = self._make_state_at(here)
+        weights, parts = engine.describe_weights(here), describe_parts(engine, here)
+        return replace(state, weights=weights, parts=parts).as_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any], weights: Any = None) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], weights: Any = None, on_changed: OnChanged = "error"
+    ) -> None:
         """Continue a saved position in the next iteration; the number of ranks may differ.
 
-        If the transform has changed, a ``SeqDataWarning`` names both.
+        If the transform has changed, or the data and ``on_changed`` allows it, a ``SeqDataWarning``
+        says so.
 
         Args:
             state: Of ``state_dict``.
             weights: The weights that ``set_weights`` had set last, if it was called.
+            on_changed: What to do if the data has changed: ``error``; ``next_epoch`` to begin the
+                next epoch with it; ``next_segment``, with ``Segments(Mix(...), batches=...)``, to
+                continue with other parts or shares of the mixture where the next segment begins.
 
         Raises:
             ResumeError: If the state belongs to other data, policy, seed, shift or weights, is
                 outside the plan, or was written by another version.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be filler rows that the output does not mark, or
+                ``on_changed`` needs segments of a mixture.
         """
+        engine = self._engine
+        check_on_changed(engine, on_changed, "loader")
         saved = ResumeState.from_dict(state)
-        saved.check_plan(self._make_state_at(saved.run_position))
-        saved.check_position(self._engine.count_batches(saved.epoch))
-        changed_transform = self._engine.describe_transform_change(saved.transform)
+        start = find_start(engine, saved, self._make_state_at(saved.run_position), on_changed)
+        here = start.run_position
+        changed_transform = engine.describe_transform_change(saved.transform)
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
-        self._engine.share(saved.epoch, saved.position)  # raises if this world cannot continue it
-        if self._engine.segments is not None:
-            self._engine.segments.restore(saved.run_position, saved.weights, weights)
-        self._next_position, self._active = saved.run_position, None
+        engine.share(here.epoch, here.position)  # raises if this world cannot continue it
+        changed_parts = start.load_weights(engine, here, saved.weights, weights)
+        if changed_parts:
+            warnings.warn(changed_parts, SeqDataWarning, stacklevel=2)
+        self._next_position, self._active = here, None
 
     def shutdown(self) -> None:
         """Stop threads and workers; a running iteration ends with an error."""
@@ -298,7 +313,6 @@ class Loader:
         return ResumeState.of_plan(
             engine.describe(), here, engine.fingerprint(here.epoch),
             world_size=engine.options.world.size, transform=engine.transform_label,
-            weights=engine.describe_weights(here),
         )  # fmt: skip
 
 

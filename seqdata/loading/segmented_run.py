@@ -14,7 +14,8 @@ from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import UpdateSchedule
 from seqdata.plan import Plan
-from seqdata.planning.segments import SupportsSegments, WeightChange, WeightHistory, Weights
+from seqdata.planning.segments import SupportsSegments
+from seqdata.planning.weight_history import WeightChange, WeightHistory, Weights
 from seqdata.protocols import Policy
 from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan
@@ -130,8 +131,13 @@ class SegmentedRun:
         if not changes:
             return None
         if self._max_changes is None:
-            return ";".join(f"{epoch}:{first}:{each.digest}" for epoch, first, each in changes)
+            return self._describe(changes)
         return str(changes[-1].weights.digest)
+
+    def describe_origin(self) -> str | None:
+        """Return where parts of the mixture replaced others, as in a state; None: nowhere."""
+        origin = self.history.origin
+        return None if origin is None else self._describe([origin])
 
     def restore(self, here: RunPosition, digest: str | None, values: Any) -> None:
         """Continue with the weights of a saved run.
@@ -173,6 +179,10 @@ class SegmentedRun:
                 )
             )  # fmt: skip
         self.history.restore(changes, here.epoch, first)
+
+    @staticmethod
+    def _describe(changes: Sequence[WeightChange]) -> str:
+        return ";".join(f"{epoch}:{first}:{each.digest}" for epoch, first, each in changes)
 
     def _parse_changes(self, text: str) -> list[WeightChange]:
         """Return the changes of a state.

@@ -24,6 +24,7 @@ from seqdata.plan_table import (
     offsets_from_sizes,
 )
 from seqdata.planning.part_order import PartOrder
+from seqdata.planning.part_positions import PartPosition, PartPositions
 from seqdata.planning.parts import number_part_crops
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
@@ -101,6 +102,7 @@ class MixTable:
         first: Batches of the mixture before this epoch: parts continue where they were.
         count: Batches of this epoch.
         bases: Batches of each part before the order begins; None: none.
+        origin: Where the parts began with the mixture; None: with their first epochs.
     """
 
     parts: Sequence[PartRun]
@@ -109,6 +111,7 @@ class MixTable:
     first: int
     count: int
     bases: Sequence[int] | None = None
+    origin: PartPositions | None = None
     _orders: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -171,6 +174,18 @@ class MixTable:
         """Return the part and its own epoch that each of these batches is from."""
         located = map(self._locate, numbers)
         return [PartLabel(self.parts[part].name, epoch) for part, epoch, _ in located]
+
+    def locate_parts(self, number: int) -> dict[str, PartPosition]:
+        """Return where each part is in its own epochs before a batch; ``count``: at the end."""
+        counts = self.order.count_batches(self.first + number, self.group, len(self.parts))
+        bases = self.bases or [0] * len(self.parts)
+        begins = self.origin.values if self.origin else [PartPosition(0, 0)] * len(self.parts)
+        return {
+            run.name: PartPosition(*divmod(base + own, run.num_batches))
+            if run.num_batches
+            else begin
+            for run, base, own, begin in zip(self.parts, bases, counts, begins, strict=True)
+        }
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
         """Return what tells the draws of a sequence apart, in a part that is weighted."""

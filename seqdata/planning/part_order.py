@@ -102,6 +102,20 @@ class PartOrder:
                 counts[~side] = own_events
         return counts
 
+    def count_batches(self, batches: int, group: int, count: int) -> list[int]:
+        """Return how many of the first batches are those of each of ``count`` parts.
+
+        Args:
+            batches: How many come first; the last event may be cut off.
+            group: Batches of an event.
+            count: Of parts.
+        """
+        events, rest = divmod(batches, group)
+        counts = [group * number for number in self.count_events(events, count)]
+        if rest:
+            counts[self.locate(events)[0]] += rest
+        return counts
+
     def change_weights(self, events: int, weights: Sequence[int]) -> PartOrder:
         """Return the order after some events, with other weights.
 

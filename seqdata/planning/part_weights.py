@@ -18,7 +18,9 @@ import numpy as np
 
 from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.planning.part_order import PartOrder, make_part_order, scale_weights
-from seqdata.planning.segments import Segment, WeightChange
+from seqdata.planning.part_positions import PartPositions
+from seqdata.planning.segments import Segment
+from seqdata.planning.weight_history import WeightChange
 
 _DTYPE = np.dtype("<f2")
 _EXAMPLE = 'Pass e.g. {"books": 0.7, "code": 0.3}'
@@ -58,17 +60,33 @@ class PartWeights:
         return cls(tuple(values.tolist()))
 
 
-def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeights:
-    """Return weights of parts that were passed by name.
+def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
+    """Return what a state has of a change: weights, or the positions of parts that replace others.
+
+    Args:
+        text: A ``digest``.
+        count: Of parts.
+
+    Raises:
+        ConfigError: If it is damaged.
+    """
+    kind = PartPositions if PartPositions.is_text(text) else PartWeights
+    return kind.from_text(text, count)
+
+
+def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeights | PartPositions:
+    """Return weights of parts that were passed by name, or what a state has of a change.
 
     Args:
         declared: Name -> the weight that the mixture declares.
-        weights: Name -> weight.
+        weights: Name -> weight; or the text of a state.
 
     Raises:
         ConfigError: If a part is missing or unknown, a weight is invalid, or is above 0 for a part
             that the mixture leaves out.
     """
+    if isinstance(weights, str):
+        return parse_part_weights(weights, len(declared))
     name = "policy 'mix': `weights`"
     if not isinstance(weights, Mapping):
         raise ConfigError(must_be(name, "a mapping of parts to weights", repr(weights), _EXAMPLE))
@@ -111,11 +129,13 @@ class OrderPiece:
         begin: Its first batch in the run.
         order: The order of parts, from there on.
         bases: Batches of each part before it.
+        origin: Where the parts began with the mixture; None: with their first epochs.
     """
 
     begin: int
     order: PartOrder
     bases: tuple[int, ...]
+    origin: PartPositions | None = None
 
 
 def find_piece(
@@ -125,6 +145,7 @@ def find_piece(
     group: int,
     segment: Segment,
     changes: Sequence[WeightChange],
+    sizes: Sequence[int] = (),
 ) -> OrderPiece:
     """Return the piece of a run that a segment lies in.
 
@@ -134,22 +155,25 @@ def find_piece(
         seed: Of the plan.
         group: Batches of an event.
         segment: The segment.
-        changes: Weights that were set up to it.
+        changes: What was changed up to it: weights, and parts where they replaced others.
+        sizes: Batches of an own epoch of each part, in the order of the data.
     """
-    order = make_part_order(scale_weights(list(rates.values())), seed)
-    piece = OrderPiece(0, order, (0,) * len(rates))
+    declared_order = make_part_order(scale_weights(list(rates.values())), seed)
+    piece = OrderPiece(0, declared_order, (0,) * len(rates))
     for epoch, first, weights in changes:
         begin = epoch * segment.epoch_batches + first
-        events, rest = divmod(begin - piece.begin, group)
-        counts = [group * number for number in piece.order.count_events(events, len(rates))]
-        if rest:  # an event that is cut off
-            counts[piece.order.locate(events)[0]] += rest
+        if isinstance(weights, PartPositions):
+            bases = weights.count_batches(sizes)
+            piece = OrderPiece(begin, declared_order, bases, weights)
+            continue
+        counts = piece.order.count_batches(begin - piece.begin, group, len(rates))
+        events = -(-(begin - piece.begin) // group)  # the last one may be cut off
         values = dict(zip(declared, weights.values, strict=True))
         changed = [
             rate * Fraction(values[name]) / Fraction(declared[name]) if rate else rate
             for name, rate in rates.items()
         ]
-        order = piece.order.change_weights(events + bool(rest), scale_weights(changed))
+        order = piece.order.change_weights(events, scale_weights(changed))
         bases = tuple(base + own for base, own in zip(piece.bases, counts, strict=True))
-        piece = OrderPiece(begin, order, bases)
+        piece = OrderPiece(begin, order, bases, piece.origin)
     return piece

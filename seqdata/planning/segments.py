@@ -9,7 +9,7 @@ weights of a run -> the plans of segments -> Plan. Reads: weights. Makes: batche
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.piecewise import PiecewiseTable
+from seqdata.planning.weight_history import WeightChange, WeightHistory, Weights
 from seqdata.protocols import Policy
 
 _CACHED_SEGMENTS = 2  # the last batch of one may be described when the next has begun
@@ -40,29 +41,6 @@ class Segment(NamedTuple):
     batches: int
     length: int
     epoch_batches: int
-
-
-class Weights(Protocol):
-    """Weights that were set in a run."""
-
-    @property
-    def digest(self) -> str:
-        """Digest of all values; equal weights have equal ones."""
-        ...
-
-
-class WeightChange(NamedTuple):
-    """Weights, and the segment from which they hold.
-
-    Attributes:
-        epoch: Of the plan.
-        first: First batch of the segment.
-        weights: Those from there on.
-    """
-
-    epoch: int
-    first: int
-    weights: Any
 
 
 RoundFn = Callable[[int], Plan]
@@ -138,84 +116,6 @@ class SupportsSegments(Protocol):
         ...
 
 
-class WeightHistory:
-    """The weights that a run has set so far, and the latest segment that has begun.
-
-    Args:
-        max_changes: How many of the last changes are kept; None: all.
-
-    Attributes:
-        max_changes: As given.
-        changes: In the order of the run.
-        on_begin: Called with epoch and first batch whenever a segment begins; it may set weights.
-        version: Grows with every change.
-    """
-
-    def __init__(self, max_changes: int | None = None) -> None:
-        self.changes: tuple[WeightChange, ...] = ()
-        self.on_begin: Callable[[int, int], None] | None = None
-        self.version = 0
-        self.max_changes = max_changes
-        self._begun = (-1, 0)
-        self._known_from = (0, 0)
-
-    def set(self, epoch: int, first: int, weights: Weights) -> None:
-        """Set the weights from a segment on; it has not begun."""
-        earlier = [change for change in self.changes if change[:2] < (epoch, first)]
-        self._keep([*earlier, WeightChange(epoch, first, weights)])
-
-    def restore(self, changes: Sequence[WeightChange], epoch: int, first: int) -> None:
-        """Continue with the changes of a saved run, in a segment that has not begun here.
-
-        Args:
-            changes: Those that were kept.
-            epoch: Of the segment.
-            first: Its first batch.
-        """
-        self.changes, self._known_from, self._begun = (), (0, 0), (-1, 0)
-        self._keep(list(changes))
-        if self.max_changes is not None and changes:
-            self._known_from = (epoch, first)
-
-    def begin(self, epoch: int, position: int, length: int) -> None:
-        """Begin the segment of a position, or continue within it.
-
-        Args:
-            epoch: Of the plan.
-            position: The batch that is read next.
-            length: Batches of a segment.
-        """
-        first = position - position % length
-        if position == first and self.on_begin is not None:
-            self.on_begin(epoch, first)
-        self._begun = (epoch, first)
-
-    def has_begun(self, epoch: int, first: int) -> bool:
-        """Return whether batches of a segment, or of a later one, may have been read."""
-        return (epoch, first) <= self._begun
-
-    def find(self, epoch: int, first: int) -> tuple[WeightChange, ...]:
-        """Return the changes up to a segment.
-
-        Raises:
-            PlanError: If its weights are not kept.
-        """
-        if (epoch, first) < self._known_from:
-            raise PlanError(
-                f"segments: the weights of batch {first} of epoch {epoch} must be known, but only "
-                f"those from batch {self._known_from[1]} of epoch {self._known_from[0]} on are "
-                "kept. Resume from an earlier checkpoint to see that batch."
-            )
-        return tuple(change for change in self.changes if change[:2] <= (epoch, first))
-
-    def _keep(self, changes: list[WeightChange]) -> None:
-        if self.max_changes is not None and len(changes) > self.max_changes:
-            changes = changes[-self.max_changes :]
-            self._known_from = changes[0][:2]
-        self.changes = tuple(changes)
-        self.version += 1
-
-
 @dataclass(slots=True, eq=False)
 class _SegmentPlans:
     """The plans of one segment's rounds.
@@ -271,6 +171,11 @@ class SegmentedTable(PiecewiseTable):
             return min(first + self.length, self.count)
         plan, start, stop = self._locate(number)
         return min(stop, start + plan.prepare(number - start))
+
+    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
+        """Return where the parts of a mixture are before a batch; None without a mixture."""
+        plan, start, _ = self._locate(min(number, self.count - 1))
+        return plan.locate_parts(number - start)
 
     def _locate(self, number: int) -> tuple[Plan, int, int]:
         """Return the plan of a batch, its first batch in the epoch, and one past its last."""

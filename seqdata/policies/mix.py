@@ -36,7 +36,7 @@ from seqdata.planning.mixed_rows import (
     make_rows_report,
 )
 from seqdata.planning.part_order import WEIGHT_UNITS, make_part_order, scale_weights
-from seqdata.planning.part_weights import PartWeights, find_piece, make_part_weights
+from seqdata.planning.part_weights import find_piece, make_part_weights
 from seqdata.planning.parts import (
     Part,
     as_part,
@@ -47,7 +47,8 @@ from seqdata.planning.parts import (
     weigh_part,
 )
 from seqdata.planning.row_segments import RowSegments, check_rows_policy
-from seqdata.planning.segments import RoundFn, Segment, WeightChange
+from seqdata.planning.segments import RoundFn, Segment
+from seqdata.planning.weight_history import WeightChange, Weights
 from seqdata.planning.wrapping import SupportsItemCounts, disable_shuffle, find_base_policy
 from seqdata.protocols import Policy, SupportsCrops
 from seqdata.report import make_report
@@ -179,15 +180,13 @@ class Mix:
         """All changes of weights are kept: where a part is follows from them."""
         return
 
-    def make_weights(self, index: SequenceIndex, weights: Any) -> PartWeights:
+    def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
         """Return weights for ``plan_segment``: of a mapping by part, or of a saved text.
 
         Raises:
             ConfigError: If they are invalid.
         """
         del index
-        if isinstance(weights, str):
-            return PartWeights.from_text(weights, len(self.parts))
         return make_part_weights(self._declared, weights)
 
     def plan_segment(
@@ -202,10 +201,13 @@ class Mix:
                 segment, changes
             )
             return lambda _: plan
-        piece = find_piece(rates, self._declared, seed, self._group, segment, changes)
-        first = segment.epoch * segment.epoch_batches + segment.first - piece.begin
         runs = self._make_runs(index, seed)
-        table = MixTable(runs, piece.order, self._group, first, segment.batches, piece.bases)
+        sizes = [run.num_batches for run in runs]
+        piece = find_piece(rates, self._declared, seed, self._group, segment, changes, sizes)
+        first = segment.epoch * segment.epoch_batches + segment.first - piece.begin
+        table = MixTable(
+            runs, piece.order, self._group, first, segment.batches, piece.bases, piece.origin
+        )
         plan = Plan.lazy(table, PlanOrigin(fingerprint=str, report=make_report))
         return lambda _: plan
 

@@ -17,12 +17,8 @@ from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
 from seqdata.planning.build import check_count
-from seqdata.planning.segments import (
-    SegmentedTable,
-    SupportsWeightChanges,
-    WeightHistory,
-    Weights,
-)
+from seqdata.planning.segments import SegmentedTable, SupportsWeightChanges
+from seqdata.planning.weight_history import WeightHistory, Weights
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 

@@ -22,7 +22,7 @@ from seqdata.plan_table import BatchTable
 from seqdata.planning.build import check_count, make_fingerprint
 from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
 from seqdata.planning.randomness import Draw
-from seqdata.planning.segments import RoundFn, Segment, WeightChange, derive_segment_epoch
+from seqdata.planning.segments import RoundFn, Segment, derive_segment_epoch
 from seqdata.planning.sequence_weights import (
     WeightArray,
     balance_labels,
@@ -30,6 +30,7 @@ from seqdata.planning.sequence_weights import (
     check_weights,
     make_weight_array,
 )
+from seqdata.planning.weight_history import WeightChange
 from seqdata.planning.wrapping import (
     SupportsItemCounts,
     count_epoch_batches,

@@ -28,6 +28,7 @@ class FitGeometry:
         divided: Whether the Trainer divides losses by ``accumulate``.
         steps: Number of steps of an epoch that are trained; None: all.
         segment: Batches of a segment whose weights ``Feedback`` changes; None without it.
+        mixture: Where parts of a mixture replaced others before, as in a state; None: nowhere.
     """
 
     seed: int = 0
@@ -39,6 +40,7 @@ class FitGeometry:
     divided: bool = False
     steps: int | None = None
     segment: int | None = None
+    mixture: str | None = None
 
     @property
     def for_evaluation(self) -> FitGeometry:

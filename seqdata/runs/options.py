@@ -15,6 +15,7 @@ from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsMixing, Transform
 from seqdata.resolve import CollatorLike, is_map_style
+from seqdata.resume_state import OnChanged
 from seqdata.sharing import Tail, World
 from seqdata.storage.dataset import MapStyle
 
@@ -25,7 +26,6 @@ Locations = Location | Mapping[str, Location]
 """A location, or name -> location: the parts of a mixture of ``train``; else a loader for each."""
 
 Shift = int | Mapping[str, int]
-OnChanged = Literal["error", "next_epoch"]
 DataKind = Literal["train", "val", "test", "predict"]
 
 
@@ -104,9 +104,10 @@ class DataOptions:
         if self.on_changed not in get_args(OnChanged):
             raise ConfigError(
                 must_be(
-                    "datamodule: `on_changed`", "'error' or 'next_epoch'", repr(self.on_changed)
+                    "datamodule: `on_changed`", "'error', 'next_epoch' or 'next_segment'",
+                    repr(self.on_changed),
                 )
-            )
+            )  # fmt: skip
 
     def _check_numbers(self) -> None:
         batches_per_update = self.batches_per_update

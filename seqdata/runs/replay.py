@@ -82,7 +82,11 @@ def locate_drawn(
         PlanError: If there is no such batch.
     """
     located = locate_batch(engine, request, geometry)
-    if geometry.segment is None or engine.segments is None:
+    here = RunPosition(request.epoch, located.share.position(located.step))
+    if engine.segments is None:
+        return located
+    if geometry.segment is None:
+        engine.segments.restore(here, geometry.mixture, None)
         return located
     if folder is None:
         raise ConfigError(
@@ -90,7 +94,6 @@ def locate_drawn(
             "the weights of this run, and it has no log folder that they are kept in. Pass a "
             "logger to the Trainer."
         )
-    here = RunPosition(request.epoch, located.share.position(located.step))
     SegmentFiles(folder).restore(engine.segments, here)
     return located
 

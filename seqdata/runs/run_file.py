@@ -148,10 +148,14 @@ class RunFile:
         try:
             run_values = dict(plain["run"])
             plan = str(run_values.pop("plan"))
+            mixture = run_values.pop("mixture", None)  # absent from older run files
             if not all(value is None or isinstance(value, int) for value in run_values.values()):
                 raise TypeError(f"`run` must hold whole numbers, but is {run_values!r:.200}")
+            if not isinstance(mixture, str | None):
+                raise TypeError(f"`mixture` must be a text, but is {mixture!r:.200}")
             return cls(
-                geometry=FitGeometry(**run_values), data=_to_dict(plain["data"]), plan=plan,
+                geometry=FitGeometry(**run_values, mixture=mixture), plan=plan,
+                data=_to_dict(plain["data"]),
                 fingerprints=_to_dict(plain["fingerprints"]), versions=_to_dict(plain["versions"]),
                 trainer=_to_dict(plain["trainer"]), missing=list(plain["not_replayable"]),
                 roots=list(plain["import_from"]),

@@ -154,7 +154,10 @@ def test_validation_without_data_is_refused_by_the_trainer():
     [
         ({"train": {"a": [], "b": []}}, "`train` must be one location, but has 2 named locations"),
         ({"on_error": "skip"}, "`on_error` must be .raise., .mask. or .replace., but is .skip."),
-        ({"on_changed": "go"}, "`on_changed` must be 'error' or 'next_epoch'.*, but is 'go'"),
+        (
+            {"on_changed": "go"},
+            "`on_changed` must be 'error', 'next_epoch' or 'next_segment', but is 'go'",
+        ),
         (
             {"num_workers": -1},
             "`num_workers` must be a whole number, .*but is -1",

@@ -240,9 +240,11 @@ def test_a_position_at_the_end_of_the_plan_is_an_epoch_without_steps():
 def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
     state = after(4)[0].state_dict()
     made = loader(**options)
+    advice = ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
+    advice = advice if "store" in options else ""
     with pytest.raises(
         ResumeError,
-        match=rf"loader: {message}\. A state .* restore what changed, or begin a new run\.",
+        match=rf"loader: {message}\. A state .* restore what changed{advice}, or begin a new run\.",
     ):
         made.load_state_dict(state)
     assert made.epoch == 0

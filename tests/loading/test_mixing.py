@@ -146,7 +146,7 @@ def test_a_state_of_other_weights_or_parts_is_refused():
     with pytest.raises(ResumeError, match="`policy` was"):
         Loader(data(), others, seed=5).load_state_dict(state)
     changed = {**data(), "talk": rows(8, 3)}
-    with pytest.raises(ResumeError, match="`data` was"):
+    with pytest.raises(ResumeError, match=r"'talk' has other data or another policy\. Restore"):
         Loader(changed, MIX, seed=5).load_state_dict(state)
 
 

@@ -1,0 +1,242 @@
+"""Where a resumed run begins: over the plan of its state, or with other parts of a mixture.
+
+The parts of a mixture may be replaced where a segment begins. Each part that stays continues in its
+own epochs, from what the state says alone: the data of the parts before is not needed. Place in the
+flow: loaded states -> the position of the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from seqdata.errors import ConfigError, ResumeError, must_be
+from seqdata.loading.base_engine import BaseEngine
+from seqdata.planning.part_positions import (
+    PartChanges,
+    PartPosition,
+    PartPositions,
+    SavedPart,
+    SavedParts,
+    digest_part,
+)
+from seqdata.protocols import SupportsMixing, SupportsZipping
+from seqdata.resume_state import OnChanged, ResumeState, RunPosition
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """The start of a resumed run.
+
+    Attributes:
+        run_position: Where it continues.
+        is_changed: Whether it continues over another plan than that of the state.
+        positions: Where parts begin that replace those of the state; None: none do.
+        reason: What has changed, and which batches are left out; for a warning.
+    """
+
+    run_position: RunPosition
+    is_changed: bool = False
+    positions: PartPositions | None = None
+    reason: str = ""
+
+    def load_weights(
+        self, engine: BaseEngine, here: RunPosition, digest: str | None, values: Any
+    ) -> str:
+        """Set the weights of the state, or the parts that replace those of the state.
+
+        Args:
+            engine: Of the run.
+            here: Where it continues: ``run_position``, or later.
+            digest: What the state has of the weights.
+            values: The weights, where a digest is not all of them.
+
+        Returns:
+            A warning of what has changed; empty if nothing has.
+
+        Raises:
+            ResumeError: If these are not the weights, or are those of other data.
+        """
+        segments = engine.segments
+        if self.is_changed and values is not None:
+            raise ResumeError(
+                must_be(
+                    "resume: `weights`", "None, since the mixture or the data has changed", "given",
+                    "Leave them out, and set them where a segment begins",
+                )
+            )  # fmt: skip
+        if segments is None:
+            return ""
+        if not self.is_changed:
+            segments.restore(here, digest, values)
+        elif self.positions is None:
+            segments.restore(here, None, None)
+        else:
+            segments.history.replace_parts(here.epoch, here.position, self.positions)
+            return f"{self.reason} It continues at batch {here.position} of epoch {here.epoch}."
+        return ""
+
+
+def describe_parts(engine: BaseEngine, here: RunPosition) -> str | None:
+    """Return what a state has of a mixture's parts at a position; None without a mixture."""
+    if not _has_parts(engine):
+        return None
+    positions = engine.plan(here.epoch).locate_parts(here.position)
+    if positions is None:
+        return None
+    digests = _digest_parts(engine)
+    parts = {
+        name: SavedPart(digests[name], PartPosition(*position))
+        for name, position in positions.items()
+    }
+    return SavedParts(engine.count_batches(here.epoch), parts).text
+
+
+def check_on_changed(engine: BaseEngine, on_changed: OnChanged, owner: str) -> None:
+    """Raise if a run cannot do what ``on_changed`` says.
+
+    Args:
+        engine: Of the run.
+        on_changed: As given.
+        owner: What it was given to, for messages.
+
+    Raises:
+        ConfigError: If there is no such choice, or no segment at which parts could change.
+    """
+    if on_changed not in get_args(OnChanged):
+        choices = "'error', 'next_epoch' or 'next_segment'"
+        raise ConfigError(must_be(f"{owner}: `on_changed`", choices, repr(on_changed)))
+    if on_changed != "next_segment" or (engine.segments is not None and _has_parts(engine)):
+        return
+    if engine.options.frozen_epoch:
+        raise ConfigError(
+            f"{owner}: `on_changed`='next_segment' must be without `overfit_batches`, which draws "
+            "the same batches again and again. Leave one of them out."
+        )
+    raise ConfigError(
+        must_be(
+            f"{owner}: `batching` with `on_changed`='next_segment'",
+            "segments of a mixture of batches, of which one may begin with other parts",
+            f"{engine.policy!r:.200}",
+            "Write Segments(Mix({...}, ...), batches=...), or pass on_changed='next_epoch'",
+        )
+    )
+
+
+def find_start(
+    engine: BaseEngine, saved: ResumeState, current: ResumeState, on_changed: OnChanged
+) -> RunStart:
+    """Return where a resumed run begins.
+
+    Args:
+        engine: Of the run.
+        saved: The state.
+        current: The state of the same position, with the current data and policy.
+        on_changed: What to do if the data has changed.
+
+    Raises:
+        ResumeError: If the state does not fit, with the reason.
+    """
+    here, changed = saved.run_position, saved.find_changes(current)
+    if changed and set(changed) <= {"data", "policy"} and _has_parts(engine):
+        start = _find_mixture_start(engine, saved, current, on_changed, changed)
+        if start is not None:
+            return start
+    if changed == ["data"] and on_changed == "next_epoch":
+        return RunStart(here.next_epoch if here.position else here, is_changed=True)
+    saved.check_plan(current)
+    saved.check_position(engine.count_batches(saved.epoch))
+    return RunStart(here)
+
+
+def _find_mixture_start(
+    engine: BaseEngine,
+    saved: ResumeState,
+    current: ResumeState,
+    on_changed: OnChanged,
+    changed: list[str],
+) -> RunStart | None:
+    """Return where a run begins whose mixture has changed; None: as with any other data.
+
+    Raises:
+        ResumeError: If it may not begin, or the state does not say where the parts were.
+    """
+    if saved.parts is None:
+        if on_changed != "next_segment":
+            return None
+        raise ResumeError(
+            f"{saved.owner}: `parts` of the state must be where the parts of the mixture were, but "
+            "is missing: an earlier release saved the state, or a run without Mix. Resume with the "
+            "data and the policy of that run and save again, or begin a new run."
+        )
+    parts = SavedParts.from_text(saved.parts)
+    changes = PartChanges.of(parts.parts, _digest_parts(engine))
+    is_allowed = on_changed == "next_segment" or (on_changed == "next_epoch" and "data" in changed)
+    if is_allowed and engine.segments is not None:
+        return _replace_parts(engine, saved, parts, changes, on_changed)
+    if is_allowed and changed == ["data"]:
+        return None
+    what = f"the mixture has changed since the state was saved: {changes}"
+    if not any(changes):
+        what += f": {saved.describe_differences(current, changed)}"
+    advice = "pass on_changed='next_segment' to continue with it where the next segment begins"
+    if engine.segments is None:
+        advice = f"write Segments(Mix({{...}}, ...), batches=...) and {advice}"
+    if changed == ["data"] or (engine.segments is not None and "data" in changed):
+        advice += ", or on_changed='next_epoch' to do so where the next epoch begins"
+    raise ResumeError(
+        f"{saved.owner}: {what}. Restore what changed, or {advice}, or {saved.alternative}."
+    )
+
+
+def _replace_parts(
+    engine: BaseEngine,
+    saved: ResumeState,
+    parts: SavedParts,
+    changes: PartChanges,
+    on_changed: OnChanged,
+) -> RunStart:
+    """Return the start of a run whose parts replace those of a state."""
+    saved.check_position(parts.epoch_batches)
+    here, batches = saved.run_position, engine.count_batches(saved.epoch)
+    length = engine.segments.length if engine.segments else batches
+    first = batches if on_changed == "next_epoch" else -(-here.position // length) * length
+    if here.position in (0, parts.epoch_batches):
+        start, end = (here.next_epoch if here.position else here), here.position
+    else:
+        start = here.next_epoch if first >= batches else RunPosition(here.epoch, first)
+        end = parts.epoch_batches if on_changed == "next_epoch" else first
+        end = min(end, parts.epoch_batches) if start.epoch > here.epoch else end
+    positions = []
+    restarted = []
+    for name in engine.index.parts:
+        own = parts.parts[name].position if name in parts.parts else PartPosition(0, 0)
+        if name in changes.changed and own.batch:
+            restarted.append(f"epoch {own.epoch} of {name!r} from its batch {own.batch} on")
+            own = PartPosition(own.epoch + 1, 0)
+        positions.append(own)
+    rest = f"Batches {here.position} to {end - 1} of epoch {here.epoch} are left out"
+    texts = [
+        f"{saved.owner}: the mixture has changed: {changes}.",
+        f"{rest} ({end - here.position}): what parts would have drawn in them comes later."
+        if end > here.position
+        else "No batch is left out.",
+        f"The rest of {' and of '.join(restarted)} is left out." if restarted else "",
+    ]
+    return RunStart(start, True, PartPositions(tuple(positions)), " ".join(filter(None, texts)))
+
+
+def _has_parts(engine: BaseEngine) -> bool:
+    """Return whether batches are those of a mixture's parts, each in its own epochs."""
+    if engine.options.frozen_epoch:
+        return False
+    policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
+    is_mixture = isinstance(policy, SupportsMixing) and not isinstance(policy, SupportsZipping)
+    return is_mixture and not getattr(policy, "rows", False)
+
+
+def _digest_parts(engine: BaseEngine) -> dict[str, str]:
+    """Return name -> a digest of what the batches of the part are made of."""
+    policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
+    policies = cast(SupportsMixing, policy).policies
+    return {name: digest_part(part, policies[name]) for name, part in engine.index.parts.items()}

@@ -1,0 +1,196 @@
+"""Where the parts of a mixture are in their own epochs: in states, and where the parts change.
+
+A part goes through its own epochs, whatever the others do. So what a run needs in order to
+continue with other parts is, for each part, its own epoch, the batches of it that are trained, and
+a digest of what its batches are made of: nothing of the data itself. Place in the flow: plans ->
+states, and states -> the first batch of each part in the next segment.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from seqdata.errors import ConfigError, ResumeError, must_be
+from seqdata.index import SequenceIndex
+from seqdata.planning.build import describe_policy
+from seqdata.protocols import Policy
+
+_MARK = "@"
+_NUMBERS = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+_PART = re.compile(r"([^=;@]*)=([\w-]{6})@([0-9]{1,18})\.([0-9]{1,18})")
+_DIGEST_BYTES = 4  # which part has changed; whether one has is said by the digest of all data
+
+
+class PartPosition(NamedTuple):
+    """How far a part is in its own epochs.
+
+    Attributes:
+        epoch: Its own epoch.
+        batch: Batches of that epoch that are trained.
+    """
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartPositions:
+    """Where parts begin with a mixture that replaces an earlier one.
+
+    Attributes:
+        values: Of each part, in the order of the data.
+    """
+
+    values: tuple[PartPosition, ...]
+
+    @property
+    def digest(self) -> str:
+        """All positions as text."""
+        return _MARK + ",".join(f"{own.epoch}.{own.batch}" for own in self.values)
+
+    @staticmethod
+    def is_text(text: str) -> bool:
+        """Return whether a text is meant as a ``digest``."""
+        return text.startswith(_MARK)
+
+    @classmethod
+    def from_text(cls, text: str, count: int) -> PartPositions:
+        """Return the positions of a ``digest``.
+
+        Raises:
+            ConfigError: If it is damaged, or has not ``count`` positions.
+        """
+        found = [_NUMBERS.fullmatch(own) for own in text.removeprefix(_MARK).split(",")]
+        values = [PartPosition(int(own[1]), int(own[2])) for own in found if own]
+        if len(values) != len(found) or len(values) != count:
+            raise ConfigError(
+                must_be("policy 'mix': saved positions", f"{count} of parts", f"{text!r:.60}")
+                + ". They are damaged."
+            )
+        return cls(tuple(values))
+
+    def count_batches(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return how many batches of each part come before its position.
+
+        Args:
+            sizes: Batches of an own epoch of each part.
+        """
+        pairs = zip(self.values, sizes, strict=True)
+        return tuple(own.epoch * size + own.batch for own, size in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPart:
+    """What a state has of a part.
+
+    Attributes:
+        digest: Of what its batches are made of.
+        position: Where it is.
+    """
+
+    digest: str
+    position: PartPosition
+
+
+@dataclass(frozen=True, slots=True)
+class SavedParts:
+    """What a state has of a mixture.
+
+    Attributes:
+        epoch_batches: Batches of the epoch of the mixture.
+        parts: Name -> what it has of the part.
+    """
+
+    epoch_batches: int
+    parts: Mapping[str, SavedPart]
+
+    @property
+    def text(self) -> str:
+        """All of it, about 20 characters for each part."""
+        parts = [
+            f"{quote(name, safe=' ')}={part.digest}@{part.position.epoch}.{part.position.batch}"
+            for name, part in self.parts.items()
+        ]
+        return ";".join([str(self.epoch_batches), *parts])
+
+    @classmethod
+    def from_text(cls, text: str) -> SavedParts:
+        """Return what a text has.
+
+        Raises:
+            ResumeError: If it is damaged.
+        """
+        count, *rest = text.split(";")
+        found = [_PART.fullmatch(part) for part in rest]
+        if not count.isdecimal() or not found or not all(found):
+            raise ResumeError(
+                must_be("resume: `parts` of the state", "parts of a mixture", f"{text!r:.60}")
+                + ". The state is damaged."
+            )
+        parts = {
+            unquote(part[1]): SavedPart(part[2], PartPosition(int(part[3]), int(part[4])))
+            for part in found
+            if part
+        }
+        return cls(int(count), parts)
+
+
+class PartChanges(NamedTuple):
+    """How the parts of a mixture differ from those of a state.
+
+    Attributes:
+        added: Names of the parts that the state does not have.
+        removed: Names of those that it has alone.
+        changed: Names of those with other data, or another policy.
+    """
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+    @classmethod
+    def of(cls, saved: Mapping[str, SavedPart], digests: Mapping[str, str]) -> PartChanges:
+        """Return the changes from the parts of a state to those of now, name -> digest."""
+        both = [name for name in digests if name in saved]
+        return cls(
+            [name for name in digests if name not in saved],
+            [name for name in saved if name not in digests],
+            [name for name in both if saved[name].digest != digests[name]],
+        )
+
+    def __str__(self) -> str:
+        texts = [
+            f"{list_names(names)} {verb}"
+            for names, verb in (
+                (self.added, _agree(self.added, "was added", "were added")),
+                (self.removed, _agree(self.removed, "was removed", "were removed")),
+                (
+                    self.changed,
+                    _agree(self.changed, "has", "have") + " other data or another policy",
+                ),
+            )
+            if names
+        ]
+        return ", ".join(texts) or "other weights or options"
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Return names of parts as text."""
+    return " and ".join(map(repr, names))
+
+
+def _agree(names: Sequence[str], singular: str, plural: str) -> str:
+    return singular if len(names) == 1 else plural
+
+
+def digest_part(index: SequenceIndex, policy: Policy) -> str:
+    """Return a digest of what the batches of a part are made of: 6 characters."""
+    text = f"{index.fingerprint};{describe_policy(policy)}"
+    digest = hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
