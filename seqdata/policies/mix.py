@@ -327,7 +327,7 @@ class Mix:
             )
         check_part_policy("mix", name, policy, "Use it alone, or around the mixture.")
         if self.rows:
-            check_rows_policy(policy)
+            check_rows_policy(self._get_policy(name))
 
     def _get_policy(self, name: str) -> Policy:
         part = cast(Part, self.parts[name])
