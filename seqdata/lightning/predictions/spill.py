@@ -86,7 +86,7 @@ class SpillWriter:
         for name, file in self._files.items():
             sizes[name] = file.tell()
             file.close()
-        digests = {name: one.hexdigest() for name, one in self._digests.items()}
+        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
         return SpillManifest(self._rank, self.fields, self._rows, sizes, digests)
 
     def remove(self) -> None:

@@ -115,12 +115,12 @@ class RankCoordinator:
             if self._last_gathered is None or self._last_gathered[0] != position:
                 raise
             return self._last_gathered[1]
-        positions = {one for one, _ in gathered}
+        positions = {its_position for its_position, _ in gathered}
         if len(positions) > 1:
             raise PeerFailedError.at(
                 f"ranks: all must be at the same (epoch, position), but are at {sorted(positions)}"
             )
-        self._last_gathered = position, [one for _, one in gathered]
+        self._last_gathered = position, [its_value for _, its_value in gathered]
         return self._last_gathered[1]
 
     def _all_gather(self, value: Value, ranks: int) -> list[Value]:
