@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import Bucketed, Loader, TBPTT
+from seqdata import TBPTT, Bucketed, Loader
 from seqdata.errors import ConfigError, PlanError
 from seqdata.runs.locate_batch import (
     FitGeometry,
