@@ -1,10 +1,12 @@
 """One process of a mesh: ``on_mesh.py RANK WORLD FOLDER SPEC`` (JSON, see ``iter_runs``)."""
 
 import json
+import math
 import os
 import signal
 import sys
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import parallel_cases
 from parallel_cases import iter_runs, train
 from seqdata_models.parallel import LinkTimeouts, Mesh
 
+from seqdata import PeerFailedError
 from seqdata_testing.waiting import until
 
 
@@ -56,6 +59,37 @@ def end_in_turn(rank: int, mesh: Mesh, folder: Path, *, first: str) -> None:
     mesh.close()
 
 
+def play_scenes(rank: int, world: int, folder: Path) -> None:
+    """Let processes miss each other in several ways; write what each is told."""
+    timeouts = LinkTimeouts(stall=60, exit_grace=2)
+    told = {}
+    mesh = Mesh(world, timeouts=timeouts)
+    warnings.showwarning = lambda message, *_: (folder / "warned").write_text(str(message))
+    assert rank < 2 or until((folder / "warned").exists)
+    mesh.barrier("the last one is late", patience=0 if rank == 0 else math.inf)
+    try:
+        with mesh.guard():  # each waits for the next one
+            mesh.receive(torch.zeros(1), (rank + 1) % world, "nothing")
+    except PeerFailedError as error:
+        told["circle"] = str(error)
+    mesh.close()
+    mesh = Mesh(world, timeouts=timeouts)
+    if rank == 2:
+        mesh.close()  # before the others
+    else:
+        try:
+            with mesh.guard():
+                mesh.barrier("all")
+        except PeerFailedError as error:
+            told["closed"] = str(error)
+    dist.barrier()
+    mesh = Mesh(world, timeouts=timeouts)
+    (folder / f"{rank}.json").write_text(json.dumps(told))
+    if rank == 1:
+        raise ValueError("broken between updates")
+    mesh.barrier("the end")
+
+
 def main() -> None:
     torch.set_num_threads(1)
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -67,6 +101,9 @@ def main() -> None:
         world_size=world,
         timeout=timedelta(seconds=60),
     )
+    if spec.get("scenes"):
+        play_scenes(rank, world, folder)
+        return
     results: dict[str, Any] = {}
     timeouts = LinkTimeouts(stall=spec.get("stall", 60), exit_grace=spec.get("grace", 2))
     mesh = Mesh(spec["size"], spec.get("data"), timeouts=timeouts)

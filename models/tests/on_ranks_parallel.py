@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+import torchmetrics
 from seqdata_models import StatefulLM
 from seqdata_models.parallel import RingStrategy, WavefrontStrategy
 
@@ -19,6 +20,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 from on_mesh import break_it
 
 TOKENS, CHUNKS = 7, 2
+
+
+class Counting(StatefulLM):
+    """Counts timesteps of validation: sums, which stages must not add to."""
+
+    def __init__(self) -> None:
+        super().__init__(TOKENS, 4, 6, 3, learning_rate=0.05)
+        self.counted = torchmetrics.SumMetric()
+
+    def validation_step(self, batch):
+        super().validation_step(batch)
+        self.counted.update(batch.num_tokens)
+        self.log("counted_by_metric", self.counted)
+        count = float(batch.num_tokens)
+        self.log("counted", count, reduce_fx="sum", sync_dist=True, on_epoch=True)
 
 
 class Saving(L.Callback):
@@ -66,7 +82,7 @@ def fit(spec: dict[str, Any]) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    model = StatefulLM(TOKENS, 4, 6, 3, learning_rate=0.05)
+    model = Counting()
     model.double()  # before a checkpoint is loaded: Lightning converts it later
     if fault and fault["rank"] == int(os.environ["RANK"]):
         break_it(model, fault["kind"], Path(spec["folder"]))

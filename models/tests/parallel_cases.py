@@ -15,7 +15,9 @@ from torch import nn
 from seqdata import TBPTT, Fixed, Loader, SequenceBatch, World
 
 TOKENS, CHUNKS, UPDATES = 7, 4, 3
-CASES = ("lstm", "gru", "segments", "lanes", "dropout", "projection", "tied", "whole rows")
+CASES = (
+    "lstm", "gru", "segments", "lanes", "dropout", "projection", "tied", "whole rows", "frozen",
+)  # fmt: skip
 LAYERS = 3
 
 
@@ -41,6 +43,9 @@ def make_model(case: str, dtype: torch.dtype) -> nn.Module:
         drop = 0.3 if case in ("dropout", "deep") else 0.0
         layers = 4 if case == "deep" else LAYERS  # two stages each for two processes
         model = StatefulLM(TOKENS, 4, 6, layers, cell=cell, dropout=drop)
+    if case == "frozen":  # the lower stages whole
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith("head") or name.endswith(f"l{LAYERS - 1}"))
     return model.to(dtype)
 
 
@@ -110,7 +115,8 @@ def train(
     losses = []
     part = (mesh.position, mesh.size) if kind.startswith("fed") else (0, 1)
     for batches in make_updates(case, World(mesh.replica, mesh.data, *part)):
-        total, count = engine.update(batches)
+        with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
+            total, count = engine.update(batches)
         losses.append(float(total / count))
         engine.clip_gradients(clip)
         optimizer.step()

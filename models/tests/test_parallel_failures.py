@@ -104,6 +104,23 @@ def test_a_stage_that_computes_for_ever_ends_all_after_the_time_that_was_chosen(
     assert all("waited 4 seconds for rank 1 (replica 0, stage 1)" in error for error in errors)
 
 
+def test_processes_that_miss_each_other_are_told_at_once(tmp_path):
+    processes = start(3, tmp_path, {"scenes": True})
+    said = [process.communicate(timeout=patient(60))[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1, 1]
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    assert told[0]["circle"] == told[1]["circle"] == told[2]["circle"]
+    for rank, after in enumerate([1, 2, 0]):
+        waits = f"rank {rank} waits for rank {after} (replica 0, stage {after}) to send nothing"
+        assert waits in told[0]["circle"]
+    assert told[0]["closed"] == told[1]["closed"]
+    assert "to come to: all, which has closed or ended: rank 2. Call `update`" in told[0]["closed"]
+    for error in said:
+        assert "ValueError: broken between updates" in error, error[-3000:]
+    text = (tmp_path / "warned").read_text()
+    assert "for rank 2 (replica 0, stage 2) to come to: the last one is late" in text
+
+
 @pytest.mark.parametrize("first", ["closes", pytest.param("exits", marks=NIGHTLY)])
 def test_rank_0_ends_after_those_that_still_use_the_mesh(first, tmp_path):
     spec = {"size": 2, "kinds": [], "cases": [], "dtypes": [], "first": first, "grace": 60}

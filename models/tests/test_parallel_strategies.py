@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from seqdata_models import StatefulLM
-from seqdata_models.parallel import RingStrategy, WavefrontStrategy
+from seqdata_models.parallel import Mesh, Ring, RingStrategy, WavefrontStrategy
 
 from seqdata import ConfigError
 from seqdata_testing.waiting import patient
@@ -26,6 +27,7 @@ CHAINS = {
     "rings": (("ring hybrid", 4), ("ring", 2), ("one", 1)),
     "torch": (("torch", 2), ("wave", 2), ("one", 1)),
 }  # fmt: skip
+COUNTS = ("counted", "counted_by_metric")
 STEPS = 2  # of each link of the chain
 
 
@@ -53,12 +55,15 @@ def test_a_run_that_changes_its_strategy_is_the_undisturbed_run(chain, tmp_path)
     steps = STEPS * len(CHAINS[chain])
     save = str(tmp_path / "undisturbed.ckpt")
     expected, metrics = fit(tmp_path, strategy="one", devices=1, steps=steps, save=save)
-    resume = None
+    resume, counts = None, []
     for number, (strategy, devices) in enumerate(CHAINS[chain], 1):
         save = str(tmp_path / f"{number}.ckpt")
         spec = {"strategy": strategy, "devices": devices, "steps": STEPS * number, "save": save}
         found, found_metrics = fit(tmp_path, **spec, resume=resume)
         resume = save
+        counts += [found_metrics[name] for name in COUNTS if name in found_metrics]
+    assert len(counts) >= len(CHAINS[chain])  # not each link comes to a validation
+    assert set(counts) == {metrics[name] for name in COUNTS}
     assert found["global_step"] == expected["global_step"] == steps
     for part in ("state_dict", "optimizer_states"):
         assert difference(found[part], expected[part]) <= 1e-12
@@ -101,3 +106,37 @@ def test_a_trainer_that_cannot_be_split_is_refused(trainer_of):
         trainer.strategy.check_trainer(trainer)
     with pytest.raises(ConfigError, match="a training step must be part of a fit, but is not"):
         trainer.strategy.training_step(None)
+
+
+def test_callbacks_that_average_weights_are_refused_where_stages_step_their_own(trainer_of):
+    trainer = trainer_of(callbacks=[StochasticWeightAveraging(0.1)])
+    model = StatefulLM(7, 4, 6, 2)
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    RingStrategy(1).check_trainer(trainer)
+    with pytest.raises(ConfigError, match=r"not average weights.* is a StochasticWeightAveraging"):
+        WavefrontStrategy(1).check_trainer(trainer)
+
+
+def test_an_optimizer_that_asks_for_gradients_again_is_refused(trainer_of):
+    trainer = trainer_of(strategy=RingStrategy(1))
+    model = StatefulLM(7, 4, 6, 2)
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    trainer.strategy.engine = Ring(model, Mesh(1))
+    trainer.strategy.optimizers = [torch.optim.LBFGS(model.parameters())]
+    with pytest.raises(ConfigError, match="must be SequenceBatch"):
+        trainer.strategy.training_step({})
+    with pytest.raises(ConfigError, match="its closure once for each update, but LBFGS calls it"):
+        trainer.strategy.training_step({})
+
+
+def test_a_strategy_clips_what_the_optimizer_steps():
+    model, strategy = StatefulLM(7, 4, 6, 2), RingStrategy(1)
+    strategy.engine = Ring(model, Mesh(1))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    strategy._clip_gradients(torch.optim.SGD(model.head.parameters()), 0.5)
+    head = torch.cat([parameter.grad.flatten() for parameter in model.head.parameters()])
+    assert abs(head.norm() - 0.5) < 1e-4
+    assert float(model.embedding.weight.grad.min()) == 1.0

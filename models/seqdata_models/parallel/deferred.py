@@ -50,7 +50,9 @@ class WeightGradients:
         def add() -> None:
             with torch.no_grad():
                 for weight, bias, pairs in products.values():
-                    x, gradient = (torch.cat(values) for values in zip(*pairs, strict=True))
+                    x, gradient = (
+                        torch.cat(values).to(weight.dtype) for values in zip(*pairs, strict=True)
+                    )
                     if weight.requires_grad:
                         _accumulate(weight, gradient.T @ x)
                     if bias is not None and bias.requires_grad:
@@ -151,6 +153,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, weight, bias = ctx.saved_tensors
         ctx.weights.note(weight, bias, x, gradient)
+        gradient = gradient.to(weight.dtype)  # autocast has another
         return (gradient @ weight if ctx.needs_input_grad[0] else None), None, None, None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +22,8 @@ from seqdata_models.parallel.slices import find_whole
 from seqdata_models.parallel.stack import Stack
 
 Item = TypeVar("Item")
+
+_PATIENCE = 10.0  # seconds
 
 
 def run_pipeline(
@@ -103,8 +106,13 @@ class Engine(ABC):
         self.weights = WeightGradients() if split_backward else None
         self.stack = Stack(module, seed, self.weights)
         self._is_stale = False
-        self._hook = module.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
-            self._refuse_stale
+        self._hooks = (
+            module.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+                partial(self._refuse_stale, "a checkpoint must hold")
+            ),
+            module.register_forward_pre_hook(
+                partial(self._refuse_stale, "the module must have the weights of")
+            ),
         )
 
     def update(self, batches: Sequence[SequenceBatch], scale: float = 1.0) -> Tensor:
@@ -119,10 +127,12 @@ class Engine(ABC):
             replicas' batches, and how many they are.
 
         Raises:
+            ConfigError: If a batch is not one of seqdata.
             PeerFailedError: If another process is gone.
             BaseException: What another process raised.
         """
         with self.mesh.guard():
+            _check_batches(batches)
             for parameter in self.module.parameters():
                 parameter.grad = None
             nll = self._run(batches, scale).double()
@@ -157,11 +167,15 @@ class Engine(ABC):
         """Return whether this process counts a parameter where each must be counted once."""
         return self.owner_of(parameter) == self.mesh.position
 
-    def gradient_norm(self) -> Tensor:
-        """Return the 2-norm of all gradients of the model, float64; all processes call it."""
+    def gradient_norm(self, parameters: Iterable[nn.Parameter] | None = None) -> Tensor:
+        """Return the 2-norm of gradients, float64; all processes call it.
+
+        Args:
+            parameters: Of the model, the same on all processes; None: all.
+        """
         norms = [
             parameter.grad.detach().norm(dtype=torch.float64)
-            for parameter in self.module.parameters()
+            for parameter in (self.module.parameters() if parameters is None else parameters)
             if parameter.grad is not None and self.is_own(parameter)
         ]
         device = self.stack.weight.device
@@ -171,17 +185,24 @@ class Engine(ABC):
         with self.mesh.guard():
             return self._sum_over_stages(total).sqrt()[0]
 
-    def clip_gradients(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their norm over the whole model is at most ``max_norm``.
+    def clip_gradients(
+        self, max_norm: float, parameters: Sequence[nn.Parameter] | None = None
+    ) -> Tensor:
+        """Scale gradients so that their norm over all stages is at most ``max_norm``.
 
         As ``torch.nn.utils.clip_grad_norm_`` does in one process; all processes call it.
+
+        Args:
+            max_norm: From 0.
+            parameters: Of the model, the same on all processes; None: all.
 
         Returns:
             The norm before.
         """
-        norm = self.gradient_norm()
+        clipped = list(self.module.parameters()) if parameters is None else parameters
+        norm = self.gradient_norm(clipped)
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for parameter in self.module.parameters():
+        for parameter in clipped:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor.to(parameter.grad.dtype))
         return norm
@@ -202,6 +223,7 @@ class Engine(ABC):
             if self.owner_of(numbered[number]) == self.mesh.position
         }
         with self.mesh.guard():
+            self.meet("gather the optimizer's state")
             gathered = self.mesh.gather((self.mesh.position, _to_cpu(own)))
             if {position for position, _ in gathered} != set(range(self.mesh.size)):
                 raise ResumeError(
@@ -213,18 +235,29 @@ class Engine(ABC):
 
     def close(self) -> None:
         """End the engine: the module can be saved as it is. The mesh stays open."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+
+    def meet(self, what: str) -> None:
+        """Return once all processes are here; a warning names one that does not come.
+
+        Args:
+            what: What they come for.
+        """
+        self.mesh.at(what)
+        self.mesh.barrier(f"{what} (as for a checkpoint), which all processes must do", _PATIENCE)
 
     def _sum_over_stages(self, value: Tensor) -> Tensor:
         return self.mesh.all_reduce(value, "model")
 
-    def _refuse_stale(self, *_: Any) -> None:
-        """Raise an error where a checkpoint would hold weights that other stages have stepped."""
+    def _refuse_stale(self, need: str, *_: Any) -> None:
+        """Raise an error where weights are used that other stages have stepped."""
         if self._is_stale:
             raise ResumeError(
-                "parallel: a checkpoint must hold all stages, but this process has stepped only "
-                f"stage {self.mesh.position} of {self.mesh.size} since they were last brought "
-                "together. Call `synchronize()` on all processes first."
+                f"parallel: {need} all stages, but this process has stepped only stage "
+                f"{self.mesh.position} of {self.mesh.size} since they were last brought together. "
+                "Call `synchronize()` on all processes first; with a Trainer it is "
+                "`trainer.strategy.engine.synchronize()`."
             )
 
 
@@ -253,6 +286,15 @@ def sum_gradients(parameters: Sequence[nn.Parameter], mesh: Mesh, axes: Sequence
         *sums, presence = torch.split(flat, sizes)
         for parameter, value, present in zip(members, sums, presence.tolist(), strict=True):
             parameter.grad = value.view_as(parameter).clone() if present else None
+
+
+def _check_batches(batches: Sequence[Any]) -> None:
+    for batch in batches:
+        if not isinstance(batch, SequenceBatch):
+            raise ConfigError(
+                "parallel: the batches of an update must be SequenceBatch, but one is "
+                f"{type(batch).__name__}. Use a `SequenceDataModule`, or a `Loader` of seqdata."
+            )
 
 
 def _to_cpu(value: Any) -> Any:

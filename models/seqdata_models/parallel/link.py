@@ -12,12 +12,15 @@ import atexit
 import base64
 import contextlib
 import itertools
+import json
+import math
 import os
 import pickle
 import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ from typing import NoReturn
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from seqdata import PeerFailedError, SeqDataError
+from seqdata import PeerFailedError, SeqDataError, SeqDataWarning
 
 _SLICE = timedelta(seconds=0.5)
 _POLL = 0.02  # seconds
@@ -108,17 +111,24 @@ class Link:
         except RuntimeError as cause:
             self._raise_lost_store(cause)
 
-    def wait(self, key: str, what: str) -> None:
+    def wait(self, key: str, what: str, rank: int, patience: float = math.inf) -> None:
         """Return once a key is set.
 
+        Args:
+            key: Never set before, and not by this process.
+            what: What is waited for, for errors.
+            rank: Of the process that sets it.
+            patience: Seconds after which a warning names what is waited for.
+
         Raises:
-            PeerFailedError: If it is not set in time, or a process has failed.
+            PeerFailedError: If it is not set in time, or never can be; or a process has failed.
         """
         with self.computing(is_computing=False):
-            self._wait(key, what)
+            self._wait(key, what, rank, patience)
 
-    def _wait(self, key: str, what: str) -> None:
-        deadline = time.monotonic() + self._timeouts.stall
+    def _wait(self, key: str, what: str, rank: int, patience: float) -> None:
+        began = time.monotonic()
+        is_noted = False
         while True:
             try:
                 self._store.wait([key], _SLICE)
@@ -127,10 +137,48 @@ class Link:
                 self._raise_lost_store(cause)
             except RuntimeError:  # not yet
                 self.raise_failure()
-            if time.monotonic() > deadline:
+            if not is_noted:
+                self._store.set(f"wait/{self._rank}", json.dumps([rank, key, what]))
+                is_noted = True
+            self._check_awaited()
+            waited = time.monotonic() - began
+            if waited > self._timeouts.stall:
                 raise PeerFailedError.at(
                     f"parallel: waited {self._timeouts.stall:g} seconds for {what}; it stands still"
                 )
+            if waited > patience:
+                patience = math.inf
+                text = f"parallel: rank {self._rank} has waited {waited:.0f} seconds for {what}."
+                warnings.warn(text, SeqDataWarning, stacklevel=2)
+
+    def _check_awaited(self) -> None:
+        """Return if what this process waits for may still come.
+
+        What a process waits for is noted before, and was not set after: then it waits, until the
+        other one sets it. If that one waits in turn, at last for this process, none ever will.
+
+        Raises:
+            PeerFailedError: If it cannot: its process has closed, or waits for this one, itself or
+                through others.
+        """
+        rank, places = self._rank, []
+        for _ in range(self._world):
+            if not self._store.check([f"wait/{rank}"]):
+                return
+            target, key, what = json.loads(self._store.get(f"wait/{rank}"))
+            has_closed = bytes(self._store.get(f"beat/{target}")) == _CLOSED.encode()
+            self.raise_failure()  # a process that has failed closes, too
+            if self._store.check([key]):
+                return
+            places.append(f"rank {rank} waits for {what}")
+            if has_closed or target == self._rank:
+                end = f", which has closed or ended: rank {target}" if has_closed else ""
+                raise PeerFailedError.at(
+                    "parallel: all processes must call the same things in the same order, but "
+                    f"{'; '.join(places)}{end}. Call `update`, `synchronize`, `close` and the "
+                    "Trainer's `save_checkpoint` as often on each process."
+                )
+            rank = target
 
     def fail(self, error: BaseException, place: str) -> None:
         """Make an error that of all processes, unless another one was before.
@@ -185,7 +233,14 @@ class Link:
 
     def _close_at_exit(self) -> None:
         """Close where the program has not; a process that failed must not keep others for long."""
-        if not self._closed.is_set() and self._rank == 0:
+        if self._closed.is_set():
+            return
+        error = getattr(sys, "last_value", None)  # what ends the program
+        if error is not None and not hasattr(sys, "ps1"):
+            self.leave(error, self.place)
+            return
+        self._sign_off()
+        if self._rank == 0:
             self._wait_for_others(self._timeouts.exit_grace)
 
     def _sign_off(self) -> None:
@@ -323,7 +378,7 @@ def _pickle_error(error: BaseException, place: str, rank: int) -> str:
     try:
         saved = pickle.dumps(error)
         pickle.loads(saved)
-    except (pickle.PickleError, TypeError, AttributeError, ValueError, ImportError):
+    except Exception:
         saved = pickle.dumps(PeerFailedError.at(f"rank {rank}: {text}", rank=rank))
     return base64.b64encode(pickle.dumps((saved, text, place, lines))).decode()
 

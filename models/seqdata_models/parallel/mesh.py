@@ -7,6 +7,7 @@ flow: below the engines. Reads: the default process group. Makes: groups, sends 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -135,7 +136,8 @@ class Mesh:
         """
         source = self.replica * self.size + position
         key = self._key(source, self.rank, kind)
-        self._link.wait(key, f"{self.describe(source)} to send {kind}; at {self._place}")
+        what = f"{self.describe(source)} to send {kind}; at {self._place}"
+        self._link.wait(key, what, source)
         with self.computing(is_computing=False):
             dist.recv(value, source, group=self._groups["model"], tag=_tag(kind))
         return value
@@ -147,18 +149,20 @@ class Mesh:
                 work.wait()  # ends: within the group's timeout
         self._works.clear()
 
-    def barrier(self, name: str) -> None:
+    def barrier(self, name: str, patience: float = math.inf) -> None:
         """Return once all processes are here; errors of any are raised.
 
         Args:
             name: What comes next, for errors.
+            patience: Seconds after which a warning names the process that is not here.
         """
         if self.world == 1:
             return
         number = self._count(name)
         self._link.notify(f"{name}/{number}/{self.rank}")
         for rank in range(self.world):
-            self._link.wait(f"{name}/{number}/{rank}", f"{self.describe(rank)} to come to: {name}")
+            what = f"{self.describe(rank)} to come to: {name}"
+            self._link.wait(f"{name}/{number}/{rank}", what, rank, patience)
 
     def all_reduce(self, value: Tensor, axis: str) -> Tensor:
         """Sum a tensor in place over an axis of the mesh, and return it; all processes call it.

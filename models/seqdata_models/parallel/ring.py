@@ -105,7 +105,10 @@ class Ring(Engine):
             lambda layer: map_state(lambda leaf: leaf[layer : layer + 1], state),
         )  # fmt: skip
         nll = self.stack.loss(out, part.batch)
-        ends = map_state(lambda *leaves: torch.cat(leaves), *(layers[n] for n in sorted(layers)))
+        ends = map_state(
+            lambda *leaves: torch.cat(leaves).to(self.stack.weight.dtype),  # autocast has another
+            *(layers[n] for n in sorted(layers)),
+        )
         sent = flatten_state(ends)
         if self.mesh.position < self.mesh.size - 1:
             self.mesh.send(sent, self.mesh.position + 1, "states")
@@ -121,7 +124,8 @@ class Ring(Engine):
             gradient = torch.empty_like(sent)
             roots.append((sent, self.mesh.receive(gradient, self.mesh.position + 1, "gradients")))
         live = [root for root in roots if root[0].requires_grad]  # states of idle rows do not
-        torch.autograd.backward([value for value, _ in live], [seed for _, seed in live])
+        if live:
+            torch.autograd.backward([value for value, _ in live], [seed for _, seed in live])
         if received is not None:
             left = torch.zeros_like(received) if received.grad is None else received.grad
             self.mesh.send(left, self.mesh.position - 1, "gradients")

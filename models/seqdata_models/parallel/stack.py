@@ -7,7 +7,7 @@ Reads: what ``parallel_stages`` names. Makes: outputs and states, as the whole m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -106,7 +106,7 @@ class Stack:
                 "and `parallel_nll`, but lacks one. Name its parts as `StatefulLM` does."
             )
         self.module, self.seed = module, seed
-        parts = list(module.parallel_stages())
+        parts = list(_iter_parts(module.parallel_stages()))
         recurrent = [part for part in parts if isinstance(part, nn.RNNBase)]
         name = type(module).__name__
         if len(recurrent) != 1:
@@ -115,12 +115,13 @@ class Stack:
                 f"{len(recurrent)}. Use one LSTM or GRU with `num_layers`."
             )
         (self.rnn,) = recurrent
-        _check_forward_only(self.rnn, name)
+        _check_recurrent(self.rnn, name)
+        for part in parts:
+            _check_part(part, name)
         self.steps = _make_steps(parts)
         if weights is not None:
             self.steps = [_defer(step, weights) for step in self.steps]
-        found = [value for value in vars(module).values() if isinstance(value, LaneStates)]
-        self.lanes = found[0] if found else None
+        self.lanes = _find_lanes(module)
         self._runner = LaneStates()
 
     @property
@@ -259,13 +260,56 @@ def dropout_mask(
     return torch.from_numpy(scaled.reshape(shape))
 
 
-def _check_forward_only(rnn: nn.RNNBase, name: str) -> None:
+def _iter_parts(parts: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Yield parts; of an ``nn.Sequential`` those that it has, so that dropouts are found."""
+    for part in parts:
+        if type(part) is nn.Sequential:
+            yield from _iter_parts(part)
+        else:
+            yield part
+
+
+def _check_part(part: nn.Module, name: str) -> None:
+    """Raise an error if a part gives something else on a part of a batch than on the whole."""
+    for inner in part.modules():
+        if isinstance(inner, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"parallel: each part of `parallel_stages` of {name} must treat each timestep by "
+                f"itself, but there is a {type(inner).__name__}. Use nn.LayerNorm."
+            )
+        if inner is not part and isinstance(inner, nn.Dropout) and inner.p:
+            raise ConfigError(
+                f"parallel: a dropout must be a part of `parallel_stages` of {name} itself, for "
+                f"its masks to be seeded, but one is in a {type(part).__name__}. Return what is "
+                "before it, it, and what is after it as three parts, or in an nn.Sequential."
+            )
+
+
+def _check_recurrent(rnn: nn.RNNBase, name: str) -> None:
+    for weight in rnn._flat_weights_names:
+        if weight not in rnn._parameters:
+            raise ConfigError(
+                f"parallel: the weights of the recurrent part of {name} must be its parameters, "
+                f"but `{weight}` is computed (weight_norm, parametrize). Split the data only (DDP)."
+            )
     if rnn.bidirectional:
         raise ConfigError(
             f"parallel: the recurrent part of {name} must read forward only, but is bidirectional: "
             "its backward direction begins where the sequence ends, so no layer and no part of the "
             "time can begin before the others have ended. Split the data only (DDP)."
         )
+
+
+def _find_lanes(module: nn.Module) -> LaneStates | None:
+    """Return the lane states of a module or of one of its submodules."""
+    values = (value for part in module.modules() for value in vars(part).values())
+    found = {id(value): value for value in values if isinstance(value, LaneStates)}
+    if len(found) > 1:
+        raise ConfigError(
+            f"parallel: {type(module).__name__} must have one LaneStates, for its recurrent part, "
+            f"but has {len(found)}. Use one."
+        )
+    return next(iter(found.values()), None)
 
 
 def _make_steps(parts: Sequence[nn.Module]) -> list[Step]:

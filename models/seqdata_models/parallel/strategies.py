@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer
+from lightning.pytorch import Trainer, callbacks
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -21,9 +21,16 @@ from seqdata import ConfigError, SequenceBatch
 from seqdata_models.parallel.engine import Engine
 from seqdata_models.parallel.link import LinkTimeouts
 from seqdata_models.parallel.mesh import Mesh, check_mesh
+from seqdata_models.parallel.replicas import Replicas
 from seqdata_models.parallel.ring import Ring
 from seqdata_models.parallel.torch_engine import TorchWavefront, check_schedule
 from seqdata_models.parallel.wavefront import Wavefront
+
+AVERAGING: tuple[type, ...] = tuple(
+    getattr(callbacks, name)
+    for name in ("StochasticWeightAveraging", "WeightAveraging")  # the second from 2.6
+    if hasattr(callbacks, name)
+)
 
 
 class ParallelStrategy(DDPStrategy):
@@ -62,6 +69,8 @@ class ParallelStrategy(DDPStrategy):
         self._batches: list[SequenceBatch] = []
         self._gradients: list[tuple[nn.Parameter, Tensor | None]] = []
         self._latest_loss = torch.zeros(())
+        self._replicas: Replicas | None = None
+        self._latest_batch: int | None = None
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -87,6 +96,9 @@ class ParallelStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             self.check_trainer(trainer)
         super().setup(trainer)
+        if self._replicas is None:
+            self._replicas = Replicas(self.size, self.global_rank, self.world_size)
+        self._replicas.join(trainer.lightning_module)
         plugin: Any = self.precision_plugin
         plugin.clip_grad_by_norm = self._clip_gradients
 
@@ -123,6 +135,7 @@ class ParallelStrategy(DDPStrategy):
             for value in (*module.parameters(), *module.buffers()):
                 dist.broadcast(value.detach(), 0)
         self._batches.clear()
+        self._latest_batch = None
         self.engine = self.make_engine(module, Mesh(self.size, self.data, timeouts=self._timeouts))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -130,8 +143,9 @@ class ParallelStrategy(DDPStrategy):
         module, engine = self.lightning_module, self.engine
         if module is None or engine is None:
             raise ConfigError("parallel: a training step must be part of a fit, but is not.")
-        self._batches.append(next(iter((*args, *kwargs.values()))))
         trainer = module.trainer
+        self._check_closure(trainer)
+        self._batches.append(next(iter((*args, *kwargs.values()))))
         every = trainer.accumulate_grad_batches
         self.check_update(every)
         if (trainer.fit_loop.batch_idx + 1) % every and not trainer.is_last_batch:
@@ -192,13 +206,41 @@ class ParallelStrategy(DDPStrategy):
                 optimizer.load_state_dict(engine.gather_optimizer(optimizer))
             engine.close()
             engine.mesh.close()
+        if self._replicas is not None and self.lightning_module is not None:
+            self._replicas.leave(self.lightning_module)
         super().teardown()
 
-    def _clip_gradients(self, optimizer: Any, clip_val: float) -> None:
-        """Clip by the norm over all stages."""
-        del optimizer
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduce a value over replicas: the stages of one have the same batches."""
+        replicas = None if self._replicas is None else self._replicas.group
+        return super().reduce(tensor, group or replicas, reduce_op)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Return whether all processes decide so, or any."""
+        votes = super().reduce(torch.tensor(int(decision), device=self.root_device), None, "sum")
+        return bool(votes == self.world_size) if all else bool(votes)
+
+    def barrier(self, name: str | None = None) -> None:
+        """Return once all processes are here, or one has failed."""
         if self.engine is not None:
-            self.engine.clip_gradients(clip_val)
+            self.engine.mesh.barrier(name or "a barrier of the Trainer")
+        super().barrier(name)
+
+    def _check_closure(self, trainer: Trainer) -> None:
+        """Raise an error if an optimizer asks again for the gradients of an update."""
+        if trainer.fit_loop.total_batch_idx == self._latest_batch:
+            name = type(trainer.optimizers[0]).__name__
+            raise ConfigError(
+                f"parallel: the optimizer must call its closure once for each update, but {name} "
+                "calls it again. Use another optimizer, such as Adam or SGD."
+            )
+        self._latest_batch = trainer.fit_loop.total_batch_idx
+
+    def _clip_gradients(self, optimizer: Any, clip_val: float) -> None:
+        """Clip what an optimizer steps, by its norm over all stages."""
+        if self.engine is not None:
+            parameters = list(self.precision_plugin.main_params(optimizer))
+            self.engine.clip_gradients(clip_val, parameters)
 
 
 class WavefrontStrategy(ParallelStrategy):
@@ -259,6 +301,22 @@ class WavefrontStrategy(ParallelStrategy):
             split_backward=split_backward, seed=seed, timeouts=timeouts, **options,
         )  # fmt: skip
         self.chunks, self.engine_name, self.schedule = chunks, engine, schedule
+
+    def check_trainer(self, trainer: Trainer) -> None:
+        """Return if the Trainer's options can be kept.
+
+        Raises:
+            ConfigError: If they cannot, or a callback averages weights.
+        """
+        super().check_trainer(trainer)
+        given: Any = trainer
+        for callback in given.callbacks:
+            if isinstance(callback, AVERAGING):
+                raise ConfigError(
+                    "wavefront: callbacks must not average weights, for a process has stepped only "
+                    f"those of its stage, but there is a {type(callback).__name__}. Leave it out, "
+                    "or use `RingStrategy` or 'ddp'."
+                )
 
     def check_update(self, batches: int) -> None:
         """Return if an update is of ``chunks`` batches.

@@ -205,10 +205,11 @@ class _StageModule(nn.Module):
         (engine,) = self._engine
         width = None if self._is_first else self._width
         out = engine.run_item(self._stage, int(number), x, width)
+        if self._is_last:
+            return out
         missing = self._width - out.shape[1]
-        if missing and not self._is_last:
-            out = nn.functional.pad(out, (0, 0, 0, missing))
-        return out if self._is_last else out.contiguous()
+        out = nn.functional.pad(out, (0, 0, 0, missing)) if missing else out
+        return out.to(engine.stack.weight.dtype).contiguous()  # autocast computes in another one
 
 
 class _Contiguous(torch.autograd.Function):

@@ -89,6 +89,7 @@ class Wavefront(Engine):
         if not self._is_stale:
             return
         with self.mesh.guard(), torch.no_grad():
+            self.meet("bring the stages together")
             for parameter in self.module.parameters():
                 value = parameter.detach().clone().contiguous()
                 parameter.copy_(self.mesh.broadcast(value, self.owner_of(parameter)))
@@ -132,6 +133,7 @@ class Wavefront(Engine):
         if self.is_last:
             out = self._score(out, item)
         else:
+            out = out.to(self.stack.weight.dtype)  # autocast computes in another one
             self.mesh.send(out, self.mesh.position + 1, "outputs")
         self._graphs.append((item.chunk, x, out))
 
@@ -148,7 +150,8 @@ class Wavefront(Engine):
         if not self.is_last:
             received = torch.empty_like(out, memory_format=torch.contiguous_format)
             gradient = self.mesh.receive(received, self.mesh.position + 1, "gradients")
-        torch.autograd.backward(out, gradient)
+        if out.requires_grad:  # not if all that was run so far is frozen
+            torch.autograd.backward(out, gradient)
         if x is not None:
             sent = torch.zeros_like(x) if x.grad is None else x.grad
             self.mesh.send(sent, self.mesh.position - 1, "gradients")
