@@ -41,13 +41,13 @@ class Replicas:
         return self
 
     def join(self, module: nn.Module) -> None:
-        """Let the metrics of a module gather over replicas, unless they gather in another way."""
+        """Make the metrics of a module gather over replicas, unless they gather in another way."""
         for metric in module.modules():
             if isinstance(metric, Metric) and metric.dist_sync_fn is None:
                 metric.dist_sync_fn = self
 
     def leave(self, module: nn.Module) -> None:
-        """Let the metrics of a module gather as they did before ``join``."""
+        """Make the metrics of a module gather as they did before ``join``."""
         for metric in module.modules():
             if isinstance(metric, Metric) and metric.dist_sync_fn is self:
                 metric.dist_sync_fn = None
