@@ -378,7 +378,7 @@ def _pickle_error(error: BaseException, place: str, rank: int) -> str:
     try:
         saved = pickle.dumps(error)
         pickle.loads(saved)
-    except Exception:
+    except (pickle.PickleError, TypeError, AttributeError, ValueError, ImportError):
         saved = pickle.dumps(PeerFailedError.at(f"rank {rank}: {text}", rank=rank))
     return base64.b64encode(pickle.dumps((saved, text, place, lines))).decode()
 
