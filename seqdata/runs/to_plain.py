@@ -35,6 +35,7 @@ UNREPLAYABLE = "unreplayable"
 _TAGS = frozenset((IMPORT, OBJECT, PARTIAL, TUPLE, DICT, UNREPLAYABLE))
 _MOVED = {
     "seqdata.collators.samples": "seqdata.collators.collate_fn",
+    "seqdata.storage.remote.options": "seqdata",
     "seqdata.streams": "seqdata",
     "seqdata.transforms": "seqdata",
 }

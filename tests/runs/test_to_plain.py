@@ -197,7 +197,10 @@ def test_functions_of_a_prompt_are_named(tmp_path):
 def test_paths_of_earlier_releases_are_still_read():
     """Run files name modules: those that have moved since are found where they are now."""
     objects = PlainReader(roots=(), file="seqdata-run.yaml")
-    for module, name in [("streams", "RandomStreams"), ("transforms", "Ragged")]:
+    moved = [
+        ("streams", "RandomStreams"), ("transforms", "Ragged"), ("storage.remote.options", "Remote"),
+    ]  # fmt: skip
+    for module, name in moved:
         path = {"import": f"seqdata.{module}:{name}"}
         assert objects.from_plain(path, "transform") is getattr(seqdata, name)
     path = {"import": "seqdata.collators.samples:Samples"}
