@@ -244,9 +244,10 @@ class Loader:
         self._engine.segments.set_weights(self._get_position(), weights)
 
     def state_dict(self) -> dict[str, int | str | None]:
-        """Return the position: a few primitives, equal on all ranks, under 1 kB as JSON.
+        """Return the position: a few primitives, equal on all ranks, about 1 kB as JSON.
 
-        Of weights that were set it has the digest; save them, too.
+        It has where the parts of a ``Mix`` are: 20 bytes for each. Of weights that were set it has
+        the digest; save them, too.
         """
         here, engine = self._get_position(), self._engine
         state = self._make_state_at(here)

@@ -154,6 +154,12 @@ def test_a_mixture_without_segments_gets_them_at_a_resume():
     met = [(batch.part, batch.part_epoch, batch.ids.item()) for batch in loader]
     before = [(b.part, b.part_epoch, b.ids.item()) for b in load(DATA, plain) if b.number < 5]
     assert len(set(before + met)) == 5 + 12
+    with pytest.warns(SeqDataWarning, match="'c' was added, 'b' was removed"):
+        loader = load(OTHER, state=state_after(5, policy=plain), **NEXT)
+    met = [(b.part, b.part_epoch, b.ids.item()) for b in loader]
+    own = [batch[1:] for batch in before + met if batch[0] == "a"]
+    assert len(set(own)) == len(own) > 6
+    assert {epoch for epoch, _ in own[:9]} == {0}
 
 
 def refuse(data, policy, state=None, /, **options):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqdata.errors import ConfigError, PlanError, ResumeError
+from seqdata.errors import ConfigError, ResumeError
 from seqdata.index import SequenceIndex
 from seqdata.planning.part_positions import (
     PartChanges,
@@ -13,7 +13,6 @@ from seqdata.planning.part_positions import (
     digest_part,
 )
 from seqdata.planning.part_weights import PartWeights, parse_part_weights
-from seqdata.planning.weight_history import WeightHistory
 from seqdata.policies.fixed import Fixed
 
 POSITIONS = PartPositions((PartPosition(3, 17), PartPosition(0, 0)))
@@ -67,17 +66,3 @@ def test_a_part_is_told_by_its_lengths_and_its_policy():
     assert len(set(digests)) == 3
     assert digests[0] == digest_part(SequenceIndex.from_lengths([3, 1]), Fixed(1))
     assert {len(digest) for digest in digests} == {6}
-
-
-def test_segments_before_other_parts_are_refused_and_weights_may_follow():
-    history = WeightHistory()
-    history.replace_parts(2, 8, POSITIONS)
-    with pytest.raises(PlanError, match=r"before batch 8 of epoch 2, .* of batch 4 of epoch 2, wh"):
-        history.find(2, 4)
-    weights = PartWeights((1.0, 0.5))
-    for _ in range(2):
-        history.set(2, 8, weights)
-    assert [change.weights for change in history.find(2, 8)] == [POSITIONS, weights]
-    assert history.origin == (2, 8, POSITIONS)
-    history.restore((), 0, 0)
-    assert history.find(2, 4) == ()
