@@ -30,6 +30,12 @@ POLICIES = {
         "batching": Mix({"a": 2, "b": 1, "c": 1}, Bucketed(2), rows=True),
     },
 }  # fmt: skip
+OTHER_PARTS = {
+    "other parts": lambda: {  # than those of "mix"
+        "train": {"a": sequences(9, 1), "c": sequences(3, 3), "d": sequences(12, 4)},
+        "batching": Mix({"a": 2, "c": 1, "d": 1}, Bucketed(2), batches=22),
+    },
+}  # fmt: skip
 
 
 class Feeding(Recorder):
@@ -60,7 +66,8 @@ def feed(
     """Fit with feedback; saves after every update, and does not save when a step fails."""
     model = Feeding(fail_at)
     options = {
-        "seed": 3, "batches_per_update": GROUP, "on_changed": "error", **POLICIES[policy](),
+        "seed": 3, "batches_per_update": GROUP, "on_changed": "error",
+        **{**POLICIES, **OTHER_PARTS}[policy](),
         **(data or {}),
     }  # fmt: skip
     saves = []
