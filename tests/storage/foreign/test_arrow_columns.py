@@ -1,0 +1,134 @@
+"""Columns of Arrow: what their types say, and values that are decoded or refused by row."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.foreign.arrow_columns import (
+    Kind,
+    decode_column,
+    has_nulls,
+    infer_kind,
+    measure_nesting,
+    measure_row_lengths,
+    read_list_offsets,
+)
+
+PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        (pa.int16(), Kind("int16")),
+        (pa.bool_(), Kind("bool", plain=False)),
+        (pa.string(), Kind("str")),
+        (pa.string_view(), Kind("str", plain=False)),
+        (pa.large_binary(), Kind("bytes")),
+        (pa.binary(4), Kind("bytes", plain=False)),
+        (pa.list_(pa.float32()), Kind("float32", ragged=True)),
+        (pa.large_list(pa.list_(pa.int8(), 3)), Kind("int8", (3,), ragged=True)),
+        (pa.list_(pa.list_(pa.int8())), Kind("int8", ragged=True, nested=True)),
+        (pa.list_(pa.int8(), 2), Kind("int8", (2,))),
+        (pa.dictionary(pa.int8(), pa.string()), Kind("str", plain=False)),
+        (pa.list_(pa.int8(), 0), None),
+        (pa.list_(pa.string()), None),
+        (pa.timestamp("s"), None),
+        (pa.dictionary(pa.int8(), pa.list_(pa.int8())), None),
+        (pa.list_(pa.list_(pa.list_(pa.int8()))), None),
+    ],
+)
+def test_types_say_what_a_field_is(type_, kind):
+    assert infer_kind(type_) == kind
+    if kind is not None:
+        assert kind.alike(kind)
+        assert not kind.alike(None)
+        assert kind.is_text == (kind.dtype in ("str", "bytes"))
+
+
+def test_storage_does_not_make_another_field():
+    assert infer_kind(pa.string()).alike(infer_kind(pa.string_view()))
+    assert not infer_kind(pa.int8()).alike(infer_kind(pa.int16()))
+    assert measure_nesting(pa.int8()) == 1
+    assert measure_nesting(pa.list_(pa.list_(pa.int8(), 2))) == 3
+
+
+def decode(array, width=None):
+    return decode_column(PLACE, array, infer_kind(array.type), width)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[1, 2], [], [3]]),
+        pa.array([[1, 2], [], [3]], pa.large_list(pa.int64())),
+        pa.array([[[1, 2]], [], [[3, 4]]], pa.list_(pa.list_(pa.int64(), 2))),
+        pa.array([[[1, 2]], [], [[3, 4], [5, 6]]]),
+    ],
+)
+def test_lists_are_values_and_offsets_also_of_a_part(array, first):
+    part = array.slice(first)
+    column = decode(part, 2 if infer_kind(array.type).nested else None)
+    rows = [
+        column.values[a:b].tolist()
+        for a, b in zip(column.offsets, column.offsets[1:], strict=False)
+    ]
+    assert rows == part.to_pylist()
+    lengths, widths = measure_row_lengths(PLACE, part, infer_kind(array.type))
+    assert lengths.tolist() == [len(row) for row in rows]
+    assert widths == ((2, 2) if infer_kind(array.type).nested else None)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["a", "", "zwölf"]),
+        pa.array(["a", "", "a text that is longer than a view"], pa.string_view()),
+        pa.array(["b", "a", "b"]).dictionary_encode(),
+        pa.array([b"ab", b"cd"], pa.binary(2)),
+    ],
+)
+def test_texts_are_bytes_and_offsets(array):
+    column = decode(array)
+    pairs = zip(column.offsets.tolist(), column.offsets[1:].tolist(), strict=False)
+    found = [column.values[a:b].tobytes() for a, b in pairs]
+    assert found == [x if isinstance(x, bytes) else x.encode() for x in array.to_pylist()]
+
+
+def test_values_per_row_have_their_shape():
+    vectors = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)).slice(1)
+    assert decode(vectors).values.tolist() == [[3, 4], [5, 6]]
+    assert decode(pa.array([True, False])).values.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (pa.array([1, None]), r"must not hold nulls, but holds one in row 1\. Fill it"),
+        (pa.array([[1], None]), r"holds one in row 1\."),
+        (pa.array([[1], [2, None]]), "holds one in row 1 inside its list"),
+        (pa.array([[[1]], [[2], None]]), "holds one in row 1 inside its list"),
+        (pa.array(["a", None]), "holds one in row 1"),
+    ],
+)
+def test_a_missing_value_is_named_by_its_row(array, text):
+    assert has_nulls(array)
+    with pytest.raises(DecodeError, match=text):
+        decode(array)
+
+
+def test_timesteps_of_another_width_are_a_damage():
+    with pytest.raises(CorruptShardError, match="but has timesteps of other than 2 numbers"):
+        decode(pa.array([[[1, 2]], [[3]]]), 2)
+
+
+def test_offsets_must_rise():
+    values = pa.array([1, 2, 3])
+    offsets = pa.py_buffer(np.array([0, 3, 1], np.int32))
+    array = pa.Array.from_buffers(pa.list_(pa.int64()), 2, [None, offsets], children=[values])
+    with pytest.raises(CorruptShardError, match="but has offsets that are not ascending"):
+        read_list_offsets(PLACE, array)
+    assert read_list_offsets(PLACE, pa.array([], pa.list_(pa.int8()))).tolist() == [0]
