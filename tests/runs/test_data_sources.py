@@ -1,0 +1,112 @@
+"""The stores and engines of a DataModule: opened once, made again where the world is another."""
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+from seqdata import Bucketed, Mix, SequenceDataModule, Weighted, World
+from seqdata.errors import ConfigError
+from seqdata.runs.data_sources import DataSources, RunContext
+from seqdata.runs.options import DataOptions
+
+DATA = [{"x": np.full(1 + number % 4, number), "y": number} for number in range(12)]
+OTHER = DATA[:4]
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(SequenceDataModule.__init__).parameters.items()
+    if parameter.default is not parameter.empty
+}
+CONTEXT = RunContext(world=World(), seed=3, is_frozen=False)
+
+
+def make(hint=None, **options):
+    options = {"train": DATA, "batching": Bucketed(2), **options}
+    return DataSources(DataOptions.of(DEFAULTS, **options), hint)
+
+
+def test_engines_are_kept_until_the_context_is_another(tmp_path):
+    sources = make(val={"a": OTHER, "b": OTHER})
+    assert sources.get_engines("train") == []
+    train = sources.prepare_engines("train", CONTEXT)
+    val = sources.prepare_engines("val", CONTEXT)
+    assert sources.prepare_engines("train", CONTEXT) is train
+    assert [engine.options.name for engine in (*train, *val)] == ["train", "val/a", "val/b"]
+    assert sources.prepared_kinds == ["train", "val"]
+    fingerprints = sources.list_fingerprints(["train", "val", "test"])
+    assert [len(found) for found in fingerprints.values()] == [1, 2, 0]
+    other = RunContext(world=World(1, 2), seed=3, is_frozen=False, folder=tmp_path)
+    again = sources.prepare_engines("train", other)
+    assert again[0] is not train[0]
+    assert again[0].options.world == World(1, 2)
+    assert sources.prepared_kinds == ["train"]
+    assert again[0].options.error_log.path == tmp_path / "seqdata-errors-rank1.jsonl"
+    sources.shutdown()
+
+
+def test_a_copy_for_another_process_has_no_engines():
+    sources = make()
+    sources.prepare_engines("train", CONTEXT)
+    copy = pickle.loads(pickle.dumps(sources))
+    assert copy.prepared_kinds == []
+    assert len(copy.prepare_engines("train", CONTEXT)) == 1
+
+
+def test_other_options_make_what_is_kept_again():
+    sources = make()
+    (before,) = sources.prepare_engines("train", CONTEXT)
+    sources.change_options(DataOptions.of(DEFAULTS, train=DATA, batching=Bucketed(3)))
+    (after,) = sources.get_engines("train")
+    assert len(after.plan(0)) < len(before.plan(0))
+    assert sources.options.batching == Bucketed(3)
+
+
+def ids_of(engine):
+    plan = engine.plan(0)
+    return [id_ for number in range(len(plan)) for id_ in plan.batch(number).spans[:, 0].tolist()]
+
+
+def test_evaluation_is_not_shuffled_and_a_frozen_part_neither():
+    sources = make(val=DATA)
+    (train,), (val,) = (sources.make_engines(kind, CONTEXT) for kind in ("train", "val"))
+    assert ids_of(train) != ids_of(val)
+    frozen = RunContext(world=World(), seed=3, is_frozen=True)
+    (fixed,) = sources.make_engines("train", frozen)
+    assert ids_of(fixed) == ids_of(val)
+    assert fixed.options.frozen_epoch
+
+
+def test_the_part_of_a_mixture_evaluates_its_own_data():
+    mix = Mix({"a": 1, "b": 1}, Bucketed(2))
+    sources = make(train={"a": DATA, "b": OTHER}, val={"a": OTHER}, batching=mix)
+    (engine,) = sources.make_engines("val", CONTEXT)
+    assert sorted(ids_of(engine)) == [0, 1, 2, 3]
+    (train,) = sources.make_engines("train", CONTEXT)
+    assert list(train.index.parts) == ["a", "b"]
+
+
+def test_an_evaluation_meets_each_sequence_once():
+    sources = make(val=DATA, eval_batching=Weighted(Bucketed(2), draws=30))
+    with pytest.raises(
+        ConfigError, match="`eval_batching` must play each sequence once, but draws"
+    ):
+        sources.make_engines("val", CONTEXT)
+    (engine,) = make(val=DATA, batching=Weighted(Bucketed(2))).make_engines("val", CONTEXT)
+    assert sorted(ids_of(engine)) == list(range(12))
+
+
+def test_a_replay_engine_is_of_one_location_and_without_workers():
+    sources = make(val={"a": OTHER}, num_workers=2, prefetch=4)
+    engine = sources.make_replay_engine("val", "a", CONTEXT)
+    assert (engine.options.num_workers, engine.options.prefetch) == (0, 0)
+    for kind, name in [("val", "b"), ("val", None), ("test", None), ("dev", None)]:
+        with pytest.raises(ConfigError, match=rf"no data for `kind` '{kind}' and `name` {name!r}"):
+            sources.make_replay_engine(kind, name, CONTEXT)
+
+
+def test_errors_name_the_command_that_replays_them():
+    sources = make(lambda *place: f"replay {place}", val={"a": OTHER})
+    (engine,) = sources.make_engines("val", CONTEXT)
+    assert engine.options.replay_hint(2, 7) == "replay ('val', 'a', 2, 7)"
+    assert make().make_engines("train", CONTEXT)[0].options.replay_hint is None
