@@ -61,7 +61,7 @@ def end_in_turn(rank: int, mesh: Mesh, folder: Path, *, first: str) -> None:
 
 def play_scenes(rank: int, world: int, folder: Path) -> None:
     """Let processes miss each other in several ways; write what each is told."""
-    timeouts = LinkTimeouts(stall=60, exit_grace=2)
+    timeouts = LinkTimeouts(stall=60, exit_grace=60)
     told = {}
     mesh = Mesh(world, timeouts=timeouts)
     warnings.showwarning = lambda message, *_: (folder / "warned").write_text(str(message))

@@ -245,9 +245,11 @@ class Link:
 
     def _sign_off(self) -> None:
         self._closed.set()
+        self._thread.join(self._timeouts.heartbeat)  # or it may give one more sign of life
         atexit.unregister(self._close_at_exit)
         with contextlib.suppress(RuntimeError):  # rank 0 has ended before
             self._store.set(f"beat/{self._rank}", _CLOSED)
+            self._store.set(f"seen/{self._rank}", "")  # an error is not waited for with it
 
     def _wait_for_others(self, longest: float) -> None:
         """Return once no other process gives signs of life, or after so many seconds."""
@@ -268,7 +270,6 @@ class Link:
         """End the thread; rank 0, whose store goes with it, waits until the others have read."""
         self._sign_off()
         with contextlib.suppress(RuntimeError):
-            self._store.set(f"seen/{self._rank}", "")
             if self._rank == 0:
                 keys = [f"seen/{rank}" for rank in range(self._world)]
                 self._store.wait(keys, timedelta(seconds=self._timeouts.exit_grace))
