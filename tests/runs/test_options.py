@@ -31,7 +31,7 @@ def test_arguments_that_are_no_options_are_left_out():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"on_changed": "ignore"}, "`on_changed` must be 'error' or 'next_epoch'.*'ignore'"),
+        ({"on_changed": "ignore"}, "`on_changed` must be 'error'.*'next_epoch'.*'ignore'"),
         ({"batches_per_update": 0}, "`batches_per_update` must be an integer of at least 1"),
         ({"batches_per_update": "2"}, "`batches_per_update` must be an integer of at least 1"),
         ({"batches_per_update": 2, "tail": "drop"}, "`tail` must be 'fill' with `batches_per_up"),
