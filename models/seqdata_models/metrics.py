@@ -40,8 +40,9 @@ class ExactMeanMetric(Metric):
             total: (), any type.
             count: (), any type, or a number.
         """
-        self.total += total.detach().double()
-        self.count += count
+        # Not in place: after `Trainer.validate` the state is of inference mode.
+        self.total = self.total + total.detach().double()
+        self.count = self.count + count
 
     def compute(self) -> Tensor:
         """Return the mean, () float64; 0 over nothing, never NaN."""

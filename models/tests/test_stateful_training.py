@@ -242,6 +242,18 @@ def test_validation_and_test_report_exact_figures_and_leave_training_alone(train
     assert found["test_perplexity"] == pytest.approx(np.exp(nats), abs=1e-9)
 
 
+def test_a_model_that_was_validated_before_trains_and_validates_as_one_that_was_not(trainer_of):
+    found = []
+    for validates in (False, True):
+        model, data = model_of(), data_of()
+        if validates:
+            trainer_of().validate(model, data, verbose=False)
+        trainer = trainer_of(max_epochs=1)
+        trainer.fit(model, data)
+        found.append(float(trainer.callback_metrics["val_loss"]))
+    assert found[0] == found[1]
+
+
 def test_tied_weights_are_one_parameter_and_are_trained(trainer_of):
     torch.manual_seed(0)
     model = StatefulLM(TOKENS, None, 10)

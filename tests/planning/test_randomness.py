@@ -110,6 +110,7 @@ def test_purposes_keep_their_numbers():
         "PARTS": 19,
         "OFFSET": 20,
         "DRAWS": 21,
+        "ROWS": 22,
     }
 
 
