@@ -277,7 +277,9 @@ def _run_to_end(run: Callable[[], None]) -> NoReturn:
             print(end.code, file=sys.stderr)
     except BaseException as error:
         status = 1
-        sys.excepthook(type(error), error, error.__traceback__.tb_next.tb_next)
+        sys.last_type, sys.last_value = type(error), error  # as Python does
+        sys.last_traceback = error.__traceback__.tb_next.tb_next
+        sys.excepthook(type(error), error, sys.last_traceback)
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             _flush()
