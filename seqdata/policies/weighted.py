@@ -247,8 +247,8 @@ class Weighted:
         def find_most(batches: int) -> int:
             return index.remember(
                 ("segment draws", self, batches),
-                lambda: bisect_right(range(1, rates.draws + 1), batches, key=count),
-            )
+                lambda: max(1, bisect_right(range(1, rates.draws + 1), batches, key=count)),
+            )  # one sequence may make more batches than a segment has
 
         if segment.first + segment.batches < batches:
             return find_most(segment.batches)

@@ -12,6 +12,7 @@ from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
+from seqdata.policies.windows import Windows
 
 INDEX = SequenceIndex.from_lengths(np.random.default_rng(0).integers(1, 50, 100))
 INNER = [Fixed(8), Bucketed(8), TokenBudget(128), Packed(2, 64)]
@@ -49,6 +50,14 @@ def test_segments_of_equal_weights_draw_differently():
 def test_the_last_segment_draws_what_is_left():
     plan = Segments(Weighted(Fixed(8)), 5).plan(INDEX, seed=0, epoch=0)
     assert [len(plan.batch(number).spans) for number in range(len(plan))] == [8] * 12 + [4]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_sequence_may_make_more_batches_than_a_segment_has(length):
+    windows = Windows(5, batch_size=1, random=True, per_sequence=2)
+    plan = Segments(Weighted(windows, draws=20), length).plan(INDEX, seed=0, epoch=0)
+    assert len(plan) == 40
+    assert all(len(rows) == 1 for rows in rows_of(plan, 0, 40))
 
 
 def test_a_plan_as_arrays_is_its_batches():
