@@ -15,17 +15,9 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
-from seqdata_testing.loaders import (
-    check_changing_worlds,
-    check_content,
-    check_resumes,
-    check_steps,
-    check_totals,
-    check_worlds,
-)
 from tests.properties.counts import examples
+from tests.properties.loaders import Loaders, check_rows
 from tests.properties.noise import noisy
-from tests.properties.test_weighted import Loaders
 
 pytestmark = pytest.mark.timeout(3600)
 inner_policies = st.one_of(
@@ -55,15 +47,7 @@ def makers(draw):
 @examples(0.25, here=10)
 @given(makers(), st.integers(2, 8), st.integers(0, 3), st.data())
 def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data):
-    if make.transform is None:
-        check_content(make, make.store, size=size)
-    check_steps(make, (1, size))
-    check_totals(make, size)
-    check_worlds(make, (size,), epochs=3)
-    cuts = sorted(data.draw(st.sets(st.integers(0, 6), max_size=2)))
-    check_resumes(make, size, cuts, epoch=epoch)
-    legs = data.draw(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), max_size=2))
-    check_changing_worlds(make, [*legs, (data.draw(st.integers(1, 8)), 0)])
+    check_rows(make, size, data, epoch=epoch, epochs=3)
 
 
 @pytest.mark.parametrize(

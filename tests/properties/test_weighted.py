@@ -1,7 +1,6 @@
 """Drawing by weight: its law for any weights, and the same rows on any ranks, workers, resumes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
-from seqdata.loading.loader import Loader
 from seqdata.planning.draws import DrawRates
 from seqdata.planning.randomness import Draw
 from seqdata.policies.bucketed import Bucketed
@@ -23,17 +21,10 @@ from seqdata.policies.windows import Windows
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.blocks import SmallBlocks
-from seqdata_testing.loaders import (
-    check_changing_worlds,
-    check_content,
-    check_resumes,
-    check_steps,
-    check_totals,
-    check_worlds,
-)
 from seqdata_testing.recorder import play_rank
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
 from tests.properties.counts import examples
+from tests.properties.loaders import Loaders, check_rows
 from tests.properties.noise import noisy
 
 pytestmark = pytest.mark.timeout(3600)
@@ -54,24 +45,6 @@ inner_policies = st.one_of(
     ),
     st.builds(SmallBlocks, st.builds(Bucketed, st.integers(1, 2)), st.integers(1, 9)),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Loaders:
-    """Make a loader per world; pickles."""
-
-    store: MemoryStore
-    policy: Weighted
-    seed: int = 0
-    prefetch: int = 0
-    num_workers: int = 0
-    transform: Callable | None = noisy
-
-    def __call__(self, world):
-        return Loader(
-            self.store, self.policy, world=world, seed=self.seed, prefetch=self.prefetch,
-            num_workers=self.num_workers, transform=self.transform,
-        )  # fmt: skip
 
 
 @st.composite
@@ -153,15 +126,7 @@ def test_any_world_shares_all_that_was_drawn(case, size, epoch, tail, data):
 @given(makers(), st.integers(2, 8), st.integers(0, 2), st.data())
 @pytest.mark.slow
 def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data):
-    if make.transform is None:
-        check_content(make, make.store, size=size)
-    check_steps(make, (1, size))
-    check_totals(make, size)
-    check_worlds(make, (size,), epochs=2)
-    cuts = sorted(data.draw(st.sets(st.integers(0, 6), max_size=2)))
-    check_resumes(make, size, cuts, epoch=epoch)
-    legs = data.draw(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), max_size=2))
-    check_changing_worlds(make, [*legs, (data.draw(st.integers(1, 8)), 0)])
+    check_rows(make, size, data, epoch=epoch, epochs=2)
 
 
 @pytest.mark.parametrize(
