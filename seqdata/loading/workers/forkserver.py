@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import (
     context,
@@ -38,6 +38,7 @@ PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SOCKET = "/listener-abcdefgh"  # appended by multiprocessing
 _MAX_SOCKET_PATH = 103  # longest path of a socket, in bytes, on any system
+_REQUEST_PIPES = 4  # with as many descriptors as the start of a process takes, and two more
 _SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 _ALIVE_PIPE = "_forkserver_alive_fd"  # attribute in which multiprocessing keeps that pipe
@@ -136,6 +137,24 @@ class _Server(ForkServer):
             super().ensure_running()
         finally:
             config["tempdir"] = usual_folder
+
+    def connect_to_new_process(self, fds: Sequence[int]) -> tuple[int, int]:
+        """Request a process; see ``ForkServer``.
+
+        A request that is cut off, since this process has no descriptors left, ends the server and
+        all workers with it. So they are looked for first.
+
+        Raises:
+            OSError: If there are too few.
+        """
+        spare: list[int] = []
+        try:
+            for _ in range(_REQUEST_PIPES):
+                spare.extend(os.pipe())
+        finally:
+            _close_descriptors(*spare)
+        result: tuple[int, int] = super().connect_to_new_process(fds)
+        return result
 
 
 @functools.cache

@@ -128,3 +128,49 @@ def test_without_a_folder_with_a_short_path_it_says_what_to_set(long_folder, mon
     with pytest.raises(ConfigError, match=message) as caught:
         next(iter(parts.loader(start_method="forkserver")))
     assert "ulimit" not in str(caught.value)
+
+
+FEW = """
+import errno, os, resource, time
+from seqdata.loading.workers import forkserver
+
+if __name__ == "__main__":
+    context = forkserver.get_context("forkserver")
+    earlier = context.Process(target=time.sleep, args=(600,))
+    earlier.start()
+    server = forkserver._get_server(os.getpid())._forkserver_pid
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    refused = 0
+    for more in range(1, 16):
+        process = context.Process(target=int)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, limits[1]))
+        try:
+            process.start()
+        except OSError as error:
+            refused += error.errno == errno.EMFILE
+        else:
+            process.join(timeout=600)
+            process.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    last = context.Process(target=int)
+    last.start()
+    last.join(timeout=600)
+    same = forkserver._get_server(os.getpid())._forkserver_pid == server
+    print(refused >= 5, earlier.is_alive(), last.exitcode, same)
+    earlier.kill()
+    earlier.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_too_few_descriptors_do_not_end_the_server_nor_other_workers(tmp_path):
+    script = tmp_path / "few.py"
+    script.write_text(FEW)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True, text=True, timeout=patient(), check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "True True 0 True", done.stderr

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,7 @@ def _child(
     os.setsid()
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
+    util.get_temp_dir()  # for sockets, also of processes that are killed: it goes with this one
     try:
         answer = work(*arguments)
     except Exception as error:  # of the work itself, which is no outcome of a fault
