@@ -93,7 +93,8 @@ def evict(folder: Path, needed: int, exclude: Path) -> int:
     """Remove unlocked files until there is enough room; return the bytes that are free now."""
     freed = 0
     for entry in sorted(
-        list_entries(folder, exclude), key=lambda one: not one.path.name.endswith(PARTIAL_SUFFIX)
+        list_entries(folder, exclude),
+        key=lambda entry: not entry.path.name.endswith(PARTIAL_SUFFIX),
     ):
         if freed >= needed:
             break
@@ -231,9 +232,9 @@ def _write_marker(folder: Path) -> None:
         return
     names = sorted(os.listdir(folder))
     others = [
-        one
-        for one in names
-        if one not in (MARKER, _LOCK_FILE) and not _CACHE_FILE_NAMES.fullmatch(one)
+        name
+        for name in names
+        if name not in (MARKER, _LOCK_FILE) and not _CACHE_FILE_NAMES.fullmatch(name)
     ]
     if marker_text:
         others.append(MARKER)

@@ -131,7 +131,9 @@ class RangeCache:
         return file
 
     def _evict(self, used: int) -> None:
-        bytes_of_files = {number: _count_bytes(one.present) for number, one in self._files.items()}
+        bytes_of_files = {
+            number: _count_bytes(file.present) for number, file in self._files.items()
+        }
         total = sum(bytes_of_files.values())
         for number in list(bytes_of_files)[: len(bytes_of_files) - used]:
             if total <= self._max_bytes:

@@ -62,9 +62,9 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
         RemoteReadError: If one cannot be read.
     """
     byte_ranges = [
-        (one, low, high)
-        for one in downloads
-        for low, high in coalesce_ranges(one.ranges, one.files.remote.gap)
+        (download, low, high)
+        for download in downloads
+        for low, high in coalesce_ranges(download.ranges, download.files.remote.gap)
     ]
 
     def fetch(byte_range: tuple[RangeDownload, int, int]) -> None:

@@ -59,7 +59,7 @@ def _check_cookie_jar(jar: Any) -> None:
     Raises:
         ConfigError: If it has.
     """
-    loose = sorted({one.key for one in jar or () if not one["domain"]})
+    loose = sorted({cookie.key for cookie in jar or () if not cookie["domain"]})
     if loose:
         raise ConfigError(
             f"`storage_options`: `cookie_jar` holds {', '.join(loose)} without a domain, each "

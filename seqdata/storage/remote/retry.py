@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
 
 from seqdata.errors import (
     DataError,
@@ -39,6 +40,8 @@ def retry(
 ) -> T:
     """Return a function's result; call it again while that may help.
 
+    Waits grow, and are at least as long as the server asks for (``Retry-After``, RFC 9110, 10.2.3).
+
     Args:
         call: Called with its timeout in seconds.
         location: The file, and the bytes if it is a range.
@@ -60,11 +63,14 @@ def retry(
             raise
         except Exception as error:  # each transport has its own errors
             final_error = _make_final_error(error, location, attempt, action)
-            reason = describe_error(error)
+            reason, least_wait = describe_error(error), find_retry_after(error)
         if final_error is not None:
             raise final_error from None  # the cause may contain a URL with secrets
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
-        wait *= 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not retry at once
+        spread = 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not retry at once
+        if least_wait:
+            reason += f"; the server asks to wait {least_wait:.0f} s"
+        wait = max(wait * spread, least_wait + _FIRST_WAIT * spread)
         if time.monotonic() + wait >= deadline:
             raise _make_failed_error(location, reason, attempt, action, (
                 "Check the network, or wait longer with Remote(retry_seconds=...)"
@@ -88,7 +94,34 @@ def find_status(error: BaseException) -> int | None:
         getattr(error, "status", None), getattr(error, "status_code", None),
         getattr(answer, "status_code", None), vars(error).get("code"),
     )  # fmt: skip
-    return next((one for one in statuses if isinstance(one, int) and 100 <= one < 600), None)
+    return next(
+        (status for status in statuses if isinstance(status, int) and 100 <= status < 600), None
+    )
+
+
+def find_retry_after(error: BaseException) -> float:
+    """Return the seconds to wait that a server asks for in its answer; 0 if it does not."""
+    for candidate in (error, error.__cause__):
+        text = _find_headers(candidate).get("retry-after", "").strip()
+        if text.isascii() and text.isdigit():
+            return float(text)
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except (ValueError, OverflowError):  # no header, or none that can be read
+            continue
+    return 0.0
+
+
+def _find_headers(error: BaseException | None) -> dict[str, str]:
+    """Return the headers of the answer that an exception is about, with names in lower case."""
+    answer: Any = getattr(error, "response", None)
+    if isinstance(answer, Mapping):  # of botocore
+        found = answer.get("ResponseMetadata", {}).get("HTTPHeaders")
+    else:
+        found = getattr(error, "headers", None) or getattr(answer, "headers", None)
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name).lower(): str(value) for name, value in found.items()}
 
 
 def _make_final_error(

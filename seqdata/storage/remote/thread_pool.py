@@ -31,9 +31,9 @@ class ForkSafeThreadPool:
         """Return a function's results in order; raise the first error when all calls have ended."""
         all_items = list(items)
         if len(all_items) < 2:
-            return [function(one) for one in all_items]
+            return [function(item) for item in all_items]
         pool = self._get_pool()
-        futures = [pool.submit(function, one) for one in all_items]
+        futures = [pool.submit(function, item) for item in all_items]
         results, first_error = [], None
         for future in futures:
             try:

@@ -3,12 +3,14 @@
 import logging
 import re
 import types
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
 from seqdata import MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.remote.retry import retry
+from seqdata.storage.remote.retry import find_retry_after, retry
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
@@ -77,7 +79,7 @@ TOLD = {
 @pytest.mark.parametrize(
     ("status", "kind", "attempts"),
     [(401, RemoteReadError, 1), (403, RemoteReadError, 1), (404, MissingShardError, 1),
-     (429, RemoteReadError, 3), (503, RemoteReadError, 3)],
+     (425, RemoteReadError, 3), (429, RemoteReadError, 3), (503, RemoteReadError, 3)],
 )  # fmt: skip
 def test_the_status_counts_wherever_a_transport_tells_it(
     tmp_path, transport, status, kind, attempts
@@ -93,6 +95,62 @@ def test_the_status_counts_wherever_a_transport_tells_it(
     with pytest.raises(kind):
         retry(call, DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=patient(0.6)))
     assert len(calls) == 1 if attempts == 1 else len(calls) > 1
+
+
+def told_by(header):
+    """Return errors of transports for an answer with Retry-After, by transport."""
+    headers = {"Retry-After": header}
+    caused = OSError("busy")
+    caused.__cause__ = ToldError("busy")
+    places = {
+        "aiohttp": {"headers": headers},
+        "requests": {"response": types.SimpleNamespace(headers=headers)},
+        "botocore": {"response": {"ResponseMetadata": {"HTTPHeaders": {"retry-after": header}}}},
+    }
+    found = {name: ToldError("busy") for name in places}
+    for name, error in found.items():
+        vars(error).update(places[name])
+    vars(caused.__cause__).update(places["botocore"])
+    return [*found.values(), caused]
+
+
+def test_the_wait_that_a_server_asks_for_is_found_wherever_it_lies():
+    assert [find_retry_after(error) for error in told_by("7")] == [7.0] * 4
+    late = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    assert all(3_500 < find_retry_after(error) <= 3_600 for error in told_by(late))
+    for header in (
+        "",
+        "soon",
+        "Fri, 31 Dec 99999 23:59:59 GMT",
+        "-3",
+        "Wed, 21 Oct 2015 07:28:00 GMT",
+        "\u0663",
+    ):
+        assert [find_retry_after(error) for error in told_by(header)] == [0.0] * 4
+
+
+@pytest.mark.parametrize("error", told_by("7"))
+def test_a_retry_waits_as_long_as_the_server_asks(tmp_path, monkeypatch, error):
+    waits, answers = [], [error]
+    monkeypatch.setattr("seqdata.storage.remote.retry.time.sleep", waits.append)
+
+    def call(seconds):
+        if answers:
+            raise answers.pop()
+        return "body"
+
+    where, remote = DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=60)
+    assert retry(call, where, remote) == "body"
+    assert len(waits) == 1
+    assert 7 <= waits[0] < 8
+
+
+def test_a_wait_beyond_the_deadline_is_an_error_at_once(tmp_path):
+    def call(seconds):
+        raise told_by("120")[0]
+
+    with pytest.raises(RemoteReadError, match="the server asks to wait 120 s; tried once"):
+        retry(call, DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=60))
 
 
 def test_what_is_not_there_is_said_at_once(web, tmp_path):
