@@ -106,7 +106,7 @@ def read_npy_header(first: bytes, size: int) -> HeaderAndValues:
     if not isinstance(descr, str) or "O" in descr:
         raise BadHeaderError(f"holds Python objects or records (dtype {str(descr)[:40]})")
     is_valid_shape = isinstance(shape, tuple) and all(
-        type(one) is int and one >= 0 for one in shape
+        type(size) is int and size >= 0 for size in shape
     )
     if not is_valid_shape or not isinstance(fortran, bool):
         raise BadHeaderError(f"has the shape {str(shape)[:40]}")

@@ -1,7 +1,8 @@
 """Decoders of members that cannot be read in place.
 
-JSON, NumPy's archives, FLAC, numbers written as text, and arrays in another byte order. Decoded
-sizes are limited before memory is allocated, and the values must match the schema.
+JSON, NumPy's archives, FLAC, CSV, numbers written as text, and arrays in another byte order.
+Decoded sizes are limited before memory is allocated, and the values must match the schema. Another
+encoding is another entry of ``DECODERS``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,13 +28,39 @@ from seqdata.backends import (
 from seqdata.backends import refuse_size as raise_limit_error
 from seqdata_webdataset.array_headers import ArrayHeader, BadHeaderError, read_npy_header
 from seqdata_webdataset.member_names import last_part
-from seqdata_webdataset.schema import Wanted
 from seqdata_webdataset.unsafe import read_unsafe
 
 MAX_MEMBER_BYTES = 2 << 30
 """Maximum bytes of a member that is read as a whole."""
 _JSON_BYTES_RATIO = 16
 """Maximum bytes in memory per byte of JSON."""
+_CSV_BYTES_RATIO = 80
+"""Maximum bytes in memory per byte of CSV: a line of one digit is a list."""
+TEXT_EXTENSIONS = ("txt", "text", "transcript")
+MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
+"""Extensions whose members hold several values by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One field, and how it is read.
+
+    Attributes:
+        name: Name of the field.
+        extension: Extension of its members.
+        field: The field; a ragged one without an axis of its own is on ``time``.
+        how: ``place``: in place; ``number``: from the index; ``text``: the whole member, as text;
+            ``decode``: the whole member, decoded; ``unsafe``: the whole member, by running code.
+        part: The name of its value in a member with several values.
+        chosen: Whether the user or our writer gave its axis.
+    """
+
+    name: str
+    extension: str
+    field: Field
+    how: str
+    part: str | None = None
+    chosen: bool = False
 
 
 def decode_member(
@@ -66,12 +94,8 @@ def decode_member(
         found = _decode_flac(raw, spec.field, location)
     elif header is not None:
         found = _decode_array(raw, header)
-    elif kind == "npz":
-        found = _decode_npz(raw, spec.part or "", location)
-    elif kind in ("json", "jsn"):
-        found = _decode_json(raw, spec.part, location)
     else:
-        found = _decode_number_text(raw, spec.field, location)
+        found = DECODERS[kind](raw, spec, location)
     return _to_field(found, spec.field, location)
 
 
@@ -104,7 +128,8 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
     return values
 
 
-def _decode_npz(raw: NDArray[np.uint8], name: str, location: DataLocation) -> NDArray[Any]:
+def _decode_npz(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> NDArray[Any]:
+    name = spec.part or ""
     try:
         with zipfile.ZipFile(io.BytesIO(raw.tobytes())) as archive:
             entry = archive.getinfo(f"{name}.npy")
@@ -122,13 +147,13 @@ def _decode_npz(raw: NDArray[np.uint8], name: str, location: DataLocation) -> ND
     return _decode_array(np.frombuffer(content, np.uint8)[begin : begin + size], head)
 
 
-def _decode_json(raw: NDArray[np.uint8], part: str | None, location: DataLocation) -> Any:
+def _decode_json(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> Any:
     check_size(location, len(raw), _JSON_BYTES_RATIO * len(raw))
     try:
         found = json.loads(raw.tobytes())
     except (ValueError, RecursionError) as error:
         raise _make_decode_error(location, f"cannot be read as JSON ({error})") from error
-    return _get_part(found, part, location)
+    return _get_part(found, spec.part, location)
 
 
 def _get_part(found: Any, part: str | None, location: DataLocation) -> Any:
@@ -139,11 +164,28 @@ def _get_part(found: Any, part: str | None, location: DataLocation) -> Any:
     return found[part]
 
 
-def _decode_number_text(raw: NDArray[np.uint8], field: Field, location: DataLocation) -> Any:
+def _decode_csv(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> Any:
+    """Return the numbers of a table without a header: a line is a timestep."""
+    check_size(location, len(raw), _CSV_BYTES_RATIO * len(raw))
+    field = spec.field
+    try:
+        lines = raw.tobytes().decode().strip().splitlines()
+        rows: list[Any] = [
+            [_parse_number(word, field) for word in line.split(",")] for line in lines
+        ]
+    except ValueError as error:  # of UTF-8, too
+        raise _make_decode_error(location, f"cannot be read as CSV ({error})") from error
+    if not field.shape:
+        rows = [row[0] if len(row) == 1 else row for row in rows]
+    return rows[0] if field.axis is None and len(rows) == 1 else rows
+
+
+def _decode_number_text(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> Any:
+    field = spec.field
     try:
         text = raw.tobytes().decode().strip()
         if field.shape or field.axis is not None:
-            return [_parse_number(one, field) for one in text.split()]
+            return [_parse_number(word, field) for word in text.split()]
         return _parse_number(text, field)
     except ValueError as error:  # of UTF-8, too
         raise _make_decode_error(location, f"{raw[:40].tobytes()!r} is not a number") from error
@@ -160,9 +202,9 @@ def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
     except ValueError as error:  # lists of different lengths
         raise _make_decode_error(location, "holds lists of different lengths") from error
     dtype = np.dtype(field.dtype)
+    if isinstance(found, list) and not found:
+        array = np.empty((0, *field.shape), dtype=dtype)
     if array.dtype != dtype:
-        if not array.size and isinstance(found, list):
-            array = np.empty((0, *field.shape), dtype=dtype)
         array = _cast(array, dtype, location)
     if field.axis is None:
         array = array.reshape(1, *array.shape)
@@ -191,3 +233,15 @@ def _make_decode_error(location: DataLocation, problem: str) -> DecodeError:
         DecodeError,
         f"must match `schema`, but {problem}. Restore the shard, or correct `schema`",
     )
+
+
+Decoder = Callable[[NDArray[np.uint8], Wanted, DataLocation], Any]
+"""The bytes of a member, its field, and its location for errors -> the value."""
+DECODERS: Mapping[str, Decoder] = {
+    "npz": _decode_npz,
+    "json": _decode_json,
+    "jsn": _decode_json,
+    "csv": _decode_csv,
+    **dict.fromkeys((*TEXT_EXTENSIONS, "cls"), _decode_number_text),
+}
+"""Extension -> decoder of its members. Those of other extensions are read in place."""

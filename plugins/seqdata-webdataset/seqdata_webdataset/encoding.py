@@ -20,8 +20,8 @@ from seqdata.backends import (
     make_packer,
     pack_sequence,
 )
+from seqdata_webdataset.decoders import MULTI_VALUE_EXTENSIONS, TEXT_EXTENSIONS
 from seqdata_webdataset.member_names import is_unsafe, last_part, split_name
-from seqdata_webdataset.schema import MULTI_VALUE_EXTENSIONS, TEXT_EXTENSIONS
 from seqdata_webdataset.tar_headers import TAR_BLOCK
 
 _EXTENSIONS: Mapping[type, tuple[str, ...]] = {
@@ -61,7 +61,7 @@ class Encoder:
             name: choose_extension(name, field) for name, field in fields.items() if name != found
         }
         for name, extension in extensions.items():
-            clashing = [other for other, one in extensions.items() if one == extension]
+            clashing = [other for other, ending in extensions.items() if ending == extension]
             if len(clashing) > 1:
                 raise ConfigError(
                     "webdataset: fields must have different extensions, but "

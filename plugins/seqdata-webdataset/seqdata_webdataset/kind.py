@@ -22,11 +22,11 @@ from seqdata.backends import (
     digest_ends,
 )
 from seqdata_webdataset.array_headers import is_dtype
-from seqdata_webdataset.decoders import decode_member
+from seqdata_webdataset.decoders import Wanted, decode_member
 from seqdata_webdataset.grouping import NUMBER_EXTENSIONS, CollectedMembers, group_samples
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.members import extensions_of, heads_of, steps_of
-from seqdata_webdataset.schema import Schema, Wanted, infer_specs
+from seqdata_webdataset.schema import Schema, infer_specs
 from seqdata_webdataset.tar_headers import is_checksum_valid, iter_members
 
 SUFFIX = ".tar"
@@ -69,11 +69,11 @@ class TarKind:
         del neighbour
         found = group_samples(content, place)
         using = checksum_algorithm()
-        places = [_places(one) for one in found.members.values()]
+        places = [_places(collected) for collected in found.members.values()]
         sums = compute_checksums(content, places, using)
         members = {
-            extension: _members(extension, one, *both)
-            for (extension, one), both in zip(found.members.items(), sums, strict=True)
+            extension: _members(extension, collected, *both)
+            for (extension, collected), both in zip(found.members.items(), sums, strict=True)
         }
         return ShardIndex(
             shard=name,
@@ -128,42 +128,43 @@ class TarKind:
             UnsafeContentError: If an extension stands for code.
         """
         wanted = infer_specs(extensions_of(opened), self.schema, opened.location, self.unsafe)
-        return [_field(opened, one) for one in wanted]
+        return [_field(opened, wanted_field) for wanted_field in wanted]
 
 
-def _field(opened: OpenedFiles, one: Wanted) -> IndexedField:
+def _field(opened: OpenedFiles, wanted: Wanted) -> IndexedField:
     def decoded(raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation) -> NDArray[Any]:
-        members = opened.indexes[shard].members[one.extension]
+        members = opened.indexes[shard].members[wanted.extension]
         head = None if members.codes is None else heads_of(members)[int(members.codes[at])]
-        return decode_member(one, raw, head, place)
+        return decode_member(wanted, raw, head, place)
 
     hows = {"number": "values", "unsafe": "decode"}
     return IndexedField(
-        name=one.name, member=one.extension, field=one.field, how=hows.get(one.how, one.how),
-        lengths=None if one.field.axis is None else steps_of(opened, one), decode=decoded,
-        is_named=one.chosen, advice=f"Read it as bytes with `schema`={{{one.name!r}: bytes}}",
+        name=wanted.name, member=wanted.extension, field=wanted.field,
+        how=hows.get(wanted.how, wanted.how),
+        lengths=None if wanted.field.axis is None else steps_of(opened, wanted), decode=decoded,
+        is_named=wanted.chosen, advice=f"Read it as bytes with `schema`={{{wanted.name!r}: bytes}}",
     )  # fmt: skip
 
 
 def _members(
     extension: str,
-    one: CollectedMembers,
+    collected: CollectedMembers,
     sums: NDArray[np.uint32],
     firsts: NDArray[np.int64] | None,
 ) -> FieldIndex:
-    flac = any(head.kind == "flac" for head in one.headers)
-    numbers = one.are_whole_numbers and last_part(extension) in NUMBER_EXTENSIONS
-    begins, sizes = _places(one)
+    flac = any(head.kind == "flac" for head in collected.headers)
+    numbers = collected.are_whole_numbers and last_part(extension) in NUMBER_EXTENSIONS
+    begins, sizes = _places(collected)
     return FieldIndex(
         begins=begins,
         sizes=sizes,
         sums=sums,
         firsts=firsts,
-        heads=tuple(map(asdict, one.headers)),
-        codes=np.array(one.codes, dtype=np.uint16) if one.headers else None,
-        numbers=np.array(one.numbers, dtype=np.int64) if flac or numbers else None,
+        heads=tuple(map(asdict, collected.headers)),
+        codes=np.array(collected.codes, dtype=np.uint16) if collected.headers else None,
+        numbers=np.array(collected.numbers, dtype=np.int64) if flac or numbers else None,
     )
 
 
-def _places(one: CollectedMembers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.array(one.begins, dtype=np.int64), np.array(one.sizes, dtype=np.int64)
+def _places(collected: CollectedMembers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.array(collected.begins, dtype=np.int64), np.array(collected.sizes, dtype=np.int64)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from seqdata import DecodeError
 from seqdata.backends import Field, FieldIndex, OpenedFiles, field_width
 from seqdata_webdataset.array_headers import ArrayHeader
-from seqdata_webdataset.schema import Extension, Wanted
+from seqdata_webdataset.decoders import Wanted
+from seqdata_webdataset.schema import Extension
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -23,10 +24,10 @@ def heads_of(members: FieldIndex) -> tuple[ArrayHeader, ...]:
     """
     return tuple(
         _head(
-            str(one["kind"]), str(one["descr"]), tuple(map(int, one["shape"])),
-            bool(one["scalar"]), bool(one["fortran"]),
+            str(head["kind"]), str(head["descr"]), tuple(map(int, head["shape"])),
+            bool(head["scalar"]), bool(head["fortran"]),
         )
-        for one in members.heads
+        for head in members.heads
     )  # fmt: skip
 
 
@@ -44,41 +45,46 @@ def extensions_of(opened: OpenedFiles) -> list[Extension]:
 
 
 def _extension(opened: OpenedFiles, name: str) -> Extension:
-    having = [(i, one.members[name]) for i, one in enumerate(opened.indexes) if name in one.members]
-    heads = dict.fromkeys(head for _, one in having for head in heads_of(one))
+    having = [
+        (i, index.members[name]) for i, index in enumerate(opened.indexes) if name in index.members
+    ]
+    heads = dict.fromkeys(head for _, members in having for head in heads_of(members))
     shard, first = having[0]
     place = opened.place(shard, first, name, None)
-    for i, one in having:
-        for code, head in enumerate(heads_of(one)):
-            if head.kind == "bad" and one.codes is not None:
-                place = opened.place(i, one, name, int(np.flatnonzero(one.codes == code)[0]))
+    for i, members in having:
+        for code, head in enumerate(heads_of(members)):
+            if head.kind == "bad" and members.codes is not None:
+                place = opened.place(
+                    i, members, name, int(np.flatnonzero(members.codes == code)[0])
+                )
     told = opened.indexes[shard].declared.get(name)
+    are_numbers = not heads and all(members.numbers is not None for _, members in having)
     return Extension(
-        name, tuple(heads), all(one.numbers is not None for _, one in having) and not heads, place,
+        name, tuple(heads), are_numbers, place,
         None if told is None else (told[0], Field(*told[1:])),
     )  # fmt: skip
 
 
-def steps_of(opened: OpenedFiles, one: Wanted) -> NDArray[np.int64] | None:
+def steps_of(opened: OpenedFiles, wanted: Wanted) -> NDArray[np.int64] | None:
     """Return the timesteps of each sequence, int64; None if members must be decoded.
 
     Raises:
         DecodeError: If a member holds an incomplete timestep.
     """
-    having = [index.members.get(one.extension) for index in opened.indexes]
+    having = [index.members.get(wanted.extension) for index in opened.indexes]
     there = [members for members in having if members is not None]
     if any(members.heads for members in there):
         counts = [_steps(members) for members in there if members.codes is not None]
         return np.concatenate([_NONE, *counts])
-    if one.how != "place":
+    if wanted.how != "place":
         return None
-    width = field_width(one.field)
+    width = field_width(wanted.field)
     sizes = np.concatenate([_NONE, *(members.sizes for members in there)])
     if len(sizes) and int(odd := (sizes % width != 0).argmax()) >= 0 and sizes[odd] % width:
-        raise opened.place_of(int(odd), one.extension, one.name).make_error(
+        raise opened.place_of(int(odd), wanted.extension, wanted.name).make_error(
             DecodeError,
-            f"must have a multiple of {width} bytes for timesteps of {one.field.dtype} "
-            f"{list(one.field.shape)}, but has {sizes[odd]}. Correct `schema`",
+            f"must have a multiple of {width} bytes for timesteps of {wanted.field.dtype} "
+            f"{list(wanted.field.shape)}, but has {sizes[odd]}. Correct `schema`",
         )
     return sizes // width
 

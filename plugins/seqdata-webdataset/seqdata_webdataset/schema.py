@@ -23,39 +23,20 @@ from seqdata.backends import (
     quote,
 )
 from seqdata_webdataset.array_headers import ArrayHeader
+from seqdata_webdataset.decoders import (
+    DECODERS,
+    MULTI_VALUE_EXTENSIONS,
+    TEXT_EXTENSIONS,
+    Wanted,
+)
 from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed
 
 Schema = Mapping[str, Any]
 """Extension -> its type; see ``open_webdataset``."""
 
-TEXT_EXTENSIONS = ("txt", "text", "transcript")
-MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
-"""Extensions whose members hold several values by name."""
 _FLAC_DTYPES = ("int16", "int32", "float32", "float64")  # dtype of decoded FLAC
 _TYPE_DTYPES = {int: "int64", float: "float64", bool: "bool", str: "str", bytes: "bytes"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """One field, and how it is read.
-
-    Attributes:
-        name: Name of the field.
-        extension: Extension of its members.
-        field: The field; a ragged one without an axis of its own is on ``time``.
-        how: ``place``: in place; ``number``: from the index; ``text``: the whole member, as text;
-            ``decode``: the whole member, decoded; ``unsafe``: the whole member, by running code.
-        part: The name of its value in a member with several values.
-        chosen: Whether the user or our writer gave its axis.
-    """
-
-    name: str
-    extension: str
-    field: Field
-    how: str
-    part: str | None = None
-    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +204,7 @@ def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: 
             f"{dataset}: `schema` of {extension.name!r} must name arrays in it, but is "
             f"{given_type!r}. Pass for example {{{extension.name!r}: {{'x': 'float32'}}}}"
         )
-    elif kind not in (*MULTI_VALUE_EXTENSIONS, *TEXT_EXTENSIONS, "cls"):
+    elif kind not in DECODERS:
         method = "place"
     return Wanted(
         name=extension.name,

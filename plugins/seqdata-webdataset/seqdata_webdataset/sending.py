@@ -127,8 +127,8 @@ class _Tar:
         listed = load_list((folder / self.last).read_bytes(), str(folder))
         indexes = [f"{INDEX_FOLDER}/{name}{INDEX}" for name in listed]
         return [  # an index without a list means that writing was not finished
-            {one: hashlib.sha256((folder / one).read_bytes()).hexdigest() for one in indexes},
-            {name: one.sha256 for name, one in listed.items()},
+            {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in indexes},
+            {name: file.sha256 for name, file in listed.items()},
         ]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
@@ -136,7 +136,7 @@ class _Tar:
         found = [name for name in _names(files) if is_own(name)]
         return [
             *found,
-            *(f"{INDEX_FOLDER}/{one}" for one in indexes if is_own(one.removesuffix(INDEX))),
+            *(f"{INDEX_FOLDER}/{name}" for name in indexes if is_own(name.removesuffix(INDEX))),
         ]
 
 

@@ -84,6 +84,6 @@ def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
 def _to_arrays(found: Any) -> Any:
     """Return tensors as arrays, alone or as the values of a dict."""
     if isinstance(found, dict):
-        return {name: _to_arrays(one) for name, one in found.items()}
+        return {name: _to_arrays(value) for name, value in found.items()}
     detach = getattr(found, "detach", None)
     return found if detach is None else detach().cpu().numpy()

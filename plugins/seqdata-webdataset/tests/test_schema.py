@@ -109,6 +109,26 @@ def test_arrays_in_another_order_are_decoded(npy, opened):
     check_store(store, sequences)
 
 
+def test_tables_of_numbers_are_decoded(npy, opened):
+    tables = [b"", b"1,2.5\n3,-4e2\n", b"0, 1\r\n2,nan\r\n4,5"]
+    values = [np.zeros((0, 2)), [[1, 2.5], [3, -400]], [[0, 1], [2, np.nan], [4, 5]]]
+    field = Field("float64", (2,), "rows")
+    store = opened(members(npy, ("csv", tables)), schema={"csv": field})
+    assert store.fields["csv"] == field
+    check_store(store, arrays([np.array(rows, "f8") for rows in values], "csv"))
+    store = opened(members(npy, ("csv", [b"1\n2", b"3", b""])), schema={"csv": "int16"})
+    check_store(store, arrays([np.array(rows, "i2") for rows in ([1, 2], [3], [])], "csv"))
+    store = opened(members(npy, ("csv", [b"1,2"] * 3)), schema={"csv": Field("int64", (2,), None)})
+    check_store(store, arrays([np.array([1, 2])] * 3, "csv"))
+
+
+def test_an_empty_list_has_no_timesteps(npy, opened):
+    lists = [b"[]", b"[[1, 2.5]]", b"[]"]
+    for dtype in ("float32", "float64"):
+        store = opened(members(npy, ("json", lists)), schema={"json": Field(dtype, (2,))})
+        assert store.lengths.tolist() == [0, 1, 0]
+
+
 def test_archives_and_json_have_parts(npy, opened):
     rows = [{"y": n, "t": list(range(n)), "w": [0.5, n]} for n in range(3)]
     store = opened(
@@ -300,6 +320,10 @@ WRONG = [
     (json_of(1, {}, 1), {"json": {"y": int}}, "has no value 'y' in it"),
     (("json", [b"1", b"{", b"1"]), {"json": int}, "cannot be read as JSON"),
     (("txt", [b"1", b"x", b"1"]), {"txt": int}, "b'x' is not a number"),
+    (("csv", [b"1,2", b"1,x", b""]), {"csv": Field("float64", (2,))}, "cannot be read as CSV"),
+    (("csv", [b"1,2", b"1,2\n3", b""]), {"csv": Field("float64", (2,))}, "of different lengths"),
+    (("csv", [b"1,2", b"1", b""]), {"csv": Field("float64", (2,))}, r"has shape \[1, 1\], not"),
+    (("json", [b"[[], []]"] * 3), {"json": Field("float32", (2,))}, r"has shape \[2, 0\], not"),
     (("npz", [npz(a=X)] * 3), {"npz": {"b": "float32"}}, "has no array 'b' in it"),
     (("npz", [b"PK"] * 3), {"npz": {"b": "float32"}}, "cannot be read as .npz"),
 ]
