@@ -46,7 +46,10 @@ class Part:
         what: Said of it.
         select: Marks, as ``-m`` takes them.
         python: The environment.
-        more: Further arguments.
+        folders: What to run; the whole suite unless given.
+        without: Folders that another part runs.
+        dist: How pytest deals tests to processes: by file, or ``worksteal`` where a few files
+            hold most of a part.
         environment: Further variables.
     """
 
@@ -54,7 +57,9 @@ class Part:
     what: str
     select: str
     python: Path = HERE
-    more: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    dist: str = "loadfile"
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -64,7 +69,7 @@ PARTS = (
         "conformance, on the oldest Lightning and the lower bounds of what else is needed",
         "not nightly and not hypothesis",
         python=OLDEST,
-        more=(
+        folders=(
             *("tests/lightning", "tests/distributed", "tests/table"),
             *("tests/cli", "tests/runs", "tests/storage", "models/tests"),
         ),
@@ -74,18 +79,25 @@ PARTS = (
         "all that runs at every change, but properties",
         "not nightly and not hypothesis and not shows",
     ),
-    Part("faults", "every fault in every way", NIGHTLY, more=("tests/faults",)),
+    Part(
+        "faults",
+        "every fault in every way",
+        NIGHTLY,
+        folders=("tests/faults",),
+        dist="worksteal",
+    ),
     Part(
         "long",
         "what else runs at night only, but properties",
         NIGHTLY,
-        more=("--ignore=tests/faults",),
+        without=("tests/faults",),
+        dist="worksteal",
     ),
     Part(
         "properties",
         "properties, at full counts",
         "hypothesis or shows",
-        more=("--dist", "worksteal"),
+        dist="worksteal",
         environment={"HYPOTHESIS_PROFILE": "nightly"},
     ),
 )
@@ -121,9 +133,10 @@ def run_part(part: Part, *, again: bool = False) -> str:
 def run_tests(part: Part, report: Path, log: TextIO) -> int | None:
     """Run pytest; gives its status, None if it had to be ended."""
     command = [
-        part.python, "-m", "pytest", "-q", "-n", str(PROCESSES), "--dist", "loadfile",
+        part.python, "-m", "pytest", "-q", "-n", str(PROCESSES), "--dist", part.dist,
         "-p", "no:cacheprovider", "-p", "tests.nightly.again", "-m", part.select,
-        f"--report-log={report}", f"--timeout={STUCK}", *part.more,
+        f"--report-log={report}", f"--timeout={STUCK}",
+        *part.folders, *(f"--ignore={folder}" for folder in part.without),
     ]  # fmt: skip
     left_out = {"LEFT_OUT": str(FOUND / f"{part.name}.passed")}
     running = subprocess.Popen(
