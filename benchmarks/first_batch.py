@@ -97,7 +97,9 @@ def once(program: str) -> tuple[float, float]:
 def verdicts(times: dict[str, list[tuple[float, float]]]) -> list[str]:
     """Say how much later than the DataLoader's the first batch comes, like beside like."""
     pairs = [("seqdata, Fixed(64)", BY_HAND)]
-    pairs += [(f"seqdata, {_worker(one)}", f"{BY_HAND}, {_worker(one)}") for one in METHODS]
+    pairs += [
+        (f"seqdata, {_worker(method)}", f"{BY_HAND}, {_worker(method)}") for method in METHODS
+    ]
     said = []
     for mine, other in pairs:
         later = _median(times[mine]) - _median(times[other])

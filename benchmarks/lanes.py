@@ -219,7 +219,7 @@ def report(times: dict[str, list[Cost]]) -> Table:
 def ratio(times: dict[str, list[Cost]], name: str) -> float:
     """Return how many times as fast seqdata is, by wall time."""
     both = (beside(name), name)
-    mine, other = (statistics.median(cost.wall for cost in times[one]) for one in both)
+    mine, other = (statistics.median(cost.wall for cost in times[way]) for way in both)
     return other / mine
 
 
@@ -239,8 +239,8 @@ def main() -> None:
         data = make(Path(folder), count)
         times = measure(data, options.rounds, max(ENOUGH, count // (LANES * CHUNK)))
         found = list(blocks(data[""], options.peers, options.rounds))
-        if all(isinstance(one, Cost) for one in found):
-            times[BLOCKS] = [one for one in found if isinstance(one, Cost)]
+        if all(isinstance(cost, Cost) for cost in found):
+            times[BLOCKS] = [cost for cost in found if isinstance(cost, Cost)]
         else:
             console.print(f"left out: {BLOCKS}: {found[0]}")
     console.print(report(times))

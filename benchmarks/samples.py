@@ -30,11 +30,11 @@ class Samples:
         """Yield one dict per sequence: a view of its timesteps; with an id and a label, or not."""
         edges = self.offsets.tolist()
         for number, first in enumerate(edges[:-1]):
-            one = self.values[first : edges[number + 1]]
+            values = self.values[first : edges[number + 1]]
             if labelled:
-                yield {"id": f"sequence-{number:09d}", "x": one, "y": number % 10}
+                yield {"id": f"sequence-{number:09d}", "x": values, "y": number % 10}
             else:
-                yield {"x": one}
+                yield {"x": values}
 
 
 @dataclass(frozen=True)

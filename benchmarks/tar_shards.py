@@ -60,8 +60,8 @@ def from_tar(location: str, order: str) -> Generator[Any, None, None]:
 def pad(samples: list[tuple[Any]]) -> tuple[Any, Any]:
     import torch
 
-    rows = [torch.from_numpy(one) for (one,) in samples]
-    lengths = torch.tensor([len(one) for one in rows])
+    rows = [torch.from_numpy(row) for (row,) in samples]
+    lengths = torch.tensor([len(row) for row in rows])
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
 
 
@@ -96,8 +96,12 @@ def measure(
 
 def verdict(data: Data, order: str, costs: dict[str, list[Cost]]) -> str:
     """Say how far tar is from Arrow, and from the library at its best."""
-    wall = {name: statistics.median(cost.wall for cost in one) for name, one in costs.items()}
-    cpu = {name: statistics.median(cost.cpu for cost in one) for name, one in costs.items()}
+    wall = {
+        name: statistics.median(cost.wall for cost in measured) for name, measured in costs.items()
+    }
+    cpu = {
+        name: statistics.median(cost.cpu for cost in measured) for name, measured in costs.items()
+    }
     best = min(value for name, value in wall.items() if name.startswith("webdataset"))
     of_arrow, times = cpu["tar shards"] / cpu["Arrow store"], best / wall["tar shards"]
     met = times >= FLOORS[data.name] and (data.name != "M" or of_arrow <= MOST_OF_ARROW)
@@ -133,8 +137,8 @@ def main() -> None:
             console.print(f"{data.name}: {data.count:,} samples indexed in {seconds:.1f} s")
             for order in ("random", "bucketed"):
                 costs = measure(data, location, order, options.rounds, batches)
-                for name, one in costs.items():
-                    cells = [spread([getattr(c, of) for c in one]) for of in ("wall", "cpu")]
+                for name, measured in costs.items():
+                    cells = [spread([getattr(c, of) for c in measured]) for of in ("wall", "cpu")]
                     table.add_row(f"{data.name} {order}", name, *cells)
                 found.append(verdict(data, order, costs))
     console.print(table)

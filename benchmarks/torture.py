@@ -125,10 +125,11 @@ def not_as_must_be(columns: list[Column], found: Mapping[str, Found]) -> Iterato
     for column in columns:
         cases = found[column.title].cases if column.title in found else {}
         for name, tries in cases.items():
-            for one in tries:
-                unharmed = name.startswith("nothing") and one.kind != RIGHT
-                if unharmed or (column.ours and one.kind in SILENT):
-                    yield f"NOT AS IT MUST BE: {column.title}: {name}: {one.kind}: {one.detail}"
+            for outcome in tries:
+                unharmed = name.startswith("nothing") and outcome.kind != RIGHT
+                if unharmed or (column.ours and outcome.kind in SILENT):
+                    where = f"{column.title}: {name}"
+                    yield f"NOT AS IT MUST BE: {where}: {outcome.kind}: {outcome.detail}"
 
 
 if __name__ == "__main__":

@@ -129,8 +129,12 @@ def main() -> None:
             for setting in ("no transform", "per sequence"):
                 console.print(f"{data.name}, {setting} …")
                 trainings = measure(data, setting, options.rounds, options.steps)
-                for name, one in trainings.items():
-                    cells = (spread(one.steps), spread(one.waits), f"{one.share:.1%}")
+                for name, training in trainings.items():
+                    cells = (
+                        spread(training.steps),
+                        spread(training.waits),
+                        f"{training.share:.1%}",
+                    )
                     table.add_row(data.name, setting, name, *cells)
                 table.add_section()
                 if setting == "no transform":

@@ -39,10 +39,10 @@ def webdataset_shards() -> Write:
 
     def write(sequences: Iterator[dict[str, Any]], folder: Path) -> None:
         with ShardWriter(str(folder / "shard-%06d.tar"), maxcount=100_000, verbose=0) as sink:
-            for number, one in enumerate(sequences):
-                key = one.get("id", f"sequence-{number:09d}")
-                sample = {"__key__": key, "x.npy": one["x"]}
-                sink.write({**sample, "y.cls": one["y"]} if "y" in one else sample)
+            for number, sequence in enumerate(sequences):
+                key = sequence.get("id", f"sequence-{number:09d}")
+                sample = {"__key__": key, "x.npy": sequence["x"]}
+                sink.write({**sample, "y.cls": sequence["y"]} if "y" in sequence else sample)
 
     return write
 
@@ -58,8 +58,8 @@ def mosaic_shards(compression: str | None = None) -> Write:
         columns = {name: columns[name] for name in first}
         with MDSWriter(out=str(folder / "mds"), columns=columns, compression=compression) as sink:
             sink.write(first)
-            for one in sequences:
-                sink.write(one)
+            for sequence in sequences:
+                sink.write(sequence)
 
     return write
 
@@ -105,8 +105,8 @@ def litdata_binary() -> Write:
 
     def write(sequences: Iterator[dict[str, Any]], folder: Path) -> None:
         sink = BinaryWriter(str(folder), chunk_bytes=CHUNK)
-        for number, one in enumerate(sequences):
-            sink.add_item(number, one)
+        for number, sequence in enumerate(sequences):
+            sink.add_item(number, sequence)
         sink.done()
         sink.merge()
 

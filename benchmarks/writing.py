@@ -147,7 +147,7 @@ def table_s(times: Times, facts: dict[str, dict[str, Any]], count: int) -> Table
 
 def verdict_s(times: Times) -> str:
     """Say how the fastest of the others compares."""
-    others = {name: statistics.median(one) for name, one in times.items() if name != OURS}
+    others = {name: statistics.median(seconds) for name, seconds in times.items() if name != OURS}
     if not others:
         return "S: nobody to compare with; `make bench` installs the others"
     fastest = min(others, key=others.__getitem__)

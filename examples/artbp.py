@@ -41,12 +41,12 @@ def gradient(net: Net, loader: Loader, cut: float, random: np.random.Generator) 
             torch.stack(losses).sum().backward()  # an optimizer may step here
             going_on, losses = None, []
         else:
-            for one in state:
-                one.register_hook(lambda grad: grad / (1 - cut))
+            for tensor in state:
+                tensor.register_hook(lambda grad: grad / (1 - cut))
             going_on = state
     if losses:
         torch.stack(losses).sum().backward()
-    return torch.cat([one.grad.flatten() for one in net.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
 
 
 def compare(draws: int) -> tuple[float, float, float]:
@@ -67,7 +67,8 @@ def compare(draws: int) -> tuple[float, float, float]:
     found = torch.stack([gradient(net, loader, 0.5, random) for _ in range(draws)])
     errors = found.std(dim=0) / draws**0.5
     return tuple(
-        float(one.norm() / whole.norm()) for one in (always - whole, found.mean(0) - whole, errors)
+        float(difference.norm() / whole.norm())
+        for difference in (always - whole, found.mean(0) - whole, errors)
     )
 
 

@@ -87,7 +87,7 @@ def main() -> None:
     )
     model = ShowingLM(len(known), 128, options.hidden, dropout=0.25, cosine=True)
     model.scored, model.begun = np.zeros(len(val), dtype=np.int64), time.perf_counter()
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{len(train):,} characters, {len(known)} different; {parameters:,} parameters")
     trainer = L.Trainer(
         max_epochs=options.epochs,

@@ -192,8 +192,10 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
         if backend is not None:
             found.setdefault(backend, name)
     if len(found) > 1:
-        several = " and ".join(f"{name!r} (backend {one!r})" for one, name in found.items())
-        choose = " or ".join(f"backend={one!r}" for one in found)
+        several = " and ".join(
+            f"{name!r} (backend {candidate!r})" for candidate, name in found.items()
+        )
+        choose = " or ".join(f"backend={candidate!r}" for candidate in found)
         raise PluginError.at(f"open_store: {folder!r}: holds {several}. Pass {choose}.")
     return next(iter(found), None)
 

@@ -101,7 +101,7 @@ class Store(Protocol):
     processes compare it as well.
 
     A store does not pad, shuffle or know about ranks. One that also has ``raw_texts``
-    (``storage.raw.SupportsRawTexts``) is split without a Python object per id.
+    (``storage.text_bytes.SupportsRawTexts``) is split without a Python object per id.
     """
 
     @property

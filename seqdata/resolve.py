@@ -252,6 +252,8 @@ def open_location(
     opener = find_backend(name, location, host)
     options = {"schema": schema, "index": index, "remote": remote}
     store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
+    if isinstance(store, SequenceStore):
+        return store
     if missing_names := missing_members(store, STORE_MEMBERS):
         raise PluginError(
             f"backend {name!r}: must return a Store, but returned a {type(store).__name__} "

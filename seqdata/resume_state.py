@@ -9,14 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from seqdata.errors import ResumeError
 from seqdata.sharing import RankPlan
 
 STATE_VERSION = 1
-OnChanged = Literal["error", "next_epoch", "next_segment"]
-"""What a resumed run does if its data has changed: raise, or begin the next epoch or segment."""
 
 Value = str | int | None
 _MAX_NUMBER = 2**63

@@ -105,12 +105,12 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Make a padded batch, as most do: a dict of tensors, which every library knows."""
     import torch
 
-    arrays = [torch.from_numpy(np.array(one["x"])) for one in samples]
+    arrays = [torch.from_numpy(np.array(sample["x"])) for sample in samples]
     return {
         "x": torch.nn.utils.rnn.pad_sequence(arrays, batch_first=True),
-        "length": torch.tensor([len(one) for one in arrays]),
-        "y": torch.tensor([int(one["y"]) for one in samples]),
-        "id": [str(one["id"]) for one in samples],
+        "length": torch.tensor([len(array) for array in arrays]),
+        "y": torch.tensor([int(sample["y"]) for sample in samples]),
+        "id": [str(sample["id"]) for sample in samples],
     }
 
 

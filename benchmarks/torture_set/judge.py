@@ -94,10 +94,10 @@ def _unanswered(status: int) -> Outcome:
 
 def among_ranks(ranks: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
     """Say how an epoch was shared: steps of every rank, sequences that were lost or repeated."""
-    steps = [len(one.batches) for one in ranks]
-    if bad := [one for one in ranks if not one.ended]:
+    steps = [len(rank.batches) for rank in ranks]
+    if bad := [rank for rank in ranks if not rank.ended]:
         return judge(bad[0], truth)
-    counts = Counter(name for one in ranks for name in one.ids)
+    counts = Counter(name for rank in ranks for name in rank.ids)
     lost, again = len(truth.keys() - counts.keys()), counts.total() - len(counts)
     detail = "/".join(map(str, steps))
     if len(set(steps)) > 1:
@@ -109,9 +109,9 @@ def among_ranks(ranks: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
 
 def resumed(before: Seen, after: Seen, truth: Mapping[str, str]) -> Outcome:
     """Say whether what came before a stop and after it is the epoch."""
-    for one in (before, after):
-        if one.error or one.timed_out or not one.ended:
-            return judge(one, truth)
+    for record in (before, after):
+        if record.error or record.timed_out or not record.ended:
+            return judge(record, truth)
     whole = Seen((*before.batches, *after.batches), ended=True)
     kind = judge(whole, truth).kind
     if kind in (SHORT, TWICE):
@@ -123,11 +123,13 @@ def resumed(before: Seen, after: Seen, truth: Mapping[str, str]) -> Outcome:
 
 def same_order(first: Seen, others: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
     """Say whether other worker counts give the same batches."""
-    for one in (first, *others):
-        if (found := judge(one, truth)).kind != RIGHT:
+    for record in (first, *others):
+        if (found := judge(record, truth)).kind != RIGHT:
             return found
-    contents = [[[name for name, _ in batch] for batch in one.batches] for one in (first, *others)]
-    same = all(one == contents[0] for one in contents)
+    contents = [
+        [[name for name, _ in batch] for batch in record.batches] for record in (first, *others)
+    ]
+    same = all(content == contents[0] for content in contents)
     return Outcome("the same batches" if same else "other batches")
 
 
@@ -139,7 +141,7 @@ def read_record(path: Path, *, status: int, timed_out: bool, marker: Path | None
     for line in text.splitlines():
         if line.endswith("}"):  # whoever is killed may leave half a line
             entry = json.loads(line)
-            batches += [[(str(a), str(b)) for a, b in one] for one in entry.pop("batch", [])]
+            batches += [[(str(a), str(b)) for a, b in pairs] for pairs in entry.pop("batch", [])]
             said.update(entry)
     return Seen(
         batches=batches, ended=bool(said.get("ended")), error=str(said.get("error", "")),

@@ -29,7 +29,7 @@ class Found:
 
 def as_json(found: Mapping[str, Found]) -> str:
     """Return every try, with what was said."""
-    return json.dumps({title: asdict(one) for title, one in found.items()}, indent=1) + "\n"
+    return json.dumps({title: asdict(result) for title, result in found.items()}, indent=1) + "\n"
 
 
 def from_json(text: str) -> dict[str, Found]:
@@ -56,9 +56,11 @@ def merged(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, 
 
 def counted(tries: Tries) -> str:
     """Return the kinds of outcome of a case, with counts where it was tried more than once."""
-    kinds = Counter(one.kind for one in tries)
+    kinds = Counter(outcome.kind for outcome in tries)
     texts = [f"{kind} {count}" if len(tries) > 1 else kind for kind, count in kinds.most_common()]
-    details = {one.detail for one in tries if "even" in one.kind.lower() and one.detail}
+    details = {
+        outcome.detail for outcome in tries if "even" in outcome.kind.lower() and outcome.detail
+    }
     return ", ".join(texts) + (f" ({', '.join(sorted(details))})" if details else "")
 
 
@@ -66,7 +68,7 @@ def table_of(found: Mapping[str, Found]) -> Table:
     """Lay the outcomes out for a terminal."""
     table = Table("case", *found, title="the torture set", show_lines=True)
     for name in _cases(found):
-        table.add_row(name, *(counted(one.cases[name]) for one in found.values()))
+        table.add_row(name, *(counted(column.cases[name]) for column in found.values()))
     return table
 
 
@@ -79,10 +81,12 @@ def _lines(found: Mapping[str, Found], about: str) -> Iterator[str]:
     yield "| | " + " | ".join(found) + " |"
     yield "|---" * (len(found) + 1) + "|"
     for name in _cases(found):
-        cells = [_marked(one.cases[name]) for one in found.values()]
+        cells = [_marked(column.cases[name]) for column in found.values()]
         yield f"| {name} | " + " | ".join(cells) + " |"
-    versions = {name: number for one in found.values() for name, number in one.versions.items()}
-    tries = sum(len(tries) for one in found.values() for tries in one.cases.values())
+    versions = {
+        name: number for column in found.values() for name, number in column.versions.items()
+    }
+    tries = sum(len(tries) for column in found.values() for tries in column.cases.values())
     yield ""
     yield "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + "."
     day = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -92,14 +96,14 @@ def _lines(found: Mapping[str, Found], about: str) -> Iterator[str]:
 def _marked(tries: Tries) -> str:
     """Return a cell; what nobody would have noticed stands out."""
     text = counted(tries)
-    for kind in {one.kind for one in tries}:
+    for kind in {outcome.kind for outcome in tries}:
         if kind in SILENT or kind.startswith("UNEVEN") or "LOST" in kind:
             text = text.replace(kind, f"**{kind.lower()}**")
     return text
 
 
 def _cases(found: Mapping[str, Found]) -> list[str]:
-    return list(dict.fromkeys(name for one in found.values() for name in one.cases))
+    return list(dict.fromkeys(name for column in found.values() for name in column.cases))
 
 
 def _commit() -> str:

@@ -27,7 +27,7 @@ def plugins(as_json: bool, check: bool) -> None:
     host = default_host()
     rows = host.check() if check else host.listing()
     own = {kind: sorted(names) for kind, names in _OWN.items()}
-    claims = sorted(host.claims(), key=lambda one: one.suffix)
+    claims = sorted(host.claims(), key=lambda claim: claim.suffix)
     if as_json:
         facts = {
             "plugins": [asdict(row) for row in rows],

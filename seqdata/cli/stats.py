@@ -103,8 +103,8 @@ def describe_store(locations: Sequence[str], store: Store) -> dict[str, Any]:
         "fields": {name: asdict(field) for name, field in store.fields.items()},
         "shards": [
             {"name": name, "bytes": _file_size(Path(location) / name)}
-            for location, one in zip(locations, stores, strict=False)
-            for name in one.shards
+            for location, part in zip(locations, stores, strict=False)
+            for name in part.shards
         ],
     }
 

@@ -70,18 +70,24 @@ def fit(
     """
     store = resolve_store(view)
     _check_arguments(store, fields, num_workers)
-    accumulators = {name: one.start(name, store.fields[name]) for name, one in fields.items()}
-    groups = {name: by for name, one in fields.items() if (by := getattr(one, "by", None))}
+    accumulators = {
+        name: statistic.start(name, store.fields[name]) for name, statistic in fields.items()
+    }
+    groups = {
+        name: by for name, statistic in fields.items() if (by := getattr(statistic, "by", None))
+    }
     for name, by in groups.items():
         _check_group_field(store, name, by)
     unfinished, number = accumulators, 0
     while unfinished:
         number += 1
         _run_pass(store, unfinished, groups, num_workers, progress, number)
-        unfinished = {name: one for name, one in unfinished.items() if one.end_pass()}
-    plain = {name: one.make_plain() for name, one in accumulators.items()}
-    for name, one in plain.items():
-        if np.min(one.get("count", 1), initial=np.iinfo(np.int64).max) == 0:
+        unfinished = {
+            name: accumulator for name, accumulator in unfinished.items() if accumulator.end_pass()
+        }
+    plain = {name: accumulator.make_plain() for name, accumulator in accumulators.items()}
+    for name, fitted in plain.items():
+        if np.min(fitted.get("count", 1), initial=np.iinfo(np.int64).max) == 0:
             raise DataError(
                 f"fit: field {name!r} must have at least one value of each feature to fit, but has "
                 "none. Fit over more sequences, or leave it out."

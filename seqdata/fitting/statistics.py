@@ -126,12 +126,16 @@ class Statistics:
         return self._fitted.items()
 
     def __repr__(self) -> str:
-        kinds = (f"{name}: {type(one).__name__[6:]}" for name, one in self._fitted.items())
+        kinds = (
+            f"{name}: {type(statistic).__name__[6:]}" for name, statistic in self._fitted.items()
+        )
         return f"Statistics({', '.join(kinds)}; {self.digest})"
 
     @cached_property
     def _fitted(self) -> dict[str, FittedField]:
-        return {name: _KINDS[one["kind"]](name, one) for name, one in self.plain["fields"].items()}
+        return {
+            name: _KINDS[plain["kind"]](name, plain) for name, plain in self.plain["fields"].items()
+        }
 
     def transform(self) -> StatisticsTransform:
         """Return the columnar transform: standardized, clipped and encoded fields."""

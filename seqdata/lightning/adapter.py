@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ResumeError
+from seqdata.errors import ConfigError, ResumeError, must_be
 from seqdata.sharing import World
 
 Tracker = dict[str, int]
@@ -118,6 +118,23 @@ def get_callbacks(trainer: Trainer) -> list[Callback]:
     """Return the Trainer's own list of callbacks."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
+
+
+def find_callback(trainer: Trainer | None, kind: type[Any]) -> Any:
+    """Return the callback of a Trainer that is of a kind; None if there is none.
+
+    Raises:
+        ConfigError: If there are several.
+    """
+    callbacks = [] if trainer is None else get_callbacks(trainer)
+    found = [callback for callback in callbacks if isinstance(callback, kind)]
+    if len(found) > 1:
+        name = type(found[0]).__name__
+        raise ConfigError(
+            must_be(f"{name}: the callbacks of a Trainer", f"one {name}", f"{len(found)}")
+            + ". Leave the others out."
+        )
+    return found[0] if found else None
 
 
 def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> list[Exception]:

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataError, must_be
-from seqdata.lightning import accumulation, adapter, statistics_state
+from seqdata.lightning import adapter, statistics_state, trainer_settings
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
@@ -27,11 +27,16 @@ from seqdata.lightning.trainer_loader import (
 )
 from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.error_log import MAX_ERRORS
-from seqdata.loading.options import DEFAULT_PREFETCH, DEFAULT_STALL_TIMEOUT, DTypes, OnError
+from seqdata.loading.options import (
+    DEFAULT_PREFETCH,
+    DEFAULT_STALL_TIMEOUT,
+    DTypes,
+    OnChanged,
+    OnError,
+)
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
-from seqdata.resume_state import OnChanged
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
 from seqdata.runs.options import DataKind, DataOptions, Locations
@@ -347,7 +352,7 @@ class SequenceDataModule(LightningDataModule):
             )  # fmt: skip
         batches_per_update = self._options.batches_per_update
         if batches_per_update is not None:
-            accumulation.set_accumulation(
+            trainer_settings.set_accumulation(
                 trainer, batches_per_update, engines[0].plan(0).lanes, is_repeated=is_repeated
             )
         self._train_run = train_run

@@ -69,32 +69,15 @@ class SupportsFeedback(Protocol):
     feedback_run: FeedbackRun | None
 
 
-def find_feedback(trainer: Trainer | None) -> SupportsFeedback | None:
-    """Return the callback of a Trainer that changes weights; None if there is none.
-
-    Raises:
-        ConfigError: If there are several.
-    """
-    if trainer is None:
-        return None
-    callbacks = adapter.get_callbacks(trainer)
-    found = [callback for callback in callbacks if isinstance(callback, SupportsFeedback)]
-    if len(found) > 1:
-        raise ConfigError(
-            must_be("Feedback: the callbacks of a Trainer", "one Feedback", f"{len(found)}")
-            + ". Leave the others out."
-        )
-    return found[0] if found else None
-
-
-def count_segment_batches(trainer: Trainer | None, options: DataOptions) -> int | None:
-    """Return the batches of a segment, over all ranks; None without feedback.
+def count_segment_batches(
+    feedback: SupportsFeedback, trainer: Trainer, options: DataOptions
+) -> int | None:
+    """Return the batches of a segment, over all ranks; None where nothing is trained.
 
     Raises:
         ConfigError: If what is trained on has no weights.
     """
-    feedback = find_feedback(trainer)
-    if feedback is None or trainer is None or not adapter.is_fitting(trainer):
+    if not adapter.is_fitting(trainer):
         return None
     policy = resolve_policy(options.batching)
     if not isinstance(policy, SupportsWeightChanges):
@@ -123,19 +106,21 @@ class FeedbackRun:
     """The feedback of one fit.
 
     Args:
+        callback: Collects the scores; it gets to know this feedback.
         trainer: The Trainer.
         engine: The engine of the training data, whose policy has segments.
-        options: What is collected, and how weights are made of it.
         coordinator: Gathers the scores of all ranks.
     """
 
     def __init__(
         self,
+        callback: SupportsFeedback,
         trainer: Trainer,
         engine: BaseEngine,
-        options: FeedbackOptions,
         coordinator: RankCoordinator,
     ) -> None:
+        options = callback.feedback_options
+        callback.feedback_run = self
         self._trainer = trainer
         self._engine = engine
         self._coordinator = coordinator
@@ -151,18 +136,6 @@ class FeedbackRun:
         self._steps = 0  # that were trained since
         self._files: SegmentFiles | None = None
         self._segments.history.on_begin = self._on_begin
-
-    @classmethod
-    def attach(
-        cls, trainer: Trainer, engine: BaseEngine, coordinator: RankCoordinator
-    ) -> FeedbackRun | None:
-        """Return the feedback of a fit, known to its callback; None without one."""
-        callback = find_feedback(trainer)
-        if callback is None:
-            return None
-        run = cls(trainer, engine, callback.feedback_options, coordinator)
-        callback.feedback_run = run
-        return run
 
     @property
     def segment_batches(self) -> int:

@@ -127,7 +127,7 @@ class PartScores:
     def merge(self, sums: Any) -> PartSums:
         """Return sums of several ranks as one."""
         merged: PartSums = {}
-        for part, (total, count) in ((k, v) for one in sums for k, v in one.items()):
+        for part, (total, count) in ((k, v) for part_sums in sums for k, v in part_sums.items()):
             earlier = merged.get(part, (0, 0))
             merged[part] = earlier[0] + total, earlier[1] + count
         return merged

@@ -18,16 +18,16 @@ from seqdata.errors import (
     SeqDataWarning,
     format_step,
 )
-from seqdata.lightning import adapter, lane_checkpoint, limit_checks, statistics_state
+from seqdata.lightning import adapter, lane_checkpoint, statistics_state, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
-from seqdata.lightning.feedback_run import FeedbackRun, count_segment_batches
+from seqdata.lightning.feedback_run import FeedbackRun, SupportsFeedback, count_segment_batches
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.trainer_loader import ErrorCount, IterationStart, LoaderIterator
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.mixture_changes import (
     RunStart,
-    check_on_changed,
+    check_next_segment,
     describe_parts,
     find_start,
 )
@@ -78,7 +78,8 @@ class TrainRun:
                 "Write training_step(self, batch, batch_idx); batches are read ahead "
                 "nevertheless"
             )
-        check_on_changed(engine, sources.options.on_changed, "datamodule")
+        if sources.options.on_changed == "next_segment":
+            check_next_segment(engine, "datamodule")
         if engine.segments is not None:
             engine.segments.history.restore((), 0, 0)  # what a fit with another Trainer has set
         self.trainer = trainer
@@ -94,7 +95,10 @@ class TrainRun:
         self._resume_point: ResumePoint | None = None
         self._has_warned = False
         self._coordinator = coordinator
-        self.feedback = FeedbackRun.attach(trainer, engine, coordinator)
+        self.feedback: FeedbackRun | None = None
+        callback = adapter.find_callback(trainer, SupportsFeedback)
+        if callback is not None:
+            self.feedback = FeedbackRun(callback, trainer, engine, coordinator)
         self._geometry: FitGeometry | None = None  # for a fit that has not drawn a batch yet
 
     def is_of(self, trainer: Trainer, engine: BaseEngine) -> bool:
@@ -217,7 +221,7 @@ class TrainRun:
         here = (self._world.size, options.tail)
         is_shifted = (state.world_size, state.tail) != here or run_position != state.run_position
         if state.world_size != self._world.size:
-            limit_checks.check_limits(self.trainer, state.world_size, self._world.size)
+            trainer_settings.check_limits(self.trainer, state.world_size, self._world.size)
         step = self._find_step(run_position)
         saved_step = None if is_shifted else step
         if run_position.position and step >= self._count_trained_steps(run_position):
@@ -264,7 +268,7 @@ class TrainRun:
         )
 
     def _record_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:
-        """Record the start of the fit and write its run file, on every rank.
+        """Record the start of the fit, on every rank, and write its run file if it has a folder.
 
         Args:
             run_position: Where it starts.
@@ -272,20 +276,23 @@ class TrainRun:
         """
         trainer, record = self.trainer, self._run_record
         self._geometry = self._make_geometry(run_position)
-        run_file = RunFile.from_options(
-            self._sources.options,
-            self._geometry,
-            fingerprints=self._sources.list_fingerprints(("train", "val")),
-            plan=self.engine.fingerprint(run_position.epoch),
-            versions=installed_versions(),
-            trainer=adapter.get_settings(trainer),
-        )
         folder = record.folder if is_repeated else adapter.get_run_folder(trainer)  # collective
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = None
-        record.begin_fit(run_file, folder, is_writer=trainer.is_global_zero)
+        record.begin_fit(self._geometry, folder)
+        if folder is not None:
+            run_file = self._make_run_file(self._geometry)
+            record.keep_run_file(run_file, folder, is_writer=trainer.is_global_zero)
         if self.feedback is not None and trainer.is_global_zero:
             self.feedback.keep_weights(folder, run_position)
+
+    def _make_run_file(self, geometry: FitGeometry) -> RunFile:
+        return RunFile.from_options(
+            self._sources.options, geometry,
+            fingerprints=self._sources.list_fingerprints(("train", "val")),
+            plan=self.engine.fingerprint(geometry.epoch),
+            versions=installed_versions(), trainer=adapter.get_settings(self.trainer),
+        )  # fmt: skip
 
     def _make_update_schedule(self, counters: adapter.Counters) -> UpdateSchedule:
         steps = int(min(counters.steps, self.engine.count_steps(self._cursor.start.epoch)))
@@ -344,7 +351,8 @@ class TrainRun:
             error = failure
         agree(self._world, facts, error)
         self._record_begin(self.get_run_position())
-        limit_checks.warn_of_validations(self.trainer, steps)
+        if self.trainer.enable_validation:
+            trainer_settings.warn_of_validations(self.trainer, steps)
 
     def _warn_in_mid_update(self, run_position: RunPosition) -> None:
         accumulate = self._count_accumulated()
@@ -360,13 +368,16 @@ class TrainRun:
 
 def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContext:
     """Return the context in which the engines of a DataModule are made."""
+    segment_batches, feedback = None, adapter.find_callback(trainer, SupportsFeedback)
+    if trainer is not None and feedback is not None:
+        segment_batches = count_segment_batches(feedback, trainer, options)
     return RunContext(
         world=adapter.get_world(trainer),
         seed=get_seed(options),
         is_frozen=adapter.is_overfitting(trainer),
         folder=adapter.get_log_folder(trainer) if options.on_error != "raise" else None,
         is_on_cuda=adapter.is_on_cuda(trainer),
-        segment_batches=count_segment_batches(trainer, options),
+        segment_batches=segment_batches,
     )
 
 

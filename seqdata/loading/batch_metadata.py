@@ -221,15 +221,6 @@ def _split_rows(array: NDArray[Any], offsets: NDArray[np.int64]) -> Iterable[NDA
     return [array[low:high] for low, high in pairwise(offsets.tolist())]
 
 
-def count_scored(batch: SequenceBatch) -> int:
-    """Return the number of scored timesteps in the rows of weight above 0."""
-    is_counted = batch.weight > 0
-    timesteps = batch.lengths[is_counted].sum()
-    if batch.burn_in is not None:
-        timesteps = timesteps - batch.burn_in[is_counted].sum()
-    return int(timesteps)
-
-
 def _compute_widths(steps: Steps) -> NDArray[np.int64]:
     """Return the padded length of each step, int64 (k,)."""
     offsets = steps.table.offsets

@@ -12,7 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, Fact, must_be
+from seqdata.errors import ConfigError, must_be
+from seqdata.loading.step_requests import StepRequest
 
 MAX_ERRORS = 100
 """Most errors in the data that a run skips, by default."""
@@ -80,19 +81,30 @@ class ErrorLog:
             keys = list(self._counted)
         return sum(name == loader and position < (epoch, batch) for name, position, _ in keys)
 
-    def add(self, error: Exception, **facts: Fact) -> None:
-        """Count an error.
+    def add(
+        self, error: Exception, request: StepRequest, span: int, *, loader: str, batch: int
+    ) -> None:
+        """Count an error, and add its line to the list.
 
         Args:
             error: The error.
-            facts: More facts about the place: ``loader``, ``epoch``, ``batch`` and ``sequence``
-                identify it.
+            request: The spans that were asked for.
+            span: Number of the span that failed.
+            loader: Name of the loader.
+            batch: Number of the batch in the plan.
 
         Raises:
             Exception: The error itself, if there are too many.
         """
-        all_facts = {**getattr(error, "facts", {}), **facts}
-        entry = {"error": type(error).__name__, "message": str(error)[:_MAX_TEXT], **all_facts}
+        entry = {
+            "error": type(error).__name__,
+            "message": str(error)[:_MAX_TEXT],
+            **getattr(error, "facts", {}),
+            "loader": loader,
+            "sequence": int(request.ids[span]),
+            "epoch": request.epoch,
+            "batch": batch,
+        }
         key = _entry_key(entry)
         with self._lock:
             if key not in self._known:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,6 @@ from seqdata.protocols import Columns, Store
 from seqdata.storage.fields import default_axis, kind_of
 
 _MAX_NAME, _DIGITS = 120, 16  # of a transform in a state
-
-if TYPE_CHECKING:  # needs torch, which worker processes do not load
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

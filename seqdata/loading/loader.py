@@ -16,15 +16,17 @@ from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.host import default_host
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
-from seqdata.loading.mixture_changes import check_on_changed, describe_parts, find_start
+from seqdata.loading.mixture_changes import check_next_segment, describe_parts, find_start
 from seqdata.loading.options import (
     DEFAULT_PREFETCH,
     DEFAULT_STALL_TIMEOUT,
     DTypes,
     EngineOptions,
+    OnChanged,
     OnError,
     UpdateSchedule,
     ValueOptions,
+    check_on_changed,
 )
 from seqdata.loading.zip_engine import make_engine
 from seqdata.plan import Plan
@@ -36,7 +38,7 @@ from seqdata.resolve import (
     resolve_policy,
     resolve_store,
 )
-from seqdata.resume_state import EpochProgress, OnChanged, ResumeState, RunPosition
+from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
 from seqdata.sharing import Tail, World
 
 
@@ -276,7 +278,9 @@ class Loader:
                 ``on_changed`` needs segments of a mixture.
         """
         engine = self._engine
-        check_on_changed(engine, on_changed, "loader")
+        check_on_changed(on_changed, "loader")
+        if on_changed == "next_segment":
+            check_next_segment(engine, "loader")
         saved = ResumeState.from_dict(state)
         start = find_start(engine, saved, self._make_state_at(saved.run_position), on_changed)
         here = start.run_position

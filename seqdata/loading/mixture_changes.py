@@ -8,10 +8,11 @@ flow: loaded states -> the position of the engine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from seqdata.errors import ConfigError, ResumeError, must_be
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.options import OnChanged
 from seqdata.planning.part_positions import (
     PartChanges,
     PartPosition,
@@ -21,7 +22,7 @@ from seqdata.planning.part_positions import (
     digest_part,
 )
 from seqdata.protocols import SupportsMixing, SupportsZipping
-from seqdata.resume_state import OnChanged, ResumeState, RunPosition
+from seqdata.resume_state import ResumeState, RunPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +93,17 @@ def describe_parts(engine: BaseEngine, here: RunPosition) -> str | None:
     return SavedParts(engine.count_batches(here.epoch), parts).text
 
 
-def check_on_changed(engine: BaseEngine, on_changed: OnChanged, owner: str) -> None:
-    """Raise if a run cannot do what ``on_changed`` says.
+def check_next_segment(engine: BaseEngine, owner: str) -> None:
+    """Raise if a run has no segment at which parts could change.
 
     Args:
-        engine: Of the run.
-        on_changed: As given.
+        engine: Of the run, to which ``on_changed='next_segment'`` was given.
         owner: What it was given to, for messages.
 
     Raises:
-        ConfigError: If there is no such choice, or no segment at which parts could change.
+        ConfigError: If it is not a mixture by segments, or draws the same batches again.
     """
-    if on_changed not in get_args(OnChanged):
-        choices = "'error', 'next_epoch' or 'next_segment'"
-        raise ConfigError(must_be(f"{owner}: `on_changed`", choices, repr(on_changed)))
-    if on_changed != "next_segment" or (engine.segments is not None and _has_parts(engine)):
+    if engine.segments is not None and _has_parts(engine):
         return
     if engine.options.frozen_epoch:
         raise ConfigError(

@@ -190,7 +190,10 @@ class ConvertedColumn:
             is_bad, rule = ~finite, "must be finite. Repair the data, or pass on_error='mask'"
         else:
             is_bad = np.array(
-                [[not _is_representable(one[None], self.dtype) for one in row] for row in timesteps]
+                [
+                    [not _is_representable(element[None], self.dtype) for element in row]
+                    for row in timesteps
+                ]
             )
             rule = f"does not fit {self.dtype}. Pass another `dtype`"
         timestep = int(np.flatnonzero(is_bad.any(axis=1))[0])
@@ -218,6 +221,8 @@ def _is_representable(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 DEFAULT_PREFETCH = 2
 """Groups of batches that a thread makes ahead, by default."""
 
+OnChanged = Literal["error", "next_epoch", "next_segment"]
+"""What a resumed run does if its data has changed: raise, or begin the next epoch or segment."""
 OnError = Literal["raise", "mask", "replace"]
 
 DEFAULT_STALL_TIMEOUT = 120.0
@@ -367,3 +372,18 @@ class UpdateSchedule:
                     "loader: `accumulate`", "a whole number of at least 1", repr(self.accumulate)
                 )
             )
+
+
+def check_on_changed(on_changed: OnChanged, owner: str) -> None:
+    """Raise if there is no such choice.
+
+    Args:
+        on_changed: As given.
+        owner: What it was given to, for messages.
+
+    Raises:
+        ConfigError: If it is not one of ``OnChanged``.
+    """
+    if on_changed not in get_args(OnChanged):
+        choices = "'error', 'next_epoch' or 'next_segment'"
+        raise ConfigError(must_be(f"{owner}: `on_changed`", choices, repr(on_changed)))

@@ -19,7 +19,7 @@ from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.base import SupportsWorkerCollate
 from seqdata.errors import REPLAY_PREFIX, SeqDataError, format_step
 from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
-from seqdata.loading.batch_metadata import PreparedStep, StepPreparer, count_scored
+from seqdata.loading.batch_metadata import PreparedStep, StepPreparer
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, UpdateSchedule
@@ -165,7 +165,6 @@ class BatchPipeline:
         if self.parts.fetcher.reader.has_bounded_lengths:
             prepared = self._preparer.prepare(shorten_step(prepared.make_step(), columns, axes))
             batch = self._fill_counts(prepared, number)
-            batch.num_tokens = count_scored(batch)
         batch.axes = axes
         with profile_range(COLLATE):
             return self._collate(columns, batch, prepared)
@@ -207,19 +206,11 @@ class BatchPipeline:
             raise error
         is_counted = step.weights.any()  # the rank that owns a filler row counts it
         for span, span_error in sorted(repaired.errors.items()) if is_counted else ():
-            sequence = int(request.ids[span])
-            parts.error_log.add(
-                span_error,
-                loader=parts.name,
-                sequence=sequence,
-                epoch=self.epoch,
-                batch=step.number,
-            )
+            parts.error_log.add(span_error, request, span, loader=parts.name, batch=step.number)
         step = repaired.step
         if parts.fetcher.reader.has_bounded_lengths:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._fill_counts(self._preparer.prepare(step), number)
-        batch.num_tokens = count_scored(batch)
         batch.axes, batch.bounds = repaired.axes, None  # the columns differ from the planned ones
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
 

@@ -101,7 +101,7 @@ def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
     for file in files:
         ending = file.path.suffix.lower()
         counts[ending] = counts.get(ending, 0) + 1
-    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def _glob_root(path: Path) -> Path:

@@ -10,12 +10,18 @@ from typing import Any, Literal, Self, cast, get_args
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import ErrorLog
-from seqdata.loading.options import DTypes, EngineOptions, OnError, ValueOptions
+from seqdata.loading.options import (
+    DTypes,
+    EngineOptions,
+    OnChanged,
+    OnError,
+    ValueOptions,
+    check_on_changed,
+)
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsMixing, Transform
 from seqdata.resolve import CollatorLike, is_map_style
-from seqdata.resume_state import OnChanged
 from seqdata.sharing import Tail, World
 from seqdata.storage.dataset import MapStyle
 
@@ -77,7 +83,7 @@ class DataOptions:
         return cls(**{**{name: arguments[name] for name in names & arguments.keys()}, **overrides})
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        check_on_changed(self.on_changed, "datamodule")
         self._check_numbers()
         self._check_lengths()
         self.make_engine_options(World(), self.seed or 0)
@@ -99,15 +105,6 @@ class DataOptions:
                     "Leave one of them out",
                 )
             )
-
-    def _check_choices(self) -> None:
-        if self.on_changed not in get_args(OnChanged):
-            raise ConfigError(
-                must_be(
-                    "datamodule: `on_changed`", "'error', 'next_epoch' or 'next_segment'",
-                    repr(self.on_changed),
-                )
-            )  # fmt: skip
 
     def _check_numbers(self) -> None:
         batches_per_update = self.batches_per_update

@@ -29,18 +29,24 @@ class RunRecord:
         self._run_file: RunFile | None = None
         self._path: Path | None = None
 
-    def begin_fit(self, run_file: RunFile, folder: Path | None, *, is_writer: bool) -> None:
-        """Record the start of a fit, and write its file; without a folder there is none.
+    def begin_fit(self, geometry: FitGeometry, folder: Path | None) -> None:
+        """Record the start of a fit, which has no run file yet.
 
         Args:
-            run_file: Its run file.
-            folder: Its log folder.
+            geometry: How it begins, and how it counts.
+            folder: Its log folder; None: it has none.
+        """
+        self.geometry, self.folder = geometry, folder
+        self._run_file = self._path = None
+
+    def keep_run_file(self, run_file: RunFile, folder: Path, *, is_writer: bool) -> None:
+        """Write the run file of the fit.
+
+        Args:
+            run_file: The file.
+            folder: The log folder of the fit.
             is_writer: Whether this rank writes the file; the others only know its path.
         """
-        self.geometry, self.folder = run_file.geometry, folder
-        self._run_file, self._path = run_file, None
-        if folder is None:
-            return
         path = folder / NAME
         try:
             if is_writer:
@@ -54,7 +60,7 @@ class RunRecord:
                 stacklevel=2,
             )
             return
-        self._path = path
+        self._run_file, self._path = run_file, path
 
     def make_command(self, kind: DataKind, name: str | None, epoch: int, batch: int) -> str:
         """Return the command that replays a batch, or a call if the command cannot.

@@ -127,7 +127,7 @@ class BufferSource:
         return cls(
             name, field, kind, layout, tuple(values), extents, unit, width,
             None if places is None else tuple(places), engine, handle,
-            np.dtype(field.dtype if kind.is_array else np.uint8), checks,
+            kind.stored_dtype(field), checks,
         )  # fmt: skip
 
     @property

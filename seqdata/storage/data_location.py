@@ -36,6 +36,7 @@ class DataLocation:
         shard: Number of the file among those of the data set.
         file: Its name.
         file_kind: The role of a file that is not a shard: ``manifest``.
+        axis: The axis that a file of lengths is about.
         unit: Number of a record batch or row group, where the file has several.
         sequence: Number of the sequence in the base store.
         key: Its id.
@@ -49,6 +50,7 @@ class DataLocation:
     shard: int | None = None
     file: str | None = None
     file_kind: str | None = None
+    axis: str | None = None
     unit: int | None = None
     sequence: int | None = None
     key: str | None = None
@@ -73,6 +75,8 @@ class DataLocation:
         kind = self.file_kind
         if kind is None and self.shard is not None:
             kind = f"shard {self.shard}"
+        if self.axis is not None:
+            kind = f"{kind} of axis {quote(self.axis)}"
         file = [] if self.file is None else [quote(self.file)]
         if self.unit is not None:
             file.append(f"unit {self.unit}")
@@ -82,7 +86,7 @@ class DataLocation:
     @property
     def facts(self) -> dict[str, Fact]:
         """Name -> known value, of plain types."""
-        texts = ("dataset", "file", "key", "field")
+        texts = ("dataset", "file", "axis", "key", "field")
         numbers = ("shard", "unit", "sequence", "offset", "length")
         known: dict[str, Fact] = {name: getattr(self, name) for name in texts}
         for name in numbers:

@@ -194,10 +194,10 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
 def _to_array(number: int, name: str, value: Any) -> NDArray[Any]:
     try:
         return np.asarray(as_array(value))
-    except FieldMismatch as deviation:
+    except FieldMismatch as mismatch:
         raise DecodeError.at(
-            f"dataset: item {number}, field {name!r}: {deviation}", sequence=number, field=name
-        ) from deviation
+            f"dataset: item {number}, field {name!r}: {mismatch}", sequence=number, field=name
+        ) from mismatch
 
 
 def _make_mismatch_error(number: int, name: str, found: str) -> DecodeError:

@@ -1,7 +1,7 @@
 """Fields and their kinds: numbers, text and bytes.
 
-Everything particular to a kind is here: its values, how they are packed, the unit of their extents,
-and the result of a read. Another kind is another entry of ``KINDS``.
+Everything particular to a kind is here: its values, the packer that collects them, the unit that
+extents count, what is stored, and the result of a read. Another kind is another entry of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -78,12 +78,16 @@ class ValueKind(Protocol):
         ...
 
     def width(self, field: Field) -> int:
-        """Return the unit of extents in bytes: that of a timestep, of a whole value, or 1."""
+        """Return the bytes that positions in a shard count by: of a timestep, a value, or 1."""
         ...
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
         """Return the object of bytes, or raise ``UnicodeDecodeError``."""
+        ...
+
+    def stored_dtype(self, field: Field) -> np.dtype[Any]:
+        """Return the dtype of an element as it is stored: uint8 where a value is an object."""
         ...
 
     def gather(self, field: Field, values: list[Any]) -> ArrayColumn | list[Any]:
@@ -134,6 +138,10 @@ class NumberKind:
             width *= size
         return width
 
+    def stored_dtype(self, field: Field) -> np.dtype[Any]:
+        """Return the dtype of the field."""
+        return np.dtype(field.dtype)
+
     def gather(self, field: Field, values: list[Any]) -> ArrayColumn:
         """Return the column of arrays in memory."""
         return ArrayColumn(np.dtype(field.dtype), field.shape, values)
@@ -174,6 +182,11 @@ class TextKind:
         del field
         return 1
 
+    def stored_dtype(self, field: Field) -> np.dtype[Any]:
+        """Return uint8: bytes."""
+        del field
+        return np.dtype(np.uint8)
+
     def gather(self, field: Field, values: list[Any]) -> list[Any]:
         """Return the texts."""
         del field
@@ -208,6 +221,11 @@ class BytesKind:
         """Return 1: extents count bytes."""
         del field
         return 1
+
+    def stored_dtype(self, field: Field) -> np.dtype[Any]:
+        """Return uint8: bytes."""
+        del field
+        return np.dtype(np.uint8)
 
     def gather(self, field: Field, values: list[Any]) -> list[Any]:
         """Return the values."""

@@ -88,7 +88,7 @@ def free_memory() -> int | None:
     maximum, used = map(read_number, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
     if maximum is not None:
         found.append(max(0, maximum - (used or 0)))
-    known = [one for one in found if one is not None]
+    known = [limit for limit in found if limit is not None]
     return min(known) if known else None
 
 

@@ -140,7 +140,7 @@ def join_columns(
     """
     columns_of_batch: dict[str, Any] = {}
     for name in names:
-        columns = [one[name] for one in found]
+        columns = [columns_of_shard[name] for columns_of_shard in found]
         if not all(isinstance(column, list | ArrayColumn) for column in columns):
             columns_of_batch[name] = MultiShardColumn(columns, owner, index)
             continue

@@ -34,7 +34,7 @@ def as_array(value: Any) -> NDArray[Any]:
     """Return numbers as an array of native byte order.
 
     Raises:
-        Deviation: If they are not numbers of one kind that can be stored.
+        FieldMismatch: If they are not numbers of one kind that can be stored.
     """
     if value is None:
         raise FieldMismatch("is None, which cannot be stored; fill it, or leave the sequence out")
@@ -322,11 +322,11 @@ def pack_sequence(packers: Mapping[str, Packer], sequence: Any, number: int, key
     try:
         for name, packer in packers.items():
             size += packer.add(sequence[name])
-    except FieldMismatch as deviation:
+    except FieldMismatch as mismatch:
         raise DecodeError.at(
-            f"{describe_sequence(number, sequence, key)}, field {name!r}: {deviation}",
+            f"{describe_sequence(number, sequence, key)}, field {name!r}: {mismatch}",
             sequence=number, field=name,
-        ) from deviation  # fmt: skip
+        ) from mismatch  # fmt: skip
     except KeyError as error:
         raise _make_fields_error(packers, sequence, number, key) from error
     return size

@@ -57,10 +57,10 @@ def infer_fields(
         try:
             found = (kind.infer(name, value, wanted_axes) for kind in KINDS)
             fields[name] = next(field for field in found if field is not None)
-        except FieldMismatch as deviation:
+        except FieldMismatch as mismatch:
             raise DecodeError.at(
-                f"sequence 0, field {name!r}: {deviation}", sequence=0, field=name
-            ) from deviation
+                f"sequence 0, field {name!r}: {mismatch}", sequence=0, field=name
+            ) from mismatch
     if not list_axes(fields):
         raise ConfigError(
             "schema: no field runs along an axis: at least one must be an array with an entry per "

@@ -76,7 +76,7 @@ def _check_fractions(parts: Any) -> list[float]:
             "{'train': 0.8, 'val': 0.2}"
         )
     fractions = list(parts.values())
-    numbers = all(isinstance(one, int | float | np.number) for one in fractions)
+    numbers = all(isinstance(fraction, int | float | np.number) for fraction in fractions)
     if not numbers or not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise ConfigError(
             f"split: `parts` must be fractions above 0 that add up to 1, but are {dict(parts)!r}. "

@@ -344,7 +344,7 @@ class ShardStore(SequenceStore):
         if source is not None:
             return source.read_bytes(numbers)
         if name is not None:
-            texts = [name for name, one in self.fields.items() if not kind_of(one).is_array]
+            texts = [name for name, field in self.fields.items() if not kind_of(field).is_array]
             raise make_unknown_name_error(
                 self._reader.layout.location, "field of texts", name, texts
             )

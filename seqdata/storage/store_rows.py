@@ -186,7 +186,7 @@ class StoreSequences:
     def axes(self) -> dict[str, str | None]:
         """Field -> axis, of all fields of numbers except single numbers."""
         fields = self.store.fields.items()
-        return {name: one.axis for name, one in fields if one.axis is not None or one.shape}
+        return {name: field.axis for name, field in fields if field.axis is not None or field.shape}
 
     def __len__(self) -> int:
         return len(self.store)

@@ -109,16 +109,18 @@ def _parse_parts(parts: Any) -> list[_Range]:
         raise ConfigError(
             must_be("split: `parts`", "names with ranges", f"{parts!r:.80}", _EXAMPLE)
         )
-    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in parts.values()):
+    if all(
+        isinstance(bound, int | float) and not isinstance(bound, bool) for bound in parts.values()
+    ):
         ends = list(itertools.accumulate(parts.values()))
         if min(parts.values()) <= 0 or abs(ends[-1] - 1) > 1e-6:
             needed = "fractions above 0 that add up to 1"
             raise ConfigError(must_be("split: `parts`", needed, repr(dict(parts)), _EXAMPLE))
         starts = [None, *(float(end) for end in ends[:-1])]
         stops = [*starts[1:], None]
-        return [_Range(*one) for one in zip(map(str, parts), starts, stops, strict=True)]
+        return [_Range(*bounds) for bounds in zip(map(str, parts), starts, stops, strict=True)]
     ranges = [_parse_range(str(name), value) for name, value in parts.items()]
-    kinds = {type(bound) for one in ranges for bound in one.bounds}
+    kinds = {type(bound) for range_ in ranges for bound in range_.bounds}
     if len(kinds) > 1:
         needed = "dates, or timesteps, or fractions, in all parts alike"
         raise ConfigError(must_be("split: bounds", needed, repr(dict(parts)), _EXAMPLE))
@@ -160,7 +162,9 @@ def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str
             "Split first"
         )
     fields = store.fields
-    has_dates = any(isinstance(bound, np.datetime64) for one in ranges for bound in one.bounds)
+    has_dates = any(
+        isinstance(bound, np.datetime64) for range_ in ranges for bound in range_.bounds
+    )
     field = None
     if along in store.lengths_of and not has_dates:
         axis = along
@@ -170,18 +174,18 @@ def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str
             fields if has_dates else {**fields, **store.lengths_of},
         )  # fmt: skip
     else:
-        field, one = along, fields[along]
-        is_number = np.dtype(one.dtype).kind in "iuf"
-        if one.axis is None or one.shape or not is_number:
+        field, compared = along, fields[along]
+        is_number = np.dtype(compared.dtype).kind in "iuf"
+        if compared.axis is None or compared.shape or not is_number:
             raise ConfigError(
                 must_be(
                     "split: `along`",
                     "a field with one number per timestep",
-                    f"{along!r}, {one.dtype}{list(one.shape)} along {one.axis}",
+                    f"{along!r}, {compared.dtype}{list(compared.shape)} along {compared.axis}",
                     "Store timestamps as integers, e.g. seconds since 1970",
                 )
             )
-        axis = str(one.axis)
+        axis = str(compared.axis)
     others = [name for name in list_axes(fields) if name != axis]
     if others:
         raise ConfigError(

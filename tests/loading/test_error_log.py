@@ -2,7 +2,10 @@
 
 import json
 
+import numpy as np
+
 from seqdata.loading.error_log import ErrorLog
+from seqdata.loading.step_requests import StepRequest
 
 
 def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_path):
@@ -10,7 +13,8 @@ def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_
 
     def listed(number):
         tally = ErrorLog(100, path)
-        tally.add(ValueError(f"error {number}"), loader="", epoch=0, batch=0, sequence=number)
+        request = StepRequest(np.array([[5, 0, 2], [6, 0, 2]]), np.array([0, number]), epoch=4)
+        tally.add(ValueError(f"error {number}"), request, 1, loader="train", batch=3)
         return len(tally)
 
     assert listed(1) == 1
@@ -19,7 +23,10 @@ def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_
     assert listed(2) == 2
     lines = path.read_text("utf-8").splitlines()
     assert [line[:9] for line in lines] == ['{"error":', '{"cut off', '{"error":']
-    assert json.loads(lines[2])["message"] == "error 2"
+    assert json.loads(lines[2]) == {
+        "error": "ValueError", "message": "error 2", "loader": "train", "sequence": 2, "epoch": 4,
+        "batch": 3,
+    }  # fmt: skip
     assert listed(3) == 3  # what lies behind the torn line is read, too
     assert listed(2) == 3
     assert len(path.read_text("utf-8").splitlines()) == 4

@@ -45,7 +45,7 @@ def read(ask: Ask) -> Reading:
 
 def _collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Make a batch; the library hands whole numbers out as int64, however they were written."""
-    return collate([{**one, "x": one["x"].astype(np.int32)} for one in samples])
+    return collate([{**sample, "x": sample["x"].astype(np.int32)} for sample in samples])
 
 
 def under_loader(data: Any, ask: Ask, **options: Any) -> Reading:

@@ -186,7 +186,7 @@ class Wavefront(Engine):
         if self.mesh.data > 1:
             sum_gradients(used, self.mesh, ["data"])
         for parameter in parameters:
-            if not any(parameter is one for one in used):
+            if not any(parameter is other for other in used):
                 parameter.grad = None
 
     def _find_users(self) -> dict[int, tuple[int, ...]]:

@@ -240,7 +240,7 @@ def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
     if list(found) == list(due):
         return
     place = next(
-        (k for k, (one, other) in enumerate(zip(found, due, strict=False)) if one != other),
+        (k for k, (actual, other) in enumerate(zip(found, due, strict=False)) if actual != other),
         min(len(found), len(due)),
     )
     raise ConformanceError(

@@ -304,16 +304,16 @@ def check_pure(
             )
 
 
-def _is_same(one: ArrayTable, other: ArrayTable) -> bool:
+def _is_same(table: ArrayTable, other: ArrayTable) -> bool:
     """Return whether two tables have the same batches in the same order."""
-    if one.rows is None or other.rows is None:
-        same_rows = one.rows is other.rows
+    if table.rows is None or other.rows is None:
+        same_rows = table.rows is other.rows
     else:
-        same_rows = np.array_equal(one.rows, other.rows)
+        same_rows = np.array_equal(table.rows, other.rows)
     return (
         same_rows
-        and np.array_equal(one.spans, other.spans)
-        and np.array_equal(one.offsets, other.offsets)
+        and np.array_equal(table.spans, other.spans)
+        and np.array_equal(table.offsets, other.offsets)
     )
 
 

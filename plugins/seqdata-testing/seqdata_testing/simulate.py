@@ -156,19 +156,19 @@ def is_batch(batch: PlanBatch, part: TrainedBatch) -> bool:
     return np.array_equal(batch.spans, part.spans) and is_same_rows(batch.rows, part.rows)
 
 
-def is_same_step(one: Step, other: Step) -> bool:
+def is_same_step(step: Step, other: Step) -> bool:
     """Return whether two steps are the same in every part."""
     return (
-        one.number == other.number
-        and np.array_equal(one.spans, other.spans)
-        and np.array_equal(one.weights, other.weights)
-        and is_same_rows(one.rows, other.rows)
-        and is_same_rows(one.lanes, other.lanes)
+        step.number == other.number
+        and np.array_equal(step.spans, other.spans)
+        and np.array_equal(step.weights, other.weights)
+        and is_same_rows(step.rows, other.rows)
+        and is_same_rows(step.lanes, other.lanes)
     )
 
 
-def is_same_rows(one: NDArray[np.int64] | None, other: NDArray[np.int64] | None) -> bool:
+def is_same_rows(rows: NDArray[np.int64] | None, other: NDArray[np.int64] | None) -> bool:
     """Return whether two optional arrays are the same."""
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+    if rows is None or other is None:
+        return rows is other
+    return np.array_equal(rows, other)

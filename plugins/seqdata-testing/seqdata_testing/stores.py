@@ -72,7 +72,7 @@ def check_description(store: Store, sequences: Sequences) -> None:
         raise ConformanceError(f"store: `lengths` must be `lengths_of[{first!r}]`, but differ")
     numbers = np.arange(len(store))
     ids = store.keys(store.base_numbers(numbers))
-    if len(set(ids)) != len(ids) or not all(isinstance(one, str) for one in ids):
+    if len(set(ids)) != len(ids) or not all(isinstance(key, str) for key in ids):
         raise ConformanceError(f"store: `keys` gives {ids[:5]}, but must give different texts")
     mark = store.fingerprint
     if len(mark) != DIGITS or set(mark) - set("0123456789abcdef"):
@@ -265,7 +265,7 @@ def _check_column(
     if not isinstance(column, Column):
         raise ConformanceError(f"{where} must read a Column, but reads a {type(column).__name__}")
     told = (len(column), column.dtype, tuple(column.shape), column.lengths.tolist())
-    due = (len(values), np.dtype(field.dtype), tuple(field.shape), [len(one) for one in values])
+    due = (len(values), np.dtype(field.dtype), tuple(field.shape), [len(value) for value in values])
     if told != due:
         raise ConformanceError(
             f"{where} reads a column of (pieces, dtype, shape, lengths) {told}, but must be {due}"

@@ -109,7 +109,7 @@ def _count_shared_timesteps(first: NDArray[np.int64], second: NDArray[np.int64])
         starts, stops = spans[:, 0] * longest + spans[:, 1], spans[:, 0] * longest + spans[:, 2]
         used = stops > starts
         events.append((np.sort(starts[used]), np.sort(stops[used])))
-    points = np.unique(np.concatenate([one for pair in events for one in pair]))
+    points = np.unique(np.concatenate([bound for pair in events for bound in pair]))
     inside = [
         np.searchsorted(starts, points, side="right") - np.searchsorted(stops, points, side="right")
         for starts, stops in events

@@ -60,7 +60,9 @@ def _import_object(module: str, name: str) -> Any:
         ) from error  # fmt: skip
     for part in name.split("."):
         if not hasattr(value, part):
-            hint = did_you_mean(part, [one for one in dir(value) if not one.startswith("_")])
+            hint = did_you_mean(
+                part, [member for member in dir(value) if not member.startswith("_")]
+            )
             raise ConfigError(
                 must_be(_WHERE, f"a name of {module!r}", repr(name), hint.rstrip("?") and hint)
             )
@@ -95,8 +97,8 @@ def _parse_arguments(call: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the literals of ``(256, layers=2)``; nothing is evaluated."""
     try:
         parsed: Any = ast.parse(f"f{call}", mode="eval").body
-        keywords = {one.arg: ast.literal_eval(one.value) for one in parsed.keywords}
-        return [ast.literal_eval(one) for one in parsed.args], keywords
+        keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in parsed.keywords}
+        return [ast.literal_eval(argument) for argument in parsed.args], keywords
     except (SyntaxError, ValueError, AttributeError) as error:
         raise ConfigError(
             must_be(

@@ -93,7 +93,7 @@ class ParallelReport:
         """Return the speedup of an option: measured, or else from counts."""
         if self.measured is None:
             return option.speedup
-        return self.measured[next(n for n, one in enumerate(self.options) if one is option)]
+        return self.measured[next(n for n, other in enumerate(self.options) if other is option)]
 
     def list_alternatives(self) -> list[tuple[str, str]]:
         """Return what one device can do: name and advice."""

@@ -229,7 +229,8 @@ class RankWatchdog:
         """Return the error for a failed collective operation, with the rank if it is known."""
         lost_ranks = self._find_lost_ranks()
         lost_text = (
-            " and ".join(f"rank {one.rank} ({one.cause})" for one in lost_ranks) or "another rank"
+            " and ".join(f"rank {lost.rank} ({lost.cause})" for lost in lost_ranks)
+            or "another rank"
         )
         return PeerFailedError.at(
             f"ranks: rank {self._rank} has lost {lost_text}: {_format_error(cause)}. All ranks "

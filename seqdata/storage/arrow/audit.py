@@ -257,10 +257,12 @@ class _AuditedShard:
         )  # fmt: skip
         mapped = MappedFiles([self.content], recorded, [self.checksums])
         checksums = {
-            name: one
+            name: field_checksums
             if shard_manifest.fields[name].axis in self.lengths_of
-            else replace(one, lengths=None)
-            for name, one in (load_checksums(shard_manifest, mapped, None) or {}).items()
+            else replace(field_checksums, lengths=None)
+            for name, field_checksums in (
+                load_checksums(shard_manifest, mapped, None) or {}
+            ).items()
         }
         fields = lay_fields(shard_manifest, layout, [self.content], checksums)
         yield from (source.stored for source in fields.sources.values() if source.stored)

@@ -156,8 +156,8 @@ class _ManifestReader:
 
     def read_manifest(self, document: dict[str, Any]) -> Manifest:
         fields = {
-            name: self.read_field(one, f"field {name!r}")
-            for name, one in self.require(document, "fields", dict, "manifest").items()
+            name: self.read_field(plain, f"field {name!r}")
+            for name, plain in self.require(document, "fields", dict, "manifest").items()
         }
         key = document.get("key")
         if key is not None and find_key(fields, str(key)) != key:
@@ -337,7 +337,7 @@ class _ManifestReader:
     def read_ranges(self, facts: Any, path: str) -> tuple[tuple[int, int], ...]:
         pairs: list[tuple[int, int]] = []
         for pair in facts if type(facts) is list else [facts]:
-            if type(pair) is not list or [type(one) for one in pair] != [int, int]:
+            if type(pair) is not list or [type(bound) for bound in pair] != [int, int]:
                 raise self.make_error(path, f"are {facts!r}", "be pairs of position and bytes")
             pairs.append((pair[0], pair[1]))
         return tuple(pairs)

@@ -15,7 +15,7 @@ from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.dispatch import Kernel
 from seqdata.storage.arrow.manifest import ArrowShard, Manifest
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import DataLocation, ShardLayout, quote
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import field_width, kind_of
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.integrity.verify import FieldChecksums
@@ -65,9 +65,9 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
         check_total_timesteps(lengths, root, manifest, axis)
     files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
     checksums = [
-        map_file(root, one.file, one.bytes, locate_checksums(root, i, one), engine)
-        for i, one in files
-        if one is not None
+        map_file(root, file.file, file.bytes, locate_checksums(root, i, file), engine)
+        for i, file in files
+        if file is not None
     ]
     return MappedFiles(shards, lengths_of, checksums)
 
@@ -75,7 +75,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
 def count_checksums(manifest: Manifest) -> int:
     """Return the number of checksums of all fields and shards."""
     files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
-    return sum(both[0][1] // 4 for one in files for both in one.places.values())
+    return sum(both[0][1] // 4 for file in files for both in file.places.values())
 
 
 def load_checksums(
@@ -147,7 +147,7 @@ def make_source(
 ) -> BufferSource:
     """Return arrays over the buffers of a field; the manifest's parser has checked positions."""
     field = manifest.fields[name]
-    dtype = np.dtype(field.dtype if kind_of(field).is_array else np.uint8)
+    dtype = kind_of(field).stored_dtype(field)
     width = field_width(field)
     values: list[NDArray[Any]] = []
     offsets: list[NDArray[np.int64]] = []
@@ -203,8 +203,8 @@ def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocati
 
 def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocation:
     """Return the place of the lengths along an axis, for an error."""
-    file_kind = f"lengths of axis {quote(axis)}"
-    return DataLocation(dataset=str(root), file=manifest.lengths[axis].file, file_kind=file_kind)
+    file = manifest.lengths[axis].file
+    return DataLocation(dataset=str(root), file=file, file_kind="lengths", axis=axis)
 
 
 def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine: Kernel) -> Any:

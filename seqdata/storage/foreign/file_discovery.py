@@ -40,7 +40,7 @@ def find_files(root: Path) -> tuple[Path, list[str]]:
     if not root.is_dir():
         _check_regular_file(root, root.name, str(root))
         return root.parent, [root.name]
-    existing = [one.name for one in root.iterdir()]
+    existing = [path.name for path in root.iterdir()]
     state, listed = root / STATE_FILE, []
     if state.is_file() and state.stat().st_size <= MAX_STATE_BYTES:
         listed = parse_dataset_state(str(root), state.read_bytes(), existing)
@@ -136,7 +136,7 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
     """
     try:
         parsed = json.loads(state.decode("utf-8"))
-        names = [one["filename"] for one in parsed["_data_files"]]
+        names = [entry["filename"] for entry in parsed["_data_files"]]
         are_plain = all(isinstance(name, str) and is_plain_name(name) for name in names)
         if are_plain and len(set(names)) == len(names):
             return names

@@ -112,7 +112,7 @@ def download_files(
     opened_files = ForkSafeThreadPool(remote.connections).map(
         lambda name: _open_cached(cache, name), names
     )
-    paths = {name: one.path for name, one in zip(names, opened_files, strict=True)}
+    paths = {name: file.path for name, file in zip(names, opened_files, strict=True)}
     return dataset, paths, tuple(opened_files)
 
 

@@ -216,8 +216,8 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
         footer, _ = read_struct(
             data[len(data) - _TAIL_BYTES - size : -_TAIL_BYTES], 0, _FOOTER_FIELDS
         )
-        lengths = [one.get(2, 0) for one in footer[2] if not one.get(5)]
-        return tuple(_parse_row_group(one, lengths) for one in footer[4])
+        lengths = [element.get(2, 0) for element in footer[2] if not element.get(5)]
+        return tuple(_parse_row_group(row_group, lengths) for row_group in footer[4])
     except (ThriftError, KeyError, UnicodeDecodeError) as error:
         raise _make_damage_error(location, "a footer that cannot be read") from error
 
@@ -282,7 +282,7 @@ def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) 
         try:
             header, begin = read_struct(data[:end], at, _PAGE_FIELDS)
             size, compressed_size = _read_count(header, 2), _read_count(header, 3)
-            values += sum(_read_count(header[one], 1) for one in (5, 8) if one in header)
+            values += sum(_read_count(header[kind], 1) for kind in (5, 8) if kind in header)
         except ThriftError as error:
             raise _make_damage_error(location, "a page without a header") from error
         check_size(location, len(data), size)

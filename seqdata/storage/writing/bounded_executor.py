@@ -88,7 +88,7 @@ class BoundedExecutor:
         done, self._pending = wait(
             self._pending, return_when=FIRST_COMPLETED
         )  # ends: each function writes its arguments, and returns
-        for future in sorted(done, key=lambda one: self._order[one]):
+        for future in sorted(done, key=lambda done_future: self._order[done_future]):
             _get_result(future)
 
 

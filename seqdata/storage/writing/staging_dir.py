@@ -107,7 +107,7 @@ def _check_parents(root: Path) -> None:
                 "Create that folder, or remove the link",
             )
         )
-    above = next((one for one in root.parents if one.exists()), None)
+    above = next((parent for parent in root.parents if parent.exists()), None)
     if above is not None and not above.is_dir():
         raise ConfigError(
             must_be(

@@ -64,7 +64,7 @@ def test_a_missing_lengths_file_is_an_error(root):
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
     assert caught.value.facts == {
-        "dataset": str(root), "file": "lengths-time.u32", "offset": 0, "length": 24
+        "dataset": str(root), "file": "lengths-time.u32", "axis": "time", "offset": 0, "length": 24,
     }  # fmt: skip
 
 

@@ -59,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
             console.print(text, markup=False, soft_wrap=True)
         console.print(as_reasons(cases), markup=False, soft_wrap=True)
     console.print(summary(results), markup=False)
-    wrong = [one for one in results if one.complaints or (one.not_run and not one.cannot)]
+    wrong = [
+        result for result in results if result.complaints or (result.not_run and not result.cannot)
+    ]
     return 1 if wrong else 0
 
 

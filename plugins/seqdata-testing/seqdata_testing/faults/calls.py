@@ -72,7 +72,9 @@ class Disk:
             self._bytes[about.st_ino] = opened.read_bytes()
             return
         self._folders.add(about.st_ino)
-        self._names[about.st_ino] = {one.name: self._number(one) for one in os.scandir(opened)}
+        self._names[about.st_ino] = {
+            entry.name: self._number(entry) for entry in os.scandir(opened)
+        }
 
     def _number(self, entry: os.DirEntry[str]) -> int:
         if entry.is_dir(follow_symlinks=False):

@@ -123,7 +123,9 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """
     checked = bool(target.verified)
     none = {} if checked else _CANNOT
-    found = [FaultCase(fault=one, way=target.name, reason=reason) for one, reason in none.items()]
+    found = [
+        FaultCase(fault=fault, way=target.name, reason=reason) for fault, reason in none.items()
+    ]
     for spec in OWN_SPECS if checked else FOREIGN_SPECS:
         for verify in target.verify:
             if spec.off and verify == "off":

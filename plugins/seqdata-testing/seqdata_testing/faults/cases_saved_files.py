@@ -37,7 +37,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
         quick: Whether each tries little.
     """
     files = (*target.kept, *_OF_THE_CORE.get(target.name, ()))
-    found = [_flipped(target, one, _QUICK_FLIPS if quick else _FLIPS) for one in files]
+    found = [_flipped(target, file, _QUICK_FLIPS if quick else _FLIPS) for file in files]
     for workers, how in _REOPENED.items():
         verify = target.verify[-1]
         found.append(
@@ -64,12 +64,12 @@ def saved_cases(*, quick: bool = False) -> list[FaultCase]:
     ]
 
 
-def _flipped(target: FaultTarget, one: SavedFile, count: int) -> FaultCase:
+def _flipped(target: FaultTarget, file: SavedFile, count: int) -> FaultCase:
     return FaultCase(
-        fault="D2", way=f"{target.name}, {one.name}, each region",
-        tries=partial(try_saved_files.flipped, one, count),
+        fault="D2", way=f"{target.name}, {file.name}, each region",
+        tries=partial(try_saved_files.flipped, file, count),
         must=Expectation(
-            kinds=one.kinds, happened={try_saved_files.CHANGED: count}, seconds=_OPENING,
+            kinds=file.kinds, happened={try_saved_files.CHANGED: count}, seconds=_OPENING,
         ),
-        bound=300.0, quick=one in target.kept,
+        bound=300.0, quick=file in target.kept,
     )  # fmt: skip

@@ -79,15 +79,15 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def swap(one: Path, other: Path) -> None:
+def swap(path: Path, other: Path) -> None:
     """Swap two files.
 
     Must come of it, even where their sizes are equal: a ``CorruptShardError`` or a
     ``FingerprintMismatch`` at opening.
     """
-    aside = one.with_name(f"{one.name}.aside")
-    one.rename(aside)
-    other.rename(one)
+    aside = path.with_name(f"{path.name}.aside")
+    path.rename(aside)
+    other.rename(path)
     aside.rename(other)
 
 

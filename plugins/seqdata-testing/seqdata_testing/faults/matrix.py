@@ -71,22 +71,22 @@ def run_case(case: FaultCase) -> Result:
     said = not_run and not wrong  # what went wrong is told as what it is
     return Result(
         case=case,
-        names={NOT_RUN: len(found)} if said else dict(Counter(one.name for one in found)),
-        slowest=max(one.seconds for one in found),
-        silent=sum(one.what in SILENT for one in found),
-        stuck=sum(one.what == STUCK for one in found),
+        names={NOT_RUN: len(found)} if said else dict(Counter(outcome.name for outcome in found)),
+        slowest=max(outcome.seconds for outcome in found),
+        silent=sum(outcome.what in SILENT for outcome in found),
+        stuck=sum(outcome.what == STUCK for outcome in found),
         complaints=tuple(wrong),
         not_run=not_run,
-        cannot=any(one.what == UNAVAILABLE for one in found),
+        cannot=any(outcome.what == UNAVAILABLE for outcome in found),
         seconds=time.monotonic() - began,
     )
 
 
 def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
-    wrong = [text for one in found for text in complaints(one, case.must)]
+    wrong = [text for outcome in found for text in complaints(outcome, case.must)]
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-    errors = [one for one in found if one.what == ERROR]
-    named = sum("sequence" in one.facts for one in errors)
+    errors = [outcome for outcome in found if outcome.what == ERROR]
+    named = sum("sequence" in outcome.facts for outcome in errors)
     if errors and named < case.named * len(errors):
         more.append(f"{named} of {len(errors)} errors name the sequence, but must {case.named:.0%}")
     return wrong[:_SHOWN] + more
@@ -94,12 +94,12 @@ def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
 
 def summary(results: Sequence[Result]) -> str:
     """Return the line of sums."""
-    tried = [one for one in results if one.case.tries is not None]
-    outcomes = sum(sum(one.names.values()) for one in tried)
+    tried = [result for result in results if result.case.tries is not None]
+    outcomes = sum(sum(result.names.values()) for result in tried)
     return (
         f"{len(results)} cases, {len(results) - len(tried)} of them cannot apply; "
-        f"{outcomes} outcomes, {sum(one.silent for one in tried)} silent, "
-        f"{sum(one.stuck for one in tried)} unbounded waits; "
-        f"{sum(bool(one.complaints) for one in tried)} cases failed, "
-        f"{sum(bool(one.not_run) for one in tried)} not run"
+        f"{outcomes} outcomes, {sum(result.silent for result in tried)} silent, "
+        f"{sum(result.stuck for result in tried)} unbounded waits; "
+        f"{sum(bool(result.complaints) for result in tried)} cases failed, "
+        f"{sum(bool(result.not_run) for result in tried)} not run"
     )

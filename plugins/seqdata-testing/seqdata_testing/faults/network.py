@@ -141,7 +141,7 @@ def before(host: str, port: int) -> Source:
         try:
             connection.request(asked.method, asked.path, asked.body, dict(asked.headers))
             said = connection.getresponse()
-            headers = tuple(one for one in said.getheaders() if one[0].lower() not in _HOP)
+            headers = tuple(header for header in said.getheaders() if header[0].lower() not in _HOP)
             length = said.getheader("Content-Length")
             size = int(length) if asked.method == "HEAD" and length is not None else None
             return Answer(said.status, headers, said.read(), size)
@@ -267,7 +267,7 @@ class Replaced:
             asked = HttpRequest(handler.command, handler.path, tuple(handler.headers.items()))
             first, answer = answer, self._other(asked)
             tags = ("etag", "content-md5", "last-modified")
-            kept = [one for one in answer.headers if one[0].lower() not in tags]
+            kept = [header for header in answer.headers if header[0].lower() not in tags]
             answer = replace(answer, headers=(*kept, ("ETag", f'"{version}"')))
             self.changed += answer.body != first.body
         send(answer, handler)
@@ -285,7 +285,11 @@ def retagged(after: int) -> Fault:
 
     def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
         if not left.hit():
-            kept = [one for one in answer.headers if one[0].lower() not in ("etag", "content-md5")]
+            kept = [
+                header
+                for header in answer.headers
+                if header[0].lower() not in ("etag", "content-md5")
+            ]
             answer = replace(answer, headers=(*kept, ("ETag", '"another"')))
         send(answer, handler)
 

@@ -51,11 +51,11 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
             loader.shutdown()
     told = loader.errors
     seconds = time.monotonic() - began
-    due = sum(len(one["x"]) > 0 for one in sequences) if sequences else 0
+    due = sum(len(sequence["x"]) > 0 for sequence in sequences) if sequences else 0
     if delivered != planned or rows != due:
         text = f"{rows} of {due} rows"
         return Outcome(what=outcomes.SHORT, text=text, delivered=delivered, planned=planned)
-    untold = masked - {int(one["sequence"]) for one in told}
+    untold = masked - {int(entry["sequence"]) for entry in told}
     if untold:
         return Outcome(what=outcomes.WRONG, text=f"sequences {sorted(untold)} are masked untold")
     what = outcomes.MENDED if told else outcomes.WHOLE

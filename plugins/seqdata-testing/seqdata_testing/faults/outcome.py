@@ -90,7 +90,7 @@ def of_error(
     error: BaseException, *, seconds: float, delivered: int = 0, planned: int = 0
 ) -> Outcome:
     """Return the outcome that an exception is."""
-    classes = [one.__name__ for one in type(error).__mro__]
+    classes = [kind.__name__ for kind in type(error).__mro__]
     facts = error.facts if isinstance(error, SeqDataError) else {}
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     cause = "" if error.__cause__ is None else f"\ncaused by: {error.__cause__}"
@@ -113,12 +113,12 @@ def unproven(found: Sequence[Outcome], must: Expectation) -> str:
         found: All outcomes of the case.
         must: Which events must have been seen.
     """
-    for one in found:
-        if one.what == UNAVAILABLE:
-            return one.text or "this system cannot do it"
+    for outcome in found:
+        if outcome.what == UNAVAILABLE:
+            return outcome.text or "this system cannot do it"
     seen: Counter[str] = Counter()
-    for one in found:
-        seen.update(one.happened)
+    for outcome in found:
+        seen.update(outcome.happened)
     lacks = [
         f"{seen[name]} x {name}, but must be at least {least}"
         for name, least in must.happened.items()
@@ -138,7 +138,9 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
     elif outcome.what in (ERROR, MENDED):
         facts = outcome.facts
         lacks = [name for name in must.facts if name not in facts]
-        lacks += [f"{name}={one!r}" for name, one in must.values.items() if facts.get(name) != one]
+        lacks += [
+            f"{name}={value!r}" for name, value in must.values.items() if facts.get(name) != value
+        ]
         for name, least in must.least.items():
             value = facts.get(name)
             if not isinstance(value, int) or value < least:
@@ -150,5 +152,5 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
         wrong.append(f"came after {outcome.seconds:.1f} s, but must within {most:.1f} s")
     if must.delivered is not None and outcome.delivered != must.delivered:
         wrong.append(f"came after {outcome.delivered} batches, but must after {must.delivered}")
-    wrong += [f"left behind: {one}" for one in outcome.left]
+    wrong += [f"left behind: {name}" for name in outcome.left]
     return wrong

@@ -42,18 +42,18 @@ def as_grid(results: Sequence[Result]) -> str:
     Args:
         results: Of all cases.
     """
-    forms = _forms([one.case for one in results])
+    forms = _forms([result.case for result in results])
     found: dict[tuple[str, str, str], Counter[str]] = {}
-    for one in results:
-        key = (one.case.fault, one.case.policy, one.case.form)
-        found.setdefault(key, Counter()).update(one.names)
+    for result in results:
+        key = (result.case.fault, result.case.policy, result.case.form)
+        found.setdefault(key, Counter()).update(result.names)
     head = ["", "`on_error`", *forms]
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for fault in FAULTS:
         for policy in POLICIES:
             told = [found.get((fault, policy, form), Counter()) for form in forms]
             if any(told):
-                shown = " | ".join(_counted(one) for one in told)
+                shown = " | ".join(_counted(counts) for counts in told)
                 rows.append(f"| {fault} | {policy} | {shown} |")
     return "\n".join(rows) + "\n"
 
@@ -64,13 +64,13 @@ def as_reasons(cases: Sequence[FaultCase]) -> str:
     Args:
         cases: All of them.
     """
-    tried = {(one.fault, one.policy, one.form) for one in cases if one.tries is not None}
+    tried = {(case.fault, case.policy, case.form) for case in cases if case.tries is not None}
     forms = _forms(cases)
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for one in cases:
-        key = (one.fault, one.policy, one.form)
-        if one.tries is None and one.form in forms and key not in tried:
-            found.setdefault((one.reason, one.fault), []).append((one.policy, one.form))
+    for case in cases:
+        key = (case.fault, case.policy, case.form)
+        if case.tries is None and case.form in forms and key not in tried:
+            found.setdefault((case.reason, case.fault), []).append((case.policy, case.form))
     alike: dict[tuple[str, str, str], list[str]] = {}
     for (reason, fault), keys in found.items():
         policies, kinds = (", ".join(sorted({key[i] for key in keys}, key=order.index))
@@ -84,7 +84,7 @@ def as_reasons(cases: Sequence[FaultCase]) -> str:
 
 def _forms(cases: Sequence[FaultCase]) -> list[str]:
     """Return those that the matrix has columns of: they are tried under every policy."""
-    return sorted({one.form for one in cases if one.policy != "raise"})
+    return sorted({case.form for case in cases if case.policy != "raise"})
 
 
 def _counted(names: Counter[str]) -> str:

@@ -89,7 +89,9 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
     _pass(gate)
     began = time.monotonic()
     ends: dict[int, float] = {}
-    due: dict[Any, int] = {one.sentinel: rank for rank, one in enumerate(ranks) if rank != silent}
+    due: dict[Any, int] = {
+        process.sentinel: rank for rank, process in enumerate(ranks) if rank != silent
+    }
     while due and time.monotonic() < began + patient(setup.bound):
         for sentinel in wait(list(due), timeout=1.0):
             ends[due.pop(sentinel)] = time.monotonic()
@@ -119,13 +121,15 @@ def alike(found: Sequence[Outcome], struck: int) -> list[Outcome]:
     """
     first = found[struck]
 
-    def same(one: Outcome) -> bool:
-        return (one.kinds, one.facts) == (first.kinds, first.facts)
+    def same(outcome: Outcome) -> bool:
+        return (outcome.kinds, outcome.facts) == (first.kinds, first.facts)
 
     text = f"differs from what rank {struck} raises, {first.name} with {dict(first.facts)}: "
     return [
-        one if same(one) else replace(one, what=outcomes.BROKEN, kinds=(), text=text + one.text)
-        for one in found
+        outcome
+        if same(outcome)
+        else replace(outcome, what=outcomes.BROKEN, kinds=(), text=text + outcome.text)
+        for outcome in found
     ]
 
 

@@ -78,7 +78,7 @@ class FaultTarget:
     @property
     def verified(self) -> tuple[str, ...]:
         """Those of ``verify`` that look at checksums."""
-        return tuple(one for one in self.verify if one != "off")
+        return tuple(mode for mode in self.verify if mode != "off")
 
 
 def sequences() -> list[dict[str, Any]]:

@@ -57,21 +57,22 @@ def damaged(setup: Ranks) -> list[Outcome]:
     if setup.policy == "raise":
         return alike(found, setup.struck)
     bad = _unreadable(setup, root, given)
-    due = [number for number, one in enumerate(given) if len(one["x"])]  # others are left out
+    # Empty sequences are left out.
+    due = [number for number, sequence in enumerate(given) if len(sequence["x"])]
     batches = [due[first : first + _BATCH] for first in range(0, len(due), _BATCH)]
     return [
-        _as_dealt(setup, one, batches[rank :: setup.world], bad if rank == setup.struck else {})
-        for rank, one in enumerate(found)
+        _as_dealt(setup, outcome, batches[rank :: setup.world], bad if rank == setup.struck else {})
+        for rank, outcome in enumerate(found)
     ]
 
 
 def _unreadable(setup: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Return the sequences of a copy that cannot be read, with the errors."""
     found = {}
-    for number, one in enumerate(given):
+    for number, sequence in enumerate(given):
         try:
             store = setup.target.open(root, setup.target.verify[-1])
-            store.read(np.array([[number, 0, len(one["x"])]]), store.fields)
+            store.read(np.array([[number, 0, len(sequence["x"])]]), store.fields)
         except DataError as error:
             found[number] = type(error).__name__
     return found
@@ -119,7 +120,7 @@ def _is_dealt(
 def raised(setup: Ranks, act: Callable[[], None]) -> list[Outcome]:
     """Train until a transform of the struck rank raises, or ends its worker."""
     root, given = _written(setup)
-    due = [one for one in given if len(one["x"])]  # others are left out
+    due = [sequence for sequence in given if len(sequence["x"])]  # others are left out
     at = due[(_STEP * setup.world + setup.struck) * _BATCH]
     trap = FaultTransform(act, "y", at["y"], NOTE.resolve())
     play = partial(_fit, setup, [root] * setup.world, trap, None)

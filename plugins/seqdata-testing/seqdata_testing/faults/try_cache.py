@@ -87,7 +87,7 @@ def raced(target: FaultTarget, rounds: int) -> list[Outcome]:
         for number in range(rounds):
             cache = Path(f"cache-{number}").resolve()
             both = [_player(target, made.url, cache, most) for _ in range(2)]
-            found += [_ended(*one) for one in both]
+            found += [_ended(*run) for run in both]
     return found
 
 
@@ -107,7 +107,7 @@ def killed(target: FaultTarget, runs: int) -> list[Outcome]:
             half = len(_halves(remote.folder))
             made.fault = None
             came = read_through(partial(open_url, target, made.url, remote), given)
-            left = tuple(f"{one} in the cache" for one in _halves(remote.folder))
+            left = tuple(f"{name} in the cache" for name in _halves(remote.folder))
             found.append(replace(came, happened={HALF: half}, left=(*came.left, *left)))
     return found
 
@@ -122,7 +122,7 @@ def damaged(target: FaultTarget, workers: int) -> list[Outcome]:
         sizes = {(root / name).stat().st_size for name in target.shards(root)}
         for path in remote.folder.iterdir():
             if path.stat().st_size in sizes:
-                path.write_bytes(bytes(255 - one for one in path.read_bytes()))
+                path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
         with printed(Path("printed")) as file:
             found = play_through(partial(loader_of, open_it, workers), given)
         mended = file.read_text().count(_TOLD[MENDED])
@@ -166,12 +166,12 @@ def beside_others(target: FaultTarget) -> list[Outcome]:
     for name in ("thesis.txt", "0" * 64, "part-00000.arrow"):
         (mine / name).write_bytes(name.encode() * 1000)
         os.utime(mine / name, ns=(0, 0))
-    before = {one.name: one.read_bytes() for one in mine.iterdir()}
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
     remote = _remote(mine, _room(target, root))
     with network.served(network.folder_of(root)) as made, _counted() as seen:
         open_it = partial(open_url, target, made.url, remote)
         found = play_through(partial(loader_of, open_it, 0), given)
-    after = {one.name: one.read_bytes() for one in mine.iterdir() if one.is_file()}
+    after = {path.name: path.read_bytes() for path in mine.iterdir() if path.is_file()}
     wrong = tuple(name for name in before if after.get(name) != before[name])
     left = tuple(f"{name} of the user's changed or gone" for name in wrong)
     return [replace(found, happened=dict(seen), left=(*found.left, *left))]

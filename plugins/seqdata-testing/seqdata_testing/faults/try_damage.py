@@ -217,13 +217,13 @@ def swapped(request: DamageRequest) -> list[Damage]:
     pairs = sorted(
         pairwise(by_size), key=lambda pair: _size(request, pair[1]) - _size(request, pair[0])
     )
-    return [_swap(one, other) for one, other in pairs[: request.count]]
+    return [_swap(first, other) for first, other in pairs[: request.count]]
 
 
-def _swap(one: str, other: str) -> Damage:
+def _swap(first: str, other: str) -> Damage:
     return Damage(
-        f"{one} and {other} swapped",
-        lambda root: damage.swap(root / one, root / other), (one, other),
+        f"{first} and {other} swapped",
+        lambda root: damage.swap(root / first, root / other), (first, other),
     )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def asked_to_end(setup: WorkerSetup, number: int) -> list[Outcome]:
     rest.load_state_dict(state)
     ids += [number for batch in rest for number in batch.ids.tolist()]
     rest.shutdown()
-    due = [number for number, one in enumerate(given) if len(one["x"])]
+    due = [number for number, sequence in enumerate(given) if len(sequence["x"])]
     what = outcomes.WHOLE if ids == due else outcomes.WRONG
     return [Outcome(what=what, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
 

@@ -112,7 +112,7 @@ def _after_power(
     root, lost = folder / "data", {LOST: 1}
     if again:
         *_, last = found = _gone_on(target, root, given, due)
-        worst = next((one for one in found if one.what in outcomes.SILENT), last)
+        worst = next((outcome for outcome in found if outcome.what in outcomes.SILENT), last)
         return replace(worst, happened=lost)
     if not root.exists() or not any(root.iterdir()):
         return Outcome(what=outcomes.WHOLE, text=NOTHING, happened=lost)

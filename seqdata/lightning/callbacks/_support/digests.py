@@ -70,7 +70,7 @@ def digest_batch(batch: Any) -> tuple[int, ...]:
         tensors = [batch.ids, batch.start]
         batch = batch.data
     apply_to_collection(batch, Tensor, tensors.append)
-    return tuple(digest_tensors([one for one in tensors if one.layout == torch.strided]))
+    return tuple(digest_tensors([tensor for tensor in tensors if tensor.layout == torch.strided]))
 
 
 def describe_duplicates(ranks: Sequence[SeenBatch]) -> str:

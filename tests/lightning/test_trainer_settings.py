@@ -4,7 +4,7 @@ import lightning.pytorch as pl
 import pytest
 
 from seqdata.errors import ResumeError, SeqDataWarning
-from seqdata.lightning.limit_checks import check_limits
+from seqdata.lightning.trainer_settings import check_limits
 from tests.lightning.harness import QUIET, data_of, fit, quietly
 
 
