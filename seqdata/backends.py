@@ -35,9 +35,9 @@ from seqdata.storage.indexed.build_index import build, compute_checksums, comput
 from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex, RandomAccessFile
-from seqdata.storage.indexed.file_kind import FileKind, IndexedField
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX, find_index, read_index
+from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.opening import open_files, open_once
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import (
@@ -103,10 +103,10 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "FieldIndex",
     "FileFormat",
     "FileIndex",
-    "FileKind",
     "FinishedShard",
     "FormatBackend",
     "IndexedField",
+    "IndexedFormat",
     "Location",
     "OpenedFiles",
     "Opener",

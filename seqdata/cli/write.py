@@ -66,7 +66,7 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
 @backend_option
 @click.option(
     "--format",
-    "kind",
+    "input_format",
     default="auto",
     show_default=True,
     help="store, bytes, text, npy, csv, jsonl, parquet, or a plugin's; auto: found from the files.",
@@ -97,7 +97,7 @@ def write(
     source: str,
     out: str,
     backend: str | None,
-    kind: str,
+    input_format: str,
     to: str,
     field: str | None,
     group: str | None,
@@ -115,14 +115,14 @@ def write(
     begin = time.monotonic()
     axis_by_field = parse_axes(axes)
     options = ReadOptions(field=field, group=group, id=key)
-    as_store = kind in ("auto", STORE) and options == ReadOptions()
+    as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
         raise ConfigError(
             f"source {source!r}: `--backend` opens a store, which has fields and ids. Leave "
             "`--format`, `--field`, `--group` and `--id` out."
         )
     existing = open_source(source, backend) if as_store else None
-    if existing is None and kind == STORE:
+    if existing is None and input_format == STORE:
         raise ConfigError(f"source {source!r}: not a store. Leave `--format store` out.")
     write_to = partial(
         write_store,
@@ -137,7 +137,7 @@ def write(
         if existing is not None:
             store: Store = write_to(existing)
         else:
-            store = _write_files(source, out, kind, options, write_to, resume=resume)
+            store = _write_files(source, out, input_format, options, write_to, resume=resume)
     except (SeqDataError, OSError):
         shards, sequences = count_unfinished(Path(out))
         if shards:
@@ -204,7 +204,7 @@ def _has_reader(path: Path) -> bool:
 def _write_files(
     source: str,
     out: str,
-    kind: str,
+    input_format: str,
     options: ReadOptions,
     write_to: Callable[..., Store],
     *,
@@ -212,7 +212,7 @@ def _write_files(
 ) -> Store:
     """Write the sequences that a reader yields from local files."""
     files = find_files(source, skip=out)
-    read = choose_reader(files, kind, default_host())
+    read = choose_reader(files, input_format, default_host())
     resumed = report_resume(out) if resume else 0
     total = sum(file.path.stat().st_size for file in files)
     with progress_bar(None, f"writing {redact_url(out)}", total) as bar:
@@ -222,15 +222,15 @@ def _write_files(
         )
 
 
-def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reader:
+def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) -> Reader:
     """Return the reader of a format, or of the files' suffixes.
 
     Raises:
         ConfigError: If the suffixes are of several formats, or of one without a reader.
         PluginError: If there is no such format.
     """
-    if kind != "auto":
-        return host.reader(kind)
+    if input_format != "auto":
+        return host.reader(input_format)
     bytes_reader = host.reader("bytes")
     counts = count_suffixes(files)
     found = {ending: _find_reader(ending, host) or bytes_reader for ending in counts}

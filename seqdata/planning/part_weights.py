@@ -70,8 +70,8 @@ def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
     Raises:
         ConfigError: If it is damaged.
     """
-    kind = PartPositions if PartPositions.is_text(text) else PartWeights
-    return kind.from_text(text, count)
+    part_table = PartPositions if PartPositions.is_text(text) else PartWeights
+    return part_table.from_text(text, count)
 
 
 def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeights | PartPositions:

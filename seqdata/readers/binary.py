@@ -78,7 +78,9 @@ def detect_format(file: SourceFile) -> str | None:
         return ending
     with file.path.open("rb") as opened:
         first_bytes = opened.read(16)
-    return next((kind for begin, kind in _SIGNATURES if first_bytes.startswith(begin)), None)
+    return next(
+        (format_name for begin, format_name in _SIGNATURES if first_bytes.startswith(begin)), None
+    )
 
 
 def refuse_binary(files: Iterable[SourceFile]) -> None:
@@ -93,13 +95,17 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
     for file in files:
         first.setdefault(file.path.suffix.lower(), file)
     for ending, file in first.items():
-        kind = detect_format(file)
-        if kind is None:
+        format_name = detect_format(file)
+        if format_name is None:
             continue
-        evidence = f"ends in {ending!r}" if kind == ending else f"begins like a {kind!r} file"
+        evidence = (
+            f"ends in {ending!r}"
+            if format_name == ending
+            else f"begins like a {format_name!r} file"
+        )
         raise ConfigError(
             f"source: file {str(file.path)!r} {evidence}, and the bytes of such a file are not "
-            f"timesteps. Read it with {LIBRARY_BY_SUFFIX[kind]} and pass the arrays to "
+            f"timesteps. Read it with {LIBRARY_BY_SUFFIX[format_name]} and pass the arrays to "
             "`seqdata.write_store`, or pass `--format bytes` to write its bytes as they are."
         )
 

@@ -83,16 +83,24 @@ def warn_left_out(name: str, reason: str) -> None:
     )
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_number(column_type: pa.DataType) -> bool:
     from pyarrow import types
 
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+    return bool(
+        types.is_integer(column_type)
+        or types.is_floating(column_type)
+        or types.is_boolean(column_type)
+    )
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def _is_list(column_type: pa.DataType) -> bool:
     from pyarrow import types
 
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return bool(
+        types.is_list(column_type)
+        or types.is_large_list(column_type)
+        or types.is_fixed_size_list(column_type)
+    )
 
 
 def _convert_lists(name: str, column: Any) -> ListColumn | None:

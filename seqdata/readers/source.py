@@ -40,7 +40,7 @@ class ReadOptions:
     group: str | None = None
     id: str | None = None
 
-    def one_field(self, kind: str) -> str:
+    def one_field(self, format_name: str) -> str:
         """Return the field's name for a format of one array per file.
 
         Raises:
@@ -49,8 +49,8 @@ class ReadOptions:
         for name, value in (("group", self.group), ("id", self.id)):
             if value is not None:
                 raise ConfigError(
-                    f"format {kind!r}: `{name}` must be left out, but is {value!r}: a file is a "
-                    "sequence, named by its path; only tables have columns"
+                    f"format {format_name!r}: `{name}` must be left out, but is {value!r}: a "
+                    "file is a sequence, named by its path; only tables have columns"
                 )
         return self.field or "x"
 

@@ -69,20 +69,20 @@ def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Itera
 
 
 def _read_concatenated(
-    kind: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
+    format_name: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
 ) -> pa.Table:
     import pyarrow as pa
 
-    tables = [_read_checked(kind, file, partial(read, str(file.path))) for file in files]
+    tables = [_read_checked(format_name, file, partial(read, str(file.path))) for file in files]
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
         raise DecodeError(
-            f"{kind}: the files' columns do not match ({error}). Write them one by one."
+            f"{format_name}: the files' columns do not match ({error}). Write them one by one."
         ) from error
 
 
-def _read_checked(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
+def _read_checked(format_name: str, file: SourceFile, read: Callable[[], Any]) -> Any:
     import pyarrow as pa
 
     try:
@@ -90,8 +90,8 @@ def _read_checked(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise DecodeError.at(
-            f"file {str(file.path)!r}: cannot be read as {kind} ({reason}); check it or pass "
-            "`--format`",
+            f"file {str(file.path)!r}: cannot be read as {format_name} ({reason}); check it or "
+            "pass `--format`",
             file=str(file.path),
         ) from error
 

@@ -72,16 +72,16 @@ class DataLocation:
         return ", ".join(words)
 
     def _format_file(self) -> str:
-        kind = self.file_kind
-        if kind is None and self.shard is not None:
-            kind = f"shard {self.shard}"
+        role = self.file_kind
+        if role is None and self.shard is not None:
+            role = f"shard {self.shard}"
         if self.axis is not None:
-            kind = f"{kind} of axis {quote(self.axis)}"
+            role = f"{role} of axis {quote(self.axis)}"
         file = [] if self.file is None else [quote(self.file)]
         if self.unit is not None:
             file.append(f"unit {self.unit}")
         shown = f" ({', '.join(file)})" if file else ""
-        return (f" {kind}" if kind else "") + shown
+        return (f" {role}" if role else "") + shown
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -103,16 +103,16 @@ class DataLocation:
         shard = "" if self.shard is None else f" --shard {self.shard}"
         return f"seqdata verify {shlex.quote(self.dataset)}{shard}"
 
-    def make_error(self, kind: type[ErrorT], text: str, **facts: Fact) -> ErrorT:
+    def make_error(self, error_type: type[ErrorT], text: str, **facts: Fact) -> ErrorT:
         """Return the error about this location.
 
         Args:
-            kind: Its class.
+            error_type: Its class.
             text: What must be, what is, and what to do.
             facts: More of them: ``expected`` and ``found``.
         """
         end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
-        return kind.at(f"{self}: {text}{end}", **{**self.facts, **facts})
+        return error_type.at(f"{self}: {text}{end}", **{**self.facts, **facts})
 
 
 @runtime_checkable

@@ -59,12 +59,12 @@ class ItemForm:
     """The structure of the items of a Dataset, in which its ``collate_fn`` receives them.
 
     Attributes:
-        kind: ``dict``, ``tuple``, or ``value`` for an item that is one array.
+        item_type: ``dict``, ``tuple``, or ``value`` for an item that is one array.
         values: Field -> the type of its values, in the item's order.
         namedtuple_class: The class of a named tuple; None: a plain tuple.
     """
 
-    kind: Literal["dict", "tuple", "value"]
+    item_type: Literal["dict", "tuple", "value"]
     values: Mapping[str, ValueForm]
     namedtuple_class: type | None = None
 
@@ -80,10 +80,10 @@ class ItemForm:
 
     def make_item(self, fields: Mapping[str, Any]) -> Any:
         """Return an item of this form, with the fields that are present."""
-        if self.kind == "dict" or not fields.keys() <= self.values.keys():
+        if self.item_type == "dict" or not fields.keys() <= self.values.keys():
             return dict(fields)
         values = [fields[name] for name in self.values if name in fields]
-        if self.kind == "value":
+        if self.item_type == "value":
             return values[0]
         if self.namedtuple_class is not None and len(values) == len(self.values):
             return self.namedtuple_class(*values)

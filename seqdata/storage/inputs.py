@@ -255,16 +255,16 @@ def _iter_values(name: str, column: Any) -> Iterable[Any]:
             "drop them",
             field=name,
         )
-    kind = column.type
-    if types.is_dictionary(kind):
+    column_type = column.type
+    if types.is_dictionary(column_type):
         return _iter_values(name, column.dictionary_decode())
-    if types.is_list(kind) or types.is_large_list(kind):
+    if types.is_list(column_type) or types.is_large_list(column_type):
         inner = _to_numbers(name, column.flatten())
         offsets = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(False))]).tolist()
         return (inner[start:stop] for start, stop in itertools.pairwise(offsets))
     arrow = sys.modules["pyarrow"]
     texts = (arrow.string, arrow.large_string, arrow.string_view, arrow.binary, arrow.large_binary)
-    if any(kind == make() for make in texts):
+    if any(column_type == make() for make in texts):
         values: Iterable[Any] = column.to_pylist()
         return values
     return _to_numbers(name, column)
@@ -273,21 +273,25 @@ def _iter_values(name: str, column: Any) -> Iterable[Any]:
 def _to_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
     """Return numbers, or nested lists of a fixed size, as one array."""
     types = sys.modules["pyarrow"].types
-    kind = column.type
+    column_type = column.type
     if column.null_count:
         raise DecodeError.at(
             f"table: column {name!r} must not hold nulls, but holds some inside its lists. Fill "
             "them",
             field=name,
         )
-    if types.is_fixed_size_list(kind):
+    if types.is_fixed_size_list(column_type):
         inner = _to_numbers(name, column.flatten())
-        return inner.reshape(len(column), kind.list_size, *inner.shape[1:])
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return inner.reshape(len(column), column_type.list_size, *inner.shape[1:])
+    if (
+        types.is_integer(column_type)
+        or types.is_floating(column_type)
+        or types.is_boolean(column_type)
+    ):
         array: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
         return array
     raise DecodeError.at(
         f"table: column {name!r} must be numbers, text, bytes, or lists of numbers, but has type "
-        f"{kind}. Cast it",
+        f"{column_type}. Cast it",
         field=name,
     )

@@ -42,7 +42,7 @@ def test_parts_of_an_item_have_names():
 )
 def test_an_item_is_put_together_as_it_was(item, kind, forms):
     form = ItemForm.of(item, None)
-    assert (form.kind, list(form.values.values())) == (kind, forms)
+    assert (form.item_type, list(form.values.values())) == (kind, forms)
     parts = as_mapping(item, None)
     again = form.make_item(parts)
     assert type(again) is type(item)

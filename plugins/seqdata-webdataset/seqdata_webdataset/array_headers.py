@@ -183,12 +183,12 @@ def read_wav_header(first: bytes, size: int) -> HeaderAndValues:
 
 
 def _parse_wave_format(chunk: bytes) -> ArrayHeader:
-    kind, channels, _, _, align, bits = struct.unpack_from("<HHIIHH", chunk)
-    if kind == _EXTENSIBLE and len(chunk) >= 26:
-        kind = int.from_bytes(chunk[24:26], "little")
-    descr = _WAVE_DTYPES.get((kind, bits))
+    code, channels, _, _, align, bits = struct.unpack_from("<HHIIHH", chunk)
+    if code == _EXTENSIBLE and len(chunk) >= 26:
+        code = int.from_bytes(chunk[24:26], "little")
+    descr = _WAVE_DTYPES.get((code, bits))
     if descr is None or not channels or align != channels * bits // 8:
-        raise BadHeaderError(f"has samples of format {kind}, {bits} bits, {channels} channels")
+        raise BadHeaderError(f"has samples of format {code}, {bits} bits, {channels} channels")
     return ArrayHeader("wav", descr, () if channels == 1 else (channels,))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.backends import AuditReport, Location, Remote, ShardStore, audit_files, index_files
-from seqdata_webdataset.kind import TarKind
+from seqdata_webdataset.indexed_format import IndexedTar
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
 from seqdata_webdataset.sending import write_webdataset
@@ -62,7 +62,7 @@ class WebDataset:
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
         """Audit shards; see ``seqdata.protocols.SupportsAudit``."""
-        return audit_files(location, TarKind(), shard=shard, repair=repair, on_bytes=told)
+        return audit_files(location, IndexedTar(), shard=shard, repair=repair, on_bytes=told)
 
     def write(  # noqa: PLR0913
         self,
@@ -111,5 +111,5 @@ def index_shards(
         DataError: If a shard is not there, is damaged, or does not hold samples.
     """
     return index_files(
-        location, TarKind(), rebuild=rebuild, executor=executor, progress=progress, remote=remote
+        location, IndexedTar(), rebuild=rebuild, executor=executor, progress=progress, remote=remote
     )

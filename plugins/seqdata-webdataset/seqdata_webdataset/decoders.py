@@ -86,16 +86,16 @@ def decode_member(
             len(raw),
             MAX_MEMBER_BYTES,
         )
-    kind = last_part(spec.extension)
+    encoding = last_part(spec.extension)
     found: Any
     if spec.how == "unsafe":
-        found = _get_part(read_unsafe(raw.tobytes(), kind, location), spec.part, location)
+        found = _get_part(read_unsafe(raw.tobytes(), encoding, location), spec.part, location)
     elif header is not None and header.kind == "flac":
         found = _decode_flac(raw, spec.field, location)
     elif header is not None:
         found = _decode_array(raw, header)
     else:
-        found = DECODERS[kind](raw, spec, location)
+        found = DECODERS[encoding](raw, spec, location)
     return _to_field(found, spec.field, location)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from seqdata.backends import INDEX_FOLDER, Remote, ShardStore, find_index, read_index
 from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
-from seqdata_webdataset.kind import SUFFIX
+from seqdata_webdataset.indexed_format import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.sending import write_webdataset
 

@@ -164,8 +164,8 @@ def _decode_name(raw: bytes, location: DataLocation, begin: int) -> str:
 def _add_member(
     members: CollectedMembers, extension: str, view: memoryview, begin: int, size: int
 ) -> None:
-    kind = last_part(extension)
-    reader, code, number = HEADER_READERS.get(kind), 0, 0
+    encoding = last_part(extension)
+    reader, code, number = HEADER_READERS.get(encoding), 0, 0
     if reader is not None:
         try:
             header, skip, length, number = reader(
@@ -177,7 +177,7 @@ def _add_member(
         if header not in members.headers and len(members.headers) + 1 == _MAX_HEADERS:
             header = ArrayHeader("bad", "has one of too many dtypes and shapes")
         code = members.headers.setdefault(header, len(members.headers))
-    elif kind in NUMBER_EXTENSIONS:
+    elif encoding in NUMBER_EXTENSIONS:
         parsed = (
             _parse_whole_number(bytes(view[begin : begin + size]))
             if size <= MAX_NUMBER_BYTES

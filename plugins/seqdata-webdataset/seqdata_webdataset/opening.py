@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from seqdata.backends import Location, Remote, ShardStore, format_location, open_files, redact_url
-from seqdata_webdataset.kind import TarKind
+from seqdata_webdataset.indexed_format import IndexedTar
 from seqdata_webdataset.schema import Schema
 from seqdata_webdataset.unsafe import check_allowed_names
 
@@ -55,9 +55,15 @@ def open_webdataset(
         DecodeError: If members do not match the schema.
         UnsafeContentError: If members could run code.
     """
-    kind = TarKind(schema)
-    where = redact_url(format_location(location, kind))
-    kind = TarKind(schema, check_allowed_names(unsafe_decoders, where))
+    file_format = IndexedTar(schema)
+    where = redact_url(format_location(location, file_format))
+    file_format = IndexedTar(schema, check_allowed_names(unsafe_decoders, where))
     return open_files(
-        location, kind, verify=verify, index=index, keys=keys, remote=remote, progress=progress
+        location,
+        file_format,
+        verify=verify,
+        index=index,
+        keys=keys,
+        remote=remote,
+        progress=progress,
     )

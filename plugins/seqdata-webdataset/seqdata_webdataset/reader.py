@@ -14,7 +14,7 @@ from seqdata.backends import (
     default_axis,
     open_once,
 )
-from seqdata_webdataset.kind import TarKind
+from seqdata_webdataset.indexed_format import IndexedTar
 
 _SAMPLES_PER_READ = 64  # sequences per read
 
@@ -39,7 +39,7 @@ def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
 
 
 def _iter_samples(path: Path) -> Iterator[dict[str, Any]]:
-    store = open_once(path, TarKind())
+    store = open_once(path, IndexedTar())
     names = list(store.fields)
     axis = default_axis(store.lengths_of)
     for first in range(0, len(store), _SAMPLES_PER_READ):

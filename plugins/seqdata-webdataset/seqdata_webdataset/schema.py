@@ -104,12 +104,12 @@ def infer_specs(
 def _iter_specs(
     extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
 ) -> Iterator[Wanted]:
-    kind, method = last_part(extension.name), "decode"
+    encoding, method = last_part(extension.name), "decode"
     if is_unsafe(extension.name):
         _check_allowed(extension, given_type, dataset, unsafe)
         method = "unsafe"
     if isinstance(given_type, Mapping):
-        if kind not in MULTI_VALUE_EXTENSIONS and method != "unsafe":
+        if encoding not in MULTI_VALUE_EXTENSIONS and method != "unsafe":
             raise ConfigError(
                 f"{dataset}: `schema` of {extension.name!r} must be one type, but names parts: "
                 f"only {', '.join(MULTI_VALUE_EXTENSIONS)} have parts"
@@ -123,11 +123,11 @@ def _iter_specs(
             )  # fmt: skip
         return
     if method == "unsafe":
-        yield replace(_make_given_spec(extension, given_type, kind, dataset), how=method)
-    elif kind in ("npy", "wav", "flac") and not (given_type is ... and kind == "flac"):
+        yield replace(_make_given_spec(extension, given_type, encoding, dataset), how=method)
+    elif encoding in ("npy", "wav", "flac") and not (given_type is ... and encoding == "flac"):
         yield _make_array_spec(extension, given_type, dataset)
     elif given_type is not ...:
-        yield _make_given_spec(extension, given_type, kind, dataset)
+        yield _make_given_spec(extension, given_type, encoding, dataset)
     elif extension.recorded_field is not None:
         name, field = extension.recorded_field
         method = (
@@ -141,10 +141,10 @@ def _iter_specs(
             name=name, extension=extension.name, field=field, chosen=True,
             how="number" if extension.has_whole_numbers and field.axis is None else method,
         )  # fmt: skip
-    elif kind == "cls":
+    elif encoding == "cls":
         yield _make_number_spec(extension)
     else:
-        dtype = "str" if kind in TEXT_EXTENSIONS else "bytes"
+        dtype = "str" if encoding in TEXT_EXTENSIONS else "bytes"
         yield Wanted(
             name=extension.name, extension=extension.name, field=Field(dtype, (), None), how="text"
         )
@@ -153,7 +153,7 @@ def _iter_specs(
 def _check_allowed(
     extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
 ) -> None:
-    """Raise if members run code, unless the user named their kind and type."""
+    """Raise if members run code, unless the user named their encoding and type."""
     if not is_allowed(extension.name, unsafe):
         raise extension.place.make_error(
             UnsafeContentError,
@@ -186,7 +186,7 @@ def _make_number_spec(extension: Extension) -> Wanted:
     )
 
 
-def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: str) -> Wanted:
+def _make_given_spec(extension: Extension, given_type: Any, encoding: str, dataset: str) -> Wanted:
     """Return the field of members without a header, by the user's schema."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
@@ -199,12 +199,12 @@ def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: 
         and extension.has_whole_numbers
     ):
         method = "number"
-    elif kind == "npz":
+    elif encoding == "npz":
         raise ConfigError(
             f"{dataset}: `schema` of {extension.name!r} must name arrays in it, but is "
             f"{given_type!r}. Pass for example {{{extension.name!r}: {{'x': 'float32'}}}}"
         )
-    elif kind not in DECODERS:
+    elif encoding not in DECODERS:
         method = "place"
     return Wanted(
         name=extension.name,
@@ -219,9 +219,9 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
     """Return the field of arrays and sound, by their headers."""
     for header in extension.headers:
         if header.kind == "bad":
-            kind = UnsafeContentError if "Python objects" in header.descr else DecodeError
+            error_type = UnsafeContentError if "Python objects" in header.descr else DecodeError
             raise extension.place.make_error(
-                kind,
+                error_type,
                 f"members of extension {quote(extension.name)} must be arrays of numbers, but one "
                 f"{header.descr}. Write it again, or leave the extension out with "
                 f"`schema`={{{extension.name!r}: None}}",

@@ -31,7 +31,7 @@ from seqdata.backends import (
     upload_store,
 )
 from seqdata.backends import INDEX_SUFFIX as INDEX
-from seqdata_webdataset.kind import SUFFIX
+from seqdata_webdataset.indexed_format import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.writing import is_own, write_local
 

@@ -24,7 +24,7 @@ from seqdata.backends import (
     write_synced,
 )
 from seqdata_webdataset.encoding import END_OF_ARCHIVE, Encoder, make_member
-from seqdata_webdataset.kind import SUFFIX, TarKind
+from seqdata_webdataset.indexed_format import SUFFIX, IndexedTar
 
 INDEX = ".idx"
 _PROGRESS_SEQUENCES = 1024  # seconds between two reports of progress
@@ -99,7 +99,7 @@ class TarFormat:
             file.write(content.data)
             file.flush()
             os.fsync(file.fileno())
-        index = TarKind().make_index(content, name, DataLocation(dataset=str(folder), file=name))
+        index = IndexedTar().make_index(content, name, DataLocation(dataset=str(folder), file=name))
         recorded = self.make_encoder().fields_of_extensions
         tar = TarFile(path.name, packed.sequences, len(content), index.sha256)
         write_synced(folder / tar.index, dump_index(replace(index, declared=recorded)))

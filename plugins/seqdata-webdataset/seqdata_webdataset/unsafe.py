@@ -27,7 +27,7 @@ def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozense
         dataset: The data set, for messages.
 
     Raises:
-        ConfigError: If there is no such kind.
+        ConfigError: If there is no such encoding.
     """
     if isinstance(names, str):
         raise ConfigError(
@@ -57,26 +57,26 @@ def is_allowed(extension: str, names: frozenset[str]) -> bool:
     )
 
 
-def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
+def read_unsafe(raw: bytes, encoding: str, location: DataLocation) -> Any:
     """Return the content of a member, by running its code.
 
     Args:
         raw: Its bytes.
-        kind: The last part of its extension.
+        encoding: The last part of its extension.
         location: The location of the member, for errors.
 
     Raises:
         DecodeError: If that fails.
     """
     try:
-        if kind in TORCH_EXTENSIONS:
+        if encoding in TORCH_EXTENSIONS:
             torch = importlib.import_module("torch")
             return _to_arrays(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=False))
         return _to_arrays(pickle.loads(raw))
     except Exception as error:  # it may be any: the code is from the data
         raise location.make_error(
             DecodeError,
-            f"must match `schema`, but cannot be decoded as .{kind} ({type(error).__name__}: "
+            f"must match `schema`, but cannot be decoded as .{encoding} ({type(error).__name__}: "
             f"{error}). Restore the shard, or leave it out",
         ) from error
 

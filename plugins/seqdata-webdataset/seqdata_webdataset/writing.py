@@ -41,7 +41,7 @@ from seqdata.backends import (
     sync_file,
     write_synced,
 )
-from seqdata_webdataset.kind import SUFFIX, TarKind
+from seqdata_webdataset.indexed_format import SUFFIX, IndexedTar
 from seqdata_webdataset.tar_format import TarFile, TarFormat, shard_name
 
 _FILES = StoreFiles(
@@ -117,7 +117,7 @@ def _check_keys(folder: Path, shards: Sequence[FinishedShard[TarFile]]) -> None:
     for finished in shards:
         path = folder / finished.shard.index
         location = DataLocation(dataset=str(folder), file=path.name)
-        indexes.append(load_index(path.read_bytes(), location, TarKind()))
+        indexes.append(load_index(path.read_bytes(), location, IndexedTar()))
     ids = make_ids(str(folder), indexes, [index.shard for index in indexes])
     hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in indexes])
     try:

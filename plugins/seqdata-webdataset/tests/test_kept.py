@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
 from seqdata_webdataset.decoders import decode_member
-from seqdata_webdataset.kind import TarKind
+from seqdata_webdataset.indexed_format import IndexedTar
 
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import ConfigError, CorruptSampleError, FingerprintMismatch
@@ -79,7 +79,9 @@ def test_lengths_of_a_shard_that_is_written_again_are_counted_again(tar):
     path = tar(lists(3, 0, 5))
     opened(path, index="build")
     tar(lists(3, 1, 4), name=path.name)
-    build(str(path), find_shards(str(path), TarKind()), TarKind(), rebuild=True, progress=False)
+    build(
+        str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
+    )
     assert opened(path).lengths.tolist() == [3, 1, 4]
 
 
@@ -88,7 +90,7 @@ def test_a_member_of_another_length_than_was_counted_is_an_error(tar, monkeypatc
     path = tar(lists(3))
     with monkeypatch.context() as patched:
         patched.setattr(
-            "seqdata_webdataset.kind.decode_member",
+            "seqdata_webdataset.indexed_format.decode_member",
             lambda *given: decode_member(*given)[[0, 1, 2, 0][:counted]],
         )
         store = opened(path, index="build")
@@ -126,7 +128,9 @@ def test_a_label_that_was_corrected_in_place_is_not_taken_from_the_index(tar, ve
     ) as told:
         labels_of(store, spans)
     assert told.value.facts["remedy"].endswith("--shard 0")
-    build(str(path), find_shards(str(path), TarKind()), TarKind(), rebuild=True, progress=False)
+    build(
+        str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
+    )
     assert labels_of(open_webdataset(path, **options), spans) == [3, 1, 7]
 
 
@@ -157,7 +161,9 @@ def test_workers_refuse_shards_that_were_written_again_since(tar):
     sent = pickle.dumps(store)
     path.unlink()
     labelled(tar, (4, 5, 6))
-    build(str(path), find_shards(str(path), TarKind()), TarKind(), rebuild=True, progress=False)
+    build(
+        str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
+    )
     with pytest.raises(FingerprintMismatch, match="must be the data that was opened"):
         pickle.loads(sent)
     loader = Loader(store, Fixed(1), num_workers=1)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 from seqdata_webdataset import index_shards, open_webdataset, write_webdataset
-from seqdata_webdataset.kind import TarKind
+from seqdata_webdataset.indexed_format import IndexedTar
 
 from seqdata.errors import (
     ConfigError,
@@ -146,7 +146,7 @@ def test_an_index_that_is_repaired_says_what_the_writer_said(written):
     whole = open_webdataset(written)
     find_index(written / "shard-000000.tar").unlink()
     _, reports = audit_files(
-        str(written), TarKind(), shard=None, repair=True, on_bytes=lambda _: None
+        str(written), IndexedTar(), shard=None, repair=True, on_bytes=lambda _: None
     )
     assert not any(one.damages for one in reports)
     again = open_webdataset(written)

@@ -216,10 +216,10 @@ def test_keys_that_shards_share_are_said_and_may_be_told_apart(tar, npy):
 
 
 def test_checksums_of_two_kinds_do_not_go_together(folder, monkeypatch):
-    from seqdata_webdataset import kind
+    from seqdata_webdataset import indexed_format
 
     find_index(folder / "x-001.tar").unlink()
-    monkeypatch.setattr(kind, "checksum_algorithm", lambda: "crc32")
+    monkeypatch.setattr(indexed_format, "checksum_algorithm", lambda: "crc32")
     with pytest.raises(
         CorruptShardError, match=r"must have an index with .*, but has crc32 by 65536"
     ):

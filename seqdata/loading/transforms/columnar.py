@@ -52,10 +52,10 @@ def check_columnar_result(
         DecodeError: If it is not a dict, or a field does not have one entry per sequence.
     """
     if result is None or not isinstance(result, Mapping):
-        kind = "None" if result is None else type(result).__name__
+        returned = "None" if result is None else type(result).__name__
         raise DecodeError(
             f"{describe()}: must return a dict of columns for all {count} sequences, but "
-            f"returned {kind}. Change the transform; it cannot drop sequences."
+            f"returned {returned}. Change the transform; it cannot drop sequences."
         )
     columns: dict[str, Any] = {}
     axis_of: dict[str, str | None] = {}

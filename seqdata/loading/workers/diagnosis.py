@@ -130,7 +130,7 @@ def read_stack(stacks: AnonymousMemory) -> str:
 
 
 def _make_error(
-    kind: type[Error],
+    error_type: type[Error],
     text: str,
     stack: str,
     snapshot: WorkerSnapshot,
@@ -148,7 +148,7 @@ def _make_error(
     remedy, end = facts_by_name.pop("remedy", None), ""
     if remedy is not None and facts.get("signal") == "SIGBUS":  # otherwise no file caused it
         facts_by_name["remedy"], end = remedy, f"{REMEDY}{remedy}."
-    return kind.at(f"loader: {text}{shown_stack}{end}", **facts_by_name)
+    return error_type.at(f"loader: {text}{shown_stack}{end}", **facts_by_name)
 
 
 def _extract_user_frames(stack: str) -> list[str]:

@@ -197,9 +197,9 @@ class WorkerPool:
     def _read_message(self, worker: WorkerHandle) -> bool:
         """Read one message; return False if no more will follow."""
         try:
-            kind, _, value = MESSAGE.unpack(worker.connection.recv_bytes())
+            message_type, _, value = MESSAGE.unpack(worker.connection.recv_bytes())
             task = worker.tasks[0]
-            if kind == OVERFLOW:
+            if message_type == OVERFLOW:
                 task.overflow.append(
                     receive_overflow(worker.connection, value, timeout=_EXIT_TIMEOUT)
                 )
@@ -341,7 +341,7 @@ def _make_start_error(error: OSError, count: int) -> ConfigError:
             "what the error names, or use num_workers=0."
         )
     files, processes = (
-        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+        resource.getrlimit(limit)[0] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
     return ConfigError(
         f"loader: cannot start {count} worker processes ({error.strerror}). Raise `ulimit -n` "

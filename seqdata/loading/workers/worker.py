@@ -48,7 +48,7 @@ from seqdata.storage.shared_memory import AnonymousMemory
 from seqdata.storage.views import format_title
 
 MESSAGE = struct.Struct("<qqq")
-DONE, OVERFLOW = 0, 1  # kinds of messages: a task is done, memory of an answer that is too large
+DONE, OVERFLOW = 0, 1  # types of messages: a task is done, memory of an answer that is too large
 STOP = -1  # in place of a task
 _PARENT_POLL_SECONDS = 0.25  # seconds between two checks of the parent
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # constants of glibc's mallopt

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ColumnType:
     """The content of a column, as far as its type determines it.
 
     Attributes:
@@ -45,51 +45,51 @@ class Kind:
         """Whether a cell is one ``str`` or ``bytes``."""
         return not kind_of(Field(self.dtype)).is_array
 
-    def alike(self, other: Kind | None) -> bool:
+    def alike(self, other: ColumnType | None) -> bool:
         """Return whether both are the same field, regardless of storage."""
         return other is not None and replace(self, plain=True) == replace(other, plain=True)
 
 
-def infer_kind(type_: pa.DataType) -> Kind | None:
-    """Return the kind of a column by its type; None if it cannot be a field."""
+def infer_column_type(type_: pa.DataType) -> ColumnType | None:
+    """Return the content of a column by its type; None if it cannot be a field."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
-        storage_kind = infer_kind(type_.storage_type)
-        return None if storage_kind is None else replace(storage_kind, plain=False)
+        storage_type = infer_column_type(type_.storage_type)
+        return None if storage_type is None else replace(storage_type, plain=False)
     if types.is_dictionary(type_):
-        storage_kind = infer_kind(type_.value_type)
+        storage_type = infer_column_type(type_.value_type)
         return (
             None
-            if storage_kind is None or storage_kind.ragged
-            else replace(storage_kind, plain=False)
+            if storage_type is None or storage_type.ragged
+            else replace(storage_type, plain=False)
         )
     if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
-        return Kind("str", plain=not types.is_string_view(type_))
+        return ColumnType("str", plain=not types.is_string_view(type_))
     if types.is_binary(type_) or types.is_large_binary(type_):
-        return Kind("bytes")
+        return ColumnType("bytes")
     if types.is_binary_view(type_) or types.is_fixed_size_binary(type_):
-        return Kind("bytes", plain=False)
+        return ColumnType("bytes", plain=False)
     if types.is_list(type_) or types.is_large_list(type_):
         inner = type_.value_type
         nested = types.is_list(inner) or types.is_large_list(inner)
-        cell = _infer_number_kind(inner.value_type if nested else inner)
+        cell = _infer_number_type(inner.value_type if nested else inner)
         return None if cell is None else replace(cell, ragged=True, nested=nested)
-    return _infer_number_kind(type_)
+    return _infer_number_type(type_)
 
 
-def _infer_number_kind(type_: pa.DataType) -> Kind | None:
+def _infer_number_type(type_: pa.DataType) -> ColumnType | None:
     from pyarrow import types
 
     if types.is_fixed_size_list(type_):
-        inner = _infer_number_kind(type_.value_type)
+        inner = _infer_number_type(type_.value_type)
         if inner is None or type_.list_size < 1:
             return None
         return replace(inner, shape=(type_.list_size, *inner.shape))
     if types.is_boolean(type_):
-        return Kind("bool", plain=False)  # bits
+        return ColumnType("bool", plain=False)  # bits
     if types.is_integer(type_) or types.is_floating(type_):
-        return Kind(np.dtype(type_.to_pandas_dtype()).name)
+        return ColumnType(np.dtype(type_.to_pandas_dtype()).name)
     return None
 
 
@@ -104,14 +104,14 @@ def measure_nesting(type_: pa.DataType) -> int:
 
 
 def decode_column(
-    location: DataLocation, array: pa.Array, kind: Kind, width: int | None = None
+    location: DataLocation, array: pa.Array, column_type: ColumnType, width: int | None = None
 ) -> DecodedColumn:
     """Return a column's values and offsets.
 
     Args:
         location: Unit and column, for messages.
         array: One record batch's or row group's.
-        kind: The kind of the column.
+        column_type: Of the column.
         width: The width of the timesteps of a nested column.
 
     Raises:
@@ -120,15 +120,15 @@ def decode_column(
     """
     array = _unwrap(location, array)
     _refuse_nulls(location, array, None)
-    if kind.is_text:
+    if column_type.is_text:
         return _decode_text(location, array)
-    if not kind.ragged:
+    if not column_type.ragged:
         return DecodedColumn(_decode_numbers(location, array, None), None)
     offsets = read_list_offsets(location, array)
     first, stop = int(offsets[0]), int(offsets[-1])
     inner = array.values.slice(first, stop - first)
     offsets = offsets - first if first else offsets
-    if kind.nested:
+    if column_type.nested:
         _refuse_nulls(location, inner, offsets)
         inner_offsets = read_list_offsets(location, inner)
         flat = _decode_numbers(
@@ -171,7 +171,7 @@ def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int
 
 
 def measure_row_lengths(
-    location: DataLocation, array: pa.Array, kind: Kind
+    location: DataLocation, array: pa.Array, column_type: ColumnType
 ) -> tuple[NDArray[np.int64], tuple[int, int] | None]:
     """Return the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
 
@@ -184,7 +184,7 @@ def measure_row_lengths(
     array = _unwrap(location, array)
     _refuse_nulls(location, array, None)
     offsets = read_list_offsets(location, array)
-    if not kind.nested:
+    if not column_type.nested:
         return np.diff(offsets), None
     inner = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
     widths = np.diff(read_list_offsets(location, inner))
@@ -231,7 +231,7 @@ def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.
     array.validate(full=True)
     _refuse_nulls(location, array, None)
     values, codes = _unwrap(location, array.dictionary), array.indices
-    if infer_kind(values.type) in (Kind("str"), Kind("bytes")):
+    if infer_column_type(values.type) in (ColumnType("str"), ColumnType("bytes")):
         sizes = np.diff(read_list_offsets(location, values))
         needed = int(sizes[codes.to_numpy(zero_copy_only=False)].sum())
     else:

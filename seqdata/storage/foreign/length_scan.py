@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.storage.data_location import narrow_lengths
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
-from seqdata.storage.foreign.arrow_columns import Kind, measure_row_lengths
+from seqdata.storage.foreign.arrow_columns import ColumnType, measure_row_lengths
 from seqdata.storage.foreign.table_file import TableFile
 from seqdata.storage.limits import check_size
 
@@ -42,7 +42,7 @@ class LengthScan:
 
 
 def scan_lengths(
-    folder: Path, files: Sequence[TableFile], kinds: Mapping[str, Kind], digest: str
+    folder: Path, files: Sequence[TableFile], column_types: Mapping[str, ColumnType], digest: str
 ) -> LengthScan:
     """Count the rows and lengths of files.
 
@@ -50,7 +50,7 @@ def scan_lengths(
         folder: The folder for the cached count, if a column had to be decoded and the folder is
             writable.
         files: The files.
-        kinds: Ragged column -> its kind.
+        column_types: Ragged column -> its type.
         digest: Digest of the files; a count of other files is never used.
 
     Raises:
@@ -61,9 +61,9 @@ def scan_lengths(
     cache = folder / f"{CACHE_PREFIX}{digest}.npz"
     must_decode = not all(file.is_mapped for file in files)
     units = sum(file.units for file in files)
-    if must_decode and (known := _load(cache, kinds, units)) is not None:
+    if must_decode and (known := _load(cache, column_types, units)) is not None:
         return known
-    found = _count_lengths(files, kinds)
+    found = _count_lengths(files, column_types)
     if must_decode:
         _save(cache, found)
     return found
@@ -75,23 +75,27 @@ class _ColumnLengths:
     widths: list[tuple[int, int]] = field(default_factory=list)
 
 
-def _count_lengths(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> LengthScan:
+def _count_lengths(
+    files: Sequence[TableFile], column_types: Mapping[str, ColumnType]
+) -> LengthScan:
     rows: list[int] = []
-    counting = {name: _ColumnLengths() for name in kinds}
+    counting = {name: _ColumnLengths() for name in column_types}
     for file in files:
         file_rows = 0
         for unit in range(file.units):
             count = 0
-            for name, kind in kinds.items():
+            for name, column_type in column_types.items():
                 location = file.locate_unit(unit, name)
-                lengths, widths = measure_row_lengths(location, file.read_column(unit, name), kind)
+                lengths, widths = measure_row_lengths(
+                    location, file.read_column(unit, name), column_type
+                )
                 counting[name].lengths.append(lengths)
                 if widths is not None:
                     counting[name].widths.append(widths)
                 count = len(lengths)
             rows.append(count)
             file_rows += count
-            check_size(file.location, file.size, _LENGTH_BYTES * len(kinds) * file_rows)
+            check_size(file.location, file.size, _LENGTH_BYTES * len(column_types) * file_rows)
     none = np.empty(0, dtype=np.int64)
     return LengthScan(
         np.array(rows, dtype=np.int64),
@@ -102,7 +106,7 @@ def _count_lengths(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Len
         {
             name: _width_range(counter.widths)
             for name, counter in counting.items()
-            if kinds[name].nested
+            if column_types[name].nested
         },
     )
 
@@ -122,7 +126,7 @@ def _save(cache: Path, found: LengthScan) -> None:
     write_with_digest(cache, file.getvalue())  # counted again next time if it cannot be cached
 
 
-def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | None:
+def _load(cache: Path, column_types: Mapping[str, ColumnType], units: int) -> LengthScan | None:
     """Return the cached count; None if there is none, or it is invalid."""
     content = read_with_digest(cache)
     if content is None:
@@ -131,8 +135,8 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | No
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             rows = _read_array(archive, "rows", size)
-            lengths = {name: _read_array(archive, f"lengths/{name}", size) for name in kinds}
-            nested = [name for name, kind in kinds.items() if kind.nested]
+            lengths = {name: _read_array(archive, f"lengths/{name}", size) for name in column_types}
+            nested = [name for name, column_type in column_types.items() if column_type.nested]
             widths = {name: _read_array(archive, f"widths/{name}", size) for name in nested}
     except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None

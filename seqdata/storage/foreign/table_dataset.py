@@ -20,10 +20,10 @@ from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import MAX_WIDTH, field_width
 from seqdata.storage.foreign.arrow_columns import (
-    Kind,
+    ColumnType,
     decode_column,
     has_nulls,
-    infer_kind,
+    infer_column_type,
     measure_nesting,
 )
 from seqdata.storage.foreign.file_discovery import find_files
@@ -45,12 +45,12 @@ Units = list[tuple[TableFile, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSet:
-    """Opened files, the kinds of their columns, and the lengths of their rows.
+    """Opened files, the types of their columns, and the lengths of their rows.
 
     Attributes:
         folder: The folder of the files.
         files: In the order of their sequences.
-        kinds: Column -> its kind.
+        column_types: Column -> its type.
         fields: Column -> its field.
         rows: int64 (units,), of all files in order.
         lengths_of: Axis -> timesteps of each sequence.
@@ -58,7 +58,7 @@ class TableSet:
 
     folder: Path
     files: Sequence[TableFile]
-    kinds: Mapping[str, Kind]
+    column_types: Mapping[str, ColumnType]
     fields: Mapping[str, Field]
     rows: NDArray[np.int64]
     lengths_of: Mapping[str, NDArray[Any]]
@@ -70,8 +70,8 @@ class TableSet:
     def decode(self, name: str, units: Units, number: int) -> DecodedColumn:
         """Return one column of one unit."""
         file, unit = units[number]
-        kind = self.kinds[name]
-        width = kind.shape[0] if kind.nested else None
+        column_type = self.column_types[name]
+        width = column_type.shape[0] if column_type.nested else None
         location = file.locate_unit(unit, name)
         with translate_errors(location):
             array = file.read_column(unit, name)
@@ -82,13 +82,13 @@ class TableSet:
                     "Restore the file",
                     found=len(array), expected=int(self.rows[number]),
                 )  # fmt: skip
-            return decode_column(location, array, kind, width)
+            return decode_column(location, array, column_type, width)
 
     def is_in_place(self, name: str) -> bool:
         """Return whether a column's bytes can be used in place, in all files."""
         for file in self.files:
-            kind = infer_kind(file.schema.field(name).type)
-            if not file.is_mapped or kind is None or not kind.plain:
+            column_type = infer_column_type(file.schema.field(name).type)
+            if not file.is_mapped or column_type is None or not column_type.plain:
                 return False
             if any(has_nulls(file.read_column(unit, name)) for unit in range(file.units)):
                 return False
@@ -126,28 +126,33 @@ def open_paths(
         open_table_file(path, DataLocation(dataset=location, shard=i, file=name), read_version)
         for i, (name, path) in enumerate(paths.items())
     ]
-    kinds, left_out = _infer_kinds(files)
-    ragged = {name: kind for name, kind in kinds.items() if kind.ragged}
+    column_types, left_out = _infer_column_types(files)
+    ragged = {name: column_type for name, column_type in column_types.items() if column_type.ragged}
     if not ragged:
         raise _make_no_ragged_error(location, left_out)
     scan = scan_lengths(folder, files, ragged, digest_versions(files, digest_files(files, ragged)))
     for name, (low, high) in scan.widths.items():
         if low == high and (low or not scan.lengths[name].any()):
-            kinds[name] = replace(kinds[name], shape=(max(1, low), *kinds[name].shape))
-            check_width(replace(files[0].location, field=name), kinds[name])
+            column_types[name] = replace(
+                column_types[name], shape=(max(1, low), *column_types[name].shape)
+            )
+            check_width(replace(files[0].location, field=name), column_types[name])
         else:
             some = f"{low} to {high}" if high else "no"
             left_out[name] = f"{some} numbers per timestep"
-            del kinds[name]
-    if not any(kind.ragged for kind in kinds.values()):
+            del column_types[name]
+    if not any(column_type.ragged for column_type in column_types.values()):
         raise _make_no_ragged_error(location, left_out)
     if not scan.rows.sum():
         raise DataLocation(dataset=location).make_error(
             DataError, "must have at least one row, but has none. Check where it comes from"
         )
-    axes, lengths_of = _assign_axes(kinds, scan.lengths)
-    fields = {name: Field(kind.dtype, kind.shape, axes.get(name)) for name, kind in kinds.items()}
-    return TableSet(folder, files, kinds, fields, scan.rows, lengths_of), left_out
+    axes, lengths_of = _assign_axes(column_types, scan.lengths)
+    fields = {
+        name: Field(column_type.dtype, column_type.shape, axes.get(name))
+        for name, column_type in column_types.items()
+    }
+    return TableSet(folder, files, column_types, fields, scan.rows, lengths_of), left_out
 
 
 def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields:
@@ -176,47 +181,47 @@ def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields
     return StoreFields.of(layout, tables.fields, key, make_source)
 
 
-def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
-    """Return the kinds of columns, and those that cannot be fields, with the reasons."""
-    kinds: dict[str, Kind] = {}
+def _infer_column_types(files: Sequence[TableFile]) -> tuple[dict[str, ColumnType], dict[str, str]]:
+    """Return the types of columns, and those that cannot be fields, with the reasons."""
+    column_types: dict[str, ColumnType] = {}
     left_out: dict[str, str] = {}
     for column in files[0].schema:
-        kind = infer_kind(column.type)
+        column_type = infer_column_type(column.type)
         if is_pandas_index(column.name):
             left_out[column.name] = "an unnamed index of pandas"
             continue
-        if kind is None:
+        if column_type is None:
             left_out[column.name] = str(column.type)
             continue
-        kinds[column.name] = kind
+        column_types[column.name] = column_type
         location = replace(files[0].location, field=column.name)
         check_depth(location, measure_nesting(column.type))
-        check_width(location, kind)
+        check_width(location, column_type)
     for file in files:
         if len(set(file.schema.names)) < len(file.schema.names):
             raise file.location.make_error(
                 DataError, "must have columns of different names, but two have the same. Rename one"
             )
-        for name, kind in kinds.items():
-            _check_alike(files[0], file, name, kind)
-    return kinds, left_out
+        for name, column_type in column_types.items():
+            _check_alike(files[0], file, name, column_type)
+    return column_types, left_out
 
 
-def check_width(location: DataLocation, kind: Kind) -> None:
+def check_width(location: DataLocation, column_type: ColumnType) -> None:
     """Raise if timesteps are too large.
 
     Raises:
         LimitError: If one takes ``MAX_WIDTH`` bytes or more.
     """
-    width = field_width(Field(kind.dtype, kind.shape))
+    width = field_width(Field(column_type.dtype, column_type.shape))
     if width >= MAX_WIDTH:
         problem = f"declares timesteps of {width} bytes"
         raise_limit_error(location, problem, f"have less than {MAX_WIDTH}", width, MAX_WIDTH)
 
 
-def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> None:
+def _check_alike(first: TableFile, file: TableFile, name: str, column_type: ColumnType) -> None:
     is_present = name in file.schema.names
-    if is_present and kind.alike(infer_kind(file.schema.field(name).type)):
+    if is_present and column_type.alike(infer_column_type(file.schema.field(name).type)):
         return
     found = file.schema.field(name).type if is_present else "missing"
     raise replace(file.location, field=name).make_error(
@@ -227,13 +232,13 @@ def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> No
 
 
 def _assign_axes(
-    kinds: Mapping[str, Kind], lengths: Mapping[str, NDArray[Any]]
+    column_types: Mapping[str, ColumnType], lengths: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
     """Return column -> axis and axis -> lengths: columns of equal lengths share an axis."""
     axes: dict[str, str] = {}
     lengths_of: dict[str, NDArray[Any]] = {}
-    for name, kind in kinds.items():
-        if not kind.ragged:
+    for name, column_type in column_types.items():
+        if not column_type.ragged:
             continue
         found = lengths[name]
         same = (axis for axis, known in lengths_of.items() if np.array_equal(known, found))

@@ -282,7 +282,7 @@ def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) 
         try:
             header, begin = read_struct(data[:end], at, _PAGE_FIELDS)
             size, compressed_size = _read_count(header, 2), _read_count(header, 3)
-            values += sum(_read_count(header[kind], 1) for kind in (5, 8) if kind in header)
+            values += sum(_read_count(header[value], 1) for value in (5, 8) if value in header)
         except ThriftError as error:
             raise _make_damage_error(location, "a page without a header") from error
         check_size(location, len(data), size)

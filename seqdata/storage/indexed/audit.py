@@ -12,8 +12,8 @@ from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, D
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.catalogs import attach_catalogs
-from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
@@ -24,7 +24,7 @@ BytesFn = Callable[[int], None]
 
 def audit_files(
     location: str,
-    kind: FileKind,
+    file_format: IndexedFormat,
     *,
     shard: int | None,
     repair: bool,
@@ -35,7 +35,7 @@ def audit_files(
 
     Args:
         location: The location of the files.
-        kind: The kind of the files.
+        file_format: The format of the files.
         shard: The number of a single file; None: all.
         repair: Whether to rebuild indexes that are missing, damaged, or of another file.
         on_bytes: Called with the number of bytes that were checked.
@@ -44,7 +44,7 @@ def audit_files(
     Raises:
         ConfigError: If there is no such file.
     """
-    shards = attach_catalogs(find_shards(location, kind, remote), kind)
+    shards = attach_catalogs(find_shards(location, file_format, remote), file_format)
     location = redact_url(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
@@ -56,15 +56,17 @@ def audit_files(
     first = (
         0
         if shard is None
-        else sum(_count_sequences(location, i, p, kind) for i, p in enumerate(shards[:shard]))
+        else sum(
+            _count_sequences(location, i, p, file_format) for i, p in enumerate(shards[:shard])
+        )
     )
-    return total, _audit_each(location, chosen, kind, first, repair, on_bytes)
+    return total, _audit_each(location, chosen, file_format, first, repair, on_bytes)
 
 
-def _count_sequences(location: str, number: int, shard: Shard, kind: FileKind) -> int:
+def _count_sequences(location: str, number: int, shard: Shard, file_format: IndexedFormat) -> int:
     """Return the number of sequences of a file; 0 if its index cannot be read."""
     try:
-        return len(shard.index(location, number, kind) or ())
+        return len(shard.index(location, number, file_format) or ())
     except DataError:  # reported with that file
         return 0
 
@@ -72,46 +74,46 @@ def _count_sequences(location: str, number: int, shard: Shard, kind: FileKind) -
 def _audit_each(
     location: str,
     chosen: Sequence[tuple[int, Shard]],
-    kind: FileKind,
+    file_format: IndexedFormat,
     first: int,
     repair: bool,
     on_bytes: BytesFn,
 ) -> Iterator[AuditReport]:
     for number, shard in chosen:
         place = DataLocation(dataset=location, shard=number, file=shard.name)
-        report = _audit_shard(shard, place, kind, first, repair)
+        report = _audit_shard(shard, place, file_format, first, repair)
         first += report.sequences
         on_bytes(report.bytes)
         yield report
 
 
 def _audit_shard(
-    shard: Shard, place: DataLocation, kind: FileKind, first: int, repair: bool
+    shard: Shard, place: DataLocation, file_format: IndexedFormat, first: int, repair: bool
 ) -> AuditReport:
     number = place.shard or 0
     try:
         content = shard.content(place, ahead=True)
     except DataError as error:
         return _make_report(shard.name, number, 0, 0, [error], "structure")
-    index, wrong = _load_index(shard, place, kind, content)
+    index, wrong = _load_index(shard, place, file_format, content)
     if index is None and repair:
         try:
-            index = kind.make_index(content, shard.name, place, shard.neighbour)
+            index = file_format.make_index(content, shard.name, place, shard.neighbour)
         except DataError as damage:
             return _make_report(shard.name, number, 0, len(content), [damage], "structure")
         shard.keep_index(index)
     if index is None:
-        return _audit_structure(shard, place, kind, content, wrong)
-    damages = _find_damage(content, index, place, kind, first)
+        return _audit_structure(shard, place, file_format, content, wrong)
+    damages = _find_damage(content, index, place, file_format, first)
     return _make_report(shard.name, number, len(index), len(content), damages, "checksums")
 
 
 def _load_index(
-    shard: Shard, place: DataLocation, kind: FileKind, content: NDArray[np.uint8]
+    shard: Shard, place: DataLocation, file_format: IndexedFormat, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
     """Return the index of a file if it fits the file; otherwise the error, if any."""
     try:
-        index = shard.index(place.dataset, place.shard or 0, kind)
+        index = shard.index(place.dataset, place.shard or 0, file_format)
     except DataError as error:
         return None, error
     if index is None:
@@ -129,7 +131,7 @@ def _load_index(
 def _audit_structure(
     shard: Shard,
     place: DataLocation,
-    kind: FileKind,
+    file_format: IndexedFormat,
     content: NDArray[np.uint8],
     error: DataError | None,
 ) -> AuditReport:
@@ -137,14 +139,18 @@ def _audit_structure(
     errors = [] if error is None else [error]
     count = 0
     try:
-        count = len(kind.make_index(content, shard.name, place, shard.neighbour))
+        count = len(file_format.make_index(content, shard.name, place, shard.neighbour))
     except DataError as damage:
         errors.append(damage)
     return _make_report(shard.name, place.shard or 0, count, len(content), errors, "structure")
 
 
 def _find_damage(
-    content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind, first: int
+    content: NDArray[np.uint8],
+    index: ShardIndex,
+    place: DataLocation,
+    file_format: IndexedFormat,
+    first: int,
 ) -> list[DataError]:
     """Return the differences from the index; none if the digest is the same."""
     found = compute_sha256(content)
@@ -162,7 +168,7 @@ def _find_damage(
     if errors:
         return errors
     try:
-        kind.scan(content, place)
+        file_format.scan(content, place)
     except DataError as error:
         return [error]
     return [

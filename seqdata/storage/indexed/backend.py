@@ -15,10 +15,10 @@ from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.build_index import build, index_facts
 from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.file_format import FileFormat
-from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
-from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.opening import open_files
+from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.audit import AuditReport
 from seqdata.storage.remote.location import Remote, redact_url, resolve_remote
 from seqdata.storage.store import ShardStore
@@ -66,7 +66,7 @@ class FormatBackend:
             DataError: If a file is not there, damaged, or not of the format.
         """
         return open_files(
-            location, FormatKind(self.format), verify=verify, index=index, keys=keys,
+            location, UserFormat(self.format), verify=verify, index=index, keys=keys,
             remote=remote, progress=progress,
         )  # fmt: skip
 
@@ -80,22 +80,26 @@ class FormatBackend:
     ) -> Mapping[str, Any]:
         """Make the index of files that have none, or of all; see ``protocols.SupportsIndexing``."""
         return index_files(
-            location, FormatKind(self.format), rebuild=rebuild, executor=executor, progress=progress
+            location, UserFormat(self.format), rebuild=rebuild, executor=executor, progress=progress
         )
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
         """Compare every byte; see ``protocols.SupportsAudit``."""
-        kind = FormatKind(self.format)
+        file_format = UserFormat(self.format)
         return audit_files(
-            format_location(location, kind), kind, shard=shard, repair=repair, on_bytes=told
+            format_location(location, file_format),
+            file_format,
+            shard=shard,
+            repair=repair,
+            on_bytes=told,
         )
 
 
 def index_files(
     location: Location,
-    kind: FileKind,
+    file_format: IndexedFormat,
     *,
     rebuild: bool = False,
     executor: Executor | None = None,
@@ -106,7 +110,7 @@ def index_files(
 
     Args:
         location: A file, a folder of them, a glob, braces, or a list of these.
-        kind: What they are.
+        file_format: Of the files.
         rebuild: Whether to rebuild existing indexes.
         executor: Where files are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
@@ -118,12 +122,14 @@ def index_files(
 
     Raises:
         ConfigError: If the location means nothing.
-        DataError: If a file is not there, damaged, or not of the kind.
+        DataError: If a file is not there, damaged, or not of the format.
     """
-    text = format_location(location, kind)
-    shards = find_shards(text, kind, resolve_remote(remote))
-    shards = shards if rebuild else attach_catalogs(shards, kind)
+    text = format_location(location, file_format)
+    shards = find_shards(text, file_format, resolve_remote(remote))
+    shards = shards if rebuild else attach_catalogs(shards, file_format)
     where = redact_url(text)
-    folders = build(where, shards, kind, rebuild=rebuild, executor=executor, progress=progress)
-    shards = attach_catalogs(shards, kind)
-    return index_facts(where, shards, folders, kind)
+    folders = build(
+        where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress
+    )
+    shards = attach_catalogs(shards, file_format)
+    return index_facts(where, shards, folders, file_format)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.catalogs import group_alike, has_many_files, write_catalog
-from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.files import read_or_map
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
@@ -37,7 +37,7 @@ _AT_A_TIME = 256  # files per task, if there are many
 def build(
     dataset: str,
     shards: Sequence[Shard],
-    kind: FileKind,
+    file_format: IndexedFormat,
     *,
     rebuild: bool = False,
     executor: Executor | None = None,
@@ -49,7 +49,7 @@ def build(
     Args:
         dataset: The location, for errors.
         shards: The files.
-        kind: The kind of the files.
+        file_format: The format of the files.
         rebuild: Whether to rebuild existing indexes.
         executor: The executor that reads files; None: a few threads.
         progress: Whether to show a progress bar; None: on a terminal. Or a function that is called
@@ -58,14 +58,14 @@ def build(
 
     Raises:
         MissingShardError: If a file is not there.
-        DataError: If a file is damaged, or not of the kind.
+        DataError: If a file is damaged, or not of the format.
     """
     if have is None:
-        have = map_shards(shards, lambda i: not rebuild and shards[i].has_index(kind))
+        have = map_shards(shards, lambda i: not rebuild and shards[i].has_index(file_format))
     due = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
-    if due and has_many_files(shards, kind):
+    if due and has_many_files(shards, file_format):
         return _build_many(
-            dataset, due, kind, rebuild=rebuild, executor=executor, progress=progress
+            dataset, due, file_format, rebuild=rebuild, executor=executor, progress=progress
         )
     folders: list[str] = []
     count = size = done = 0
@@ -76,7 +76,9 @@ def build(
         if executor is None:
             many = min(8, os.cpu_count() or 1)
             executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        under_way = [executor.submit(build_one_index, dataset, i, shard, kind) for i, shard in due]
+        under_way = [
+            executor.submit(build_one_index, dataset, i, shard, file_format) for i, shard in due
+        ]
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
             folder, samples, bytes_ = future.result(timeout=0)
@@ -92,7 +94,7 @@ def build(
 def _build_many(
     dataset: str,
     due: Sequence[tuple[int, Shard]],
-    kind: FileKind,
+    file_format: IndexedFormat,
     *,
     rebuild: bool,
     executor: Executor | None,
@@ -115,7 +117,7 @@ def _build_many(
                 for i, shard in due[first : first + _AT_A_TIME]
                 if isinstance(shard, LocalShard)
             ]
-            under_way.append(executor.submit(_index_some, dataset, few, kind))
+            under_way.append(executor.submit(_index_some, dataset, few, file_format))
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
             for root, index in future.result(timeout=0):
@@ -138,13 +140,13 @@ def _name_of(index: ShardIndex) -> str:
 
 
 def _index_some(
-    dataset: str, shards: Sequence[tuple[int, LocalShard]], kind: FileKind
+    dataset: str, shards: Sequence[tuple[int, LocalShard]], file_format: IndexedFormat
 ) -> list[tuple[Path, ShardIndex]]:
     found = []
     for number, shard in shards:
         place = DataLocation(dataset=dataset, shard=number, file=shard.name)
         content = read_or_map(shard.path, place)
-        index = kind.make_index(content, shard.name, place, shard.neighbour)
+        index = file_format.make_index(content, shard.name, place, shard.neighbour)
         found.append((shard.root, index))
     return found
 
@@ -173,12 +175,12 @@ def _cancel(futures: Sequence[Any]) -> None:
 
 
 def build_one_index(
-    dataset: str, number: int, shard: Shard, kind: FileKind
+    dataset: str, number: int, shard: Shard, file_format: IndexedFormat
 ) -> tuple[str, int, int]:
     """Build the index of one file; return its folder, the number of sequences and of bytes."""
     place = DataLocation(dataset=dataset, shard=number, file=shard.name)
     content = shard.content(place, ahead=True)
-    index = kind.make_index(content, shard.name, place, shard.neighbour)
+    index = file_format.make_index(content, shard.name, place, shard.neighbour)
     return shard.keep_index(index), len(index), index.bytes
 
 
@@ -272,7 +274,7 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def index_facts(
-    dataset: str, shards: Sequence[Shard], made: Sequence[str], kind: FileKind
+    dataset: str, shards: Sequence[Shard], made: Sequence[str], file_format: IndexedFormat
 ) -> dict[str, Any]:
     """Return facts about the indexes of files.
 
@@ -280,9 +282,9 @@ def index_facts(
         dataset: The location, for errors.
         shards: The files, which all have an index.
         made: The folders of the new indexes.
-        kind: Of the files.
+        file_format: Of the files.
     """
-    indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, kind))
+    indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, file_format))
     return {
         "shards": len(shards),
         "indexed": len(made),

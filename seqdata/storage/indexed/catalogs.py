@@ -24,7 +24,13 @@ from seqdata.storage.indexed.index_storage import (
     put_file,
     read_index,
 )
-from seqdata.storage.indexed.shard_index import FieldIndex, Kind, ShardIndex, check, dump_index
+from seqdata.storage.indexed.shard_index import (
+    FieldIndex,
+    FormatIdentity,
+    ShardIndex,
+    check,
+    dump_index,
+)
 from seqdata.storage.indexed.shards import LocalShard, Shard
 
 MANY = 1024
@@ -43,42 +49,44 @@ class CatalogShard(LocalShard):
 
     catalog: Mapping[str, ShardIndex] | None = None
 
-    def has_index(self, kind: Kind) -> bool:
+    def has_index(self, file_format: FormatIdentity) -> bool:
         """Return whether there is an index."""
-        return self.index("", 0, kind) is not None
+        return self.index("", 0, file_format) is not None
 
-    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+    def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index; see ``Shard``."""
         del dataset, number
         found = None if self.catalog is None else self.catalog.get(self.name)
-        return found if found is not None and found.kind == kind.identity else None
+        return (
+            found if found is not None and found.format_identity == file_format.identity else None
+        )
 
     def keep_index(self, index: ShardIndex) -> str:
         """Write its index; return the folder."""
         return str(write_catalog(self.root, [index]).parent)
 
 
-def has_many_files(shards: Sequence[Shard], kind: Kind) -> bool:
+def has_many_files(shards: Sequence[Shard], file_format: FormatIdentity) -> bool:
     """Return whether the indexes of files are kept in catalogs."""
     plain = all(type(shard) in (LocalShard, CatalogShard) for shard in shards)
-    return len(shards) > MANY and plain and bool(kind.identity)
+    return len(shards) > MANY and plain and bool(file_format.identity)
 
 
-def attach_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
+def attach_catalogs(shards: Sequence[Shard], file_format: FormatIdentity) -> list[Shard]:
     """Return files with their indexes from catalogs, if there are very many."""
-    if not has_many_files(shards, kind):
+    if not has_many_files(shards, file_format):
         return list(shards)
     catalogs: dict[Path, dict[str, ShardIndex]] = {}
     found: list[Shard] = []
     for shard in shards:
         if isinstance(shard, LocalShard):
             if shard.root not in catalogs:
-                catalogs[shard.root] = read_catalogs(shard.root, kind)
+                catalogs[shard.root] = read_catalogs(shard.root, file_format)
             found.append(CatalogShard(shard.root, shard.name, shard.listed, catalogs[shard.root]))
     return found
 
 
-def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
+def read_catalogs(root: Path, file_format: FormatIdentity) -> dict[str, ShardIndex]:
     """Return the indexes of files below a folder by name, the newest of each.
 
     Raises:
@@ -86,8 +94,8 @@ def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
     """
     found: dict[str, ShardIndex] = {}
     for path in _paths(root):
-        catalog = read_index(str(root), 0, path, kind)
-        if catalog.table is not None and catalog.kind == kind.identity:
+        catalog = read_index(str(root), 0, path, file_format)
+        if catalog.table is not None and catalog.format_identity == file_format.identity:
             try:
                 found.update((index.shard, index) for index in split_catalog(catalog))
             except (ValueError, IndexError) as error:  # sealed, but not by us
@@ -147,7 +155,7 @@ def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
 
 
 def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
-    """Return the catalog of many files of one kind with the same fields."""
+    """Return the catalog of many files of one format with the same fields."""
     first = indexes[0]
     names = [index.shard.encode() for index in indexes]
     table: dict[str, NDArray[Any]] = {
@@ -248,7 +256,7 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
             members={
                 name: slice_field(member, first, stop) for name, member in catalog.members.items()
             },
-            declared={}, kind=catalog.kind,
+            declared={}, format_identity=catalog.format_identity,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.indexed.file_kind import IndexedField
+from seqdata.storage.indexed.indexed_format import IndexedField
 
 CACHED_BYTES = 32 << 20
 """Maximum decoded bytes to keep per field; a single value may be larger."""

@@ -19,7 +19,7 @@ from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.text_bytes import TextSource
 
 if TYPE_CHECKING:
-    from seqdata.storage.indexed.file_kind import IndexedField
+    from seqdata.storage.indexed.indexed_format import IndexedField
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 

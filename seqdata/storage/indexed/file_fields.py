@@ -19,7 +19,7 @@ from seqdata.storage.fields import RAW, TEXT, ShardExtents
 from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
-from seqdata.storage.indexed.file_kind import IndexedField
+from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.shard_index import FieldIndex, NumberedIds, ShardIndex
 from seqdata.storage.integrity.verify import FieldChecksums

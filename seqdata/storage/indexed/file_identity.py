@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
 
@@ -23,7 +23,7 @@ def get_checked_content(
     shard: Shard,
     index: ShardIndex,
     place: DataLocation,
-    kind: FileKind,
+    file_format: IndexedFormat,
     release: Callable[[], None] | None,
 ) -> NDArray[np.uint8]:
     """Return the bytes of a file after checking that it is the one that was indexed.
@@ -32,7 +32,7 @@ def get_checked_content(
         shard: The file.
         index: Its index.
         place: Its location, for errors.
-        kind: Its kind.
+        file_format: Of the file.
         release: Closes other files if there is no room.
 
     Raises:
@@ -43,19 +43,19 @@ def get_checked_content(
     content = shard.content(whole, index, release=release)
     check_size(len(content), index, place)
     try:
-        _check(content, index, place, kind)
+        _check(content, index, place, file_format)
     except DataError:
         if not shard.mend(content, index, place):
             raise
-        _check(content, index, place, kind)
+        _check(content, index, place, file_format)
     return content
 
 
 def _check(
-    content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind
+    content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, file_format: IndexedFormat
 ) -> None:
     first, last = (bytes(content[at : at + ENDS]) for at in (0, index.last))
-    check_ends(first, last, index, place, kind)
+    check_ends(first, last, index, place, file_format)
 
 
 def check_size(size: int, index: ShardIndex, place: DataLocation) -> None:
@@ -75,7 +75,7 @@ def check_size(size: int, index: ShardIndex, place: DataLocation) -> None:
 
 
 def check_ends(
-    first: bytes, last: bytes, index: ShardIndex, place: DataLocation, kind: FileKind
+    first: bytes, last: bytes, index: ShardIndex, place: DataLocation, file_format: IndexedFormat
 ) -> None:
     """Raise if the first or last bytes of a file differ.
 
@@ -87,7 +87,7 @@ def check_ends(
     if found == index.ends:
         return
     for at, block in ((0, first), (index.last, last)):
-        if not kind.is_header(block):
+        if not file_format.is_header(block):
             raise replace(place, offset=at, length=ENDS).make_error(
                 CorruptShardError,
                 "must be the header that was indexed, but is not a valid header of this kind of "

@@ -22,7 +22,7 @@ from seqdata.storage.indexed.file_identity import (
     check_size,
     get_checked_content,
 )
-from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
@@ -44,7 +44,7 @@ class FileShards:
         location: Of the store, without credentials.
         shards: The files.
         indexes: Of the files.
-        kind: Of the files.
+        file_format: Of the files.
         remote: How those behind URLs are read.
         folders: URL -> the files there.
         file_fields: What the store consists of.
@@ -54,7 +54,7 @@ class FileShards:
     location: str
     shards: Sequence[Shard]
     indexes: Sequence[ShardIndex]
-    kind: FileKind
+    file_format: IndexedFormat
     remote: Remote
     folders: Mapping[str, RemoteFiles]
     file_fields: FileFields | None = None
@@ -66,13 +66,13 @@ class FileShards:
         location: str,
         shards: Sequence[Shard],
         indexes: Sequence[ShardIndex],
-        kind: FileKind,
+        file_format: IndexedFormat,
         remote: Remote,
     ) -> FileShards:
         """Return files that were found, whose fields are not known yet."""
         urls = {shard.url for shard in shards if isinstance(shard, RemoteShard)}
         folders = {url: make_remote_files(url, remote) for url in urls}
-        return cls(location, shards, indexes, kind, remote, folders)
+        return cls(location, shards, indexes, file_format, remote, folders)
 
     @property
     def layout(self) -> ShardLayout:
@@ -109,7 +109,7 @@ class FileShards:
         """Return the bytes of a whole file that is the one that was indexed."""
         place = self.locate(number)
         return get_checked_content(
-            self.shards[number], self.indexes[number], place, self.kind, release
+            self.shards[number], self.indexes[number], place, self.file_format, release
         )
 
     def hold(self, number: int, release: Callable[[], None]) -> OpenShard:
@@ -142,7 +142,7 @@ class FileShards:
         first, last = (
             files.read(name, at, min(at + ENDS, index.bytes), place) for at in (0, index.last)
         )
-        check_ends(first, last, index, place, self.kind)
+        check_ends(first, last, index, place, self.file_format)
         return stat
 
     def offset_ranges(self, number: int, request: ShardRequest) -> tuple[Ranges, ...]:

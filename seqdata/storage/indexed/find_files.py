@@ -20,9 +20,9 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.files import join_names, list_folder
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.remote_shards import find_remote
 from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_list
 from seqdata.storage.indexed.shards import LocalShard, Shard
@@ -115,7 +115,7 @@ def _split_choices(inside: str) -> list[str]:
     return parts
 
 
-def format_location(location: Location, kind: FileKind) -> str:
+def format_location(location: Location, file_format: IndexedFormat) -> str:
     """Return a location as one text that is valid in any working directory.
 
     Raises:
@@ -126,7 +126,8 @@ def format_location(location: Location, kind: FileKind) -> str:
     parts = list(location) if isinstance(location, Sequence) else []
     if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
         raise ConfigError(
-            f"{kind.name}: location must be a path or a list of paths of files, but is {location!r}"
+            f"{file_format.name}: location must be a path or a list of paths of files, but is "
+            f"{location!r}"
         )
     return JOINED.join(_from_root(os.fspath(part)) for part in parts)
 
@@ -145,14 +146,14 @@ def _is_program(part: str) -> bool:
 
 
 def find_shards(
-    location: str, kind: FileKind, remote: Remote | None = None, *, there: bool = False
+    location: str, file_format: IndexedFormat, remote: Remote | None = None, *, there: bool = False
 ) -> list[Shard]:
     """Return the files at a location, in its order; those of a folder sorted by name.
 
     Args:
         location: A file, a folder, a glob, braces (``x-{000..017}.tar``), or several, joined by
             ``::``; paths or URLs.
-        kind: Of the files.
+        file_format: Of the files.
         remote: The options for URLs; None: through the cache.
         there: Whether to raise early if a local file, or the first of very many URLs, is not there.
 
@@ -167,16 +168,16 @@ def find_shards(
     parts = location.split(JOINED)
     for part in filter(_is_program, parts):  # before any file is accessed
         raise UnsafeContentError(
-            f"{kind.name}: location must be a path, but {part!r} would run a program. Run it "
-            "yourself and open the file that it writes"
+            f"{file_format.name}: location must be a path, but {part!r} would run a program. Run "
+            "it yourself and open the file that it writes"
         )
     for part in parts:
         probed = not (there and "{" in part and count_expansions(part) > _MANY)
-        for path_or_url in _expanded(part, location, kind.name):
-            _refuse_packed(path_or_url, kind)
+        for path_or_url in _expanded(part, location, file_format.name):
+            _refuse_packed(path_or_url, file_format)
             if is_remote(path_or_url):
                 shards: Sequence[Shard] = find_remote(
-                    path_or_url, remote or Remote(), kind.suffixes
+                    path_or_url, remote or Remote(), file_format.suffixes
                 )
                 if not probed:
                     shards[0].look(
@@ -186,7 +187,7 @@ def find_shards(
                 found.extend(shards)
                 continue
             path = local_path(path_or_url)
-            files = _local(path, kind)
+            files = _local(path, file_format)
             for each in files if there and not path.is_dir() else ():
                 at = len(found) + files.index(each)
                 each.look(DataLocation(dataset=redact_url(location), shard=at, file=each.name))
@@ -196,54 +197,56 @@ def find_shards(
     for shard in found:
         if (shard.folder, shard.name) in seen:
             raise ConfigError(
-                f"{kind.name}: location must name each file once, but {redact_url(location)!r} "
-                f"names {shard.name} twice"
+                f"{file_format.name}: location must name each file once, but "
+                f"{redact_url(location)!r} names {shard.name} twice"
             )
         seen.add((shard.folder, shard.name))
     return found
 
 
-def _refuse_packed(path: str, kind: FileKind) -> None:
+def _refuse_packed(path: str, file_format: IndexedFormat) -> None:
     name = redact_url(path)
-    if name.lower().endswith(kind.packed):
+    if name.lower().endswith(file_format.packed):
         raise ConfigError(
-            f"{name.rpartition('/')[2]}: must be a plain {kind.suffixes[0][1:]} file, of which "
-            "parts can be read, but is compressed. Unpack it once, e.g. with gunzip"
+            f"{name.rpartition('/')[2]}: must be a plain {file_format.suffixes[0][1:]} file, of "
+            "which parts can be read, but is compressed. Unpack it once, e.g. with gunzip"
         )
 
 
-def _local(path: Path, kind: FileKind) -> list[LocalShard]:
+def _local(path: Path, file_format: IndexedFormat) -> list[LocalShard]:
     """Return the local files of a path, which may be a glob."""
     if path.is_dir():
-        return _in_folder(path, kind)
+        return _in_folder(path, file_format)
     if path.exists() or not glob.has_magic(str(path)):
         return [LocalShard.at(path)]
     names = sorted(filter(os.path.isfile, glob.glob(str(path), recursive=True)))
-    found = [LocalShard.at(Path(name)) for name in names if name.lower().endswith(kind.suffixes)]
+    found = [
+        LocalShard.at(Path(name)) for name in names if name.lower().endswith(file_format.suffixes)
+    ]
     if not found:
         raise ConfigError(
-            f"{path}: must match at least one file that ends with {join_names(kind.suffixes)}, but "
-            "matches none. Check the path"
+            f"{path}: must match at least one file that ends with "
+            f"{join_names(file_format.suffixes)}, but matches none. Check the path"
         )
     return found
 
 
-def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
+def _expanded(part: str, location: str, format_name: str) -> Iterator[str]:
     """Yield the expansions of braces one by one: there may be very many."""
     if "{" not in part:
         yield part
         return
     if count_expansions(part) > MAX_SHARDS:
         raise ConfigError(
-            f"{kind}: location must name at most {MAX_SHARDS} files, but {redact_url(location)!r} "
-            "names more. Check the braces"
+            f"{format_name}: location must name at most {MAX_SHARDS} files, but "
+            f"{redact_url(location)!r} names more. Check the braces"
         )
     try:
         yield from expand_braces(part)
     except ValueError as error:  # unbalanced
         raise ConfigError(
-            f"{kind}: location must have balanced braces, as in 'x-{{000..017}}{{.tar,.bin}}', "
-            f"but is {redact_url(location)!r}"
+            f"{format_name}: location must have balanced braces, as in "
+            f"'x-{{000..017}}{{.tar,.bin}}', but is {redact_url(location)!r}"
         ) from error
 
 
@@ -260,7 +263,7 @@ def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
     return listed
 
 
-def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
+def _in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard]:
     names = list_folder(folder)
     begun = any(name.startswith(STAGING_PREFIX) for name in names)
     if begun and not (folder / INDEX_FOLDER / SHARD_LIST).is_file():
@@ -269,14 +272,16 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
             "was not finished writing. Repeat the same call, which resumes it, or remove the "
             "folder '.seqdata-tmp-…' in it",
         )
-    names = list(_below(folder)) if kind.is_nested else names
+    names = list(_below(folder)) if file_format.is_nested else names
     shards = {
-        name: LocalShard(folder, name) for name in names if name.lower().endswith(kind.suffixes)
+        name: LocalShard(folder, name)
+        for name in names
+        if name.lower().endswith(file_format.suffixes)
     }
     if not shards:
         raise ConfigError(
-            f"{folder}: must hold at least one file that ends with {join_names(kind.suffixes)}, "
-            "but holds none. Check the path"
+            f"{folder}: must hold at least one file that ends with "
+            f"{join_names(file_format.suffixes)}, but holds none. Check the path"
         )
     raw = next(iter(shards.values())).list_of_folder()
     if raw is not None:
@@ -288,7 +293,7 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
                 "its own",
             )
         return [LocalShard(folder, name) for name in due]  # a missing one is an error at opening
-    _refuse_gone(folder, shards, kind)
+    _refuse_gone(folder, shards, file_format)
     return list(shards.values())
 
 
@@ -302,13 +307,15 @@ def _below(folder: Path) -> Iterator[str]:
                 yield name if inside == "." else f"{inside}/{name}"
 
 
-def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind) -> None:
+def _refuse_gone(
+    folder: Path, shards: Mapping[str, LocalShard], file_format: IndexedFormat
+) -> None:
     """Raise if a folder has an index of a missing file."""
     indexes = _below(folder / INDEX_FOLDER)
     for name in (
         index.removesuffix(INDEX_SUFFIX) for index in indexes if index.endswith(INDEX_SUFFIX)
     ):
-        if name not in shards and name.lower().endswith(kind.suffixes):
+        if name not in shards and name.lower().endswith(file_format.suffixes):
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,
                 f"is not there, but its index {INDEX_FOLDER}/{name}{INDEX_SUFFIX} is. Restore the "

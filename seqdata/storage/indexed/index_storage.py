@@ -11,7 +11,7 @@ from pathlib import Path
 from seqdata.errors import ConfigError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import read_small_file
-from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
+from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, dump_index, load_index
 from seqdata.storage.local_files import sync_file
 
 INDEX_FOLDER = "seqdata-index"
@@ -50,10 +50,12 @@ def locate_index(dataset: str, number: int, path: Path) -> DataLocation:
     )
 
 
-def read_index(dataset: str, number: int, path: Path, kind: Kind | None = None) -> ShardIndex:
-    """Return the index in a file, of any kind; raise as ``load_index`` does."""
+def read_index(
+    dataset: str, number: int, path: Path, file_format: FormatIdentity | None = None
+) -> ShardIndex:
+    """Return the index in a file, of any format; raise as ``load_index`` does."""
     place = locate_index(dataset, number, path)
-    return load_index(read_small_file(path, place), place, kind)
+    return load_index(read_small_file(path, place), place, file_format)
 
 
 def write_index(file: Path, index: ShardIndex, root: Path | None = None) -> Path:

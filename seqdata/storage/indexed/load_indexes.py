@@ -22,8 +22,8 @@ from seqdata.storage.indexed.build_index import map_shards
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import file_facts
-from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER
+from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import NumberedIds, ShardIndex
 from seqdata.storage.indexed.shard_list import SHARD_LIST
 from seqdata.storage.indexed.shards import Shard
@@ -36,7 +36,7 @@ _AT_A_TIME = 1024  # indexes that are read between checks for missing files
 def load_indexes(
     location: str,
     shards: Sequence[Shard],
-    kind: FileKind,
+    file_format: IndexedFormat,
     known: Sequence[ShardIndex | None] | None = None,
 ) -> list[ShardIndex]:
     """Return the indexes of files, which all must have one.
@@ -44,7 +44,7 @@ def load_indexes(
     Args:
         location: The location of the files, for errors.
         shards: The files.
-        kind: The kind of the files.
+        file_format: The format of the files.
         known: Indexes that were read already.
 
     Raises:
@@ -59,7 +59,7 @@ def load_indexes(
 
     def index_of(i: int) -> ShardIndex | None:
         found = None if known is None else known[i]
-        return shards[i].index(location, i, kind) if found is None else found
+        return shards[i].index(location, i, file_format) if found is None else found
 
     for first in range(0, len(shards), _AT_A_TIME):
         indexes += map_shards(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
@@ -78,8 +78,8 @@ def load_indexes(
         only = shards[0].name if len(shards) == 1 else None
         raise DataLocation(dataset=location, file=only).make_error(
             DataError,
-            f"must hold at least one {kind.item}, but holds none. Check the location, or write it "
-            "again",
+            f"must hold at least one {file_format.item}, but holds none. Check the location, or "
+            "write it again",
         )
     for i, index in enumerate(found):
         if (index.algorithm, index.block) != (found[0].algorithm, found[0].block):
@@ -92,19 +92,21 @@ def load_indexes(
     return found
 
 
-def load_known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardIndex | None] | None:
+def load_known_indexes(
+    shards: Sequence[Shard], file_format: IndexedFormat
+) -> list[ShardIndex | None] | None:
     """Return the valid indexes; None if validity is known without reading them.
 
     Args:
         shards: The files.
-        kind: The kind of the files.
+        file_format: The format of the files.
     """
-    if not kind.identity or not all(shard.here for shard in shards):
+    if not file_format.identity or not all(shard.here for shard in shards):
         return None
 
     def index_of(shard: Shard) -> ShardIndex | None:
         try:
-            found = shard.index(shard.folder, 0, kind)
+            found = shard.index(shard.folder, 0, file_format)
             return found if found is None or _siblings_are_same(shard, found) else None
         except DataError:  # it is rebuilt
             return None

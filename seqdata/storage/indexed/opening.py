@@ -26,11 +26,11 @@ from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.file_fields import FileFields, make_file_fields, shard_offsets_of
-from seqdata.storage.indexed.file_kind import FileKind, IndexedField
 from seqdata.storage.indexed.file_shards import FileShards, release_nothing
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
+from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
-from seqdata.storage.indexed.shard_index import Kind, ShardIndex, digest_extents
+from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, digest_extents
 from seqdata.storage.indexed.shards import LocalShard, Shard, save_sealed
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.integrity.checksums import ChecksumSpec
@@ -53,14 +53,14 @@ class Options:
 
     Attributes:
         location: Where the files lie, with what may be secret.
-        kind: What they are.
+        file_format: Of the files.
         verify: When checksums are compared; None: at the first read.
         keys: ``unique``, or ``by_shard``: an id is unique in its file only.
         remote: How URLs are read.
     """
 
     location: str = field(repr=False)
-    kind: FileKind
+    file_format: IndexedFormat
     verify: str | None = None
     keys: str = "unique"
     remote: Remote | None = None
@@ -68,7 +68,7 @@ class Options:
 
 def open_files(
     location: Location,
-    kind: FileKind,
+    file_format: IndexedFormat,
     *,
     verify: str | None = None,
     index: str | None = None,
@@ -76,7 +76,7 @@ def open_files(
     remote: str | Remote | None = None,
     progress: bool | None = None,
 ) -> ShardStore:
-    """Open files of a kind; see ``Format.__call__``.
+    """Open files of a format; see ``Format.__call__``.
 
     Raises:
         ConfigError: If the location means nothing, there is no index, or an argument is invalid.
@@ -85,18 +85,18 @@ def open_files(
         FingerprintMismatch: If a file is not the one that was indexed, or an index is not of
             the file that was written.
         IncompleteDatasetError: If writing was never finished.
-        DataError: If files are not of the kind.
+        DataError: If files are not of the format.
     """
-    text, how = format_location(location, kind), resolve_remote(remote)
+    text, how = format_location(location, file_format), resolve_remote(remote)
     check_arguments(redact_url(text), verify, index, keys)
-    shards = attach_catalogs(find_shards(text, kind, how, there=True), kind)
+    shards = attach_catalogs(find_shards(text, file_format, how, there=True), file_format)
     known: list[ShardIndex | None] | None = None
-    if index == "build" or not kind.needs_command:
-        known = load_known_indexes(shards, kind)
+    if index == "build" or not file_format.needs_command:
+        known = load_known_indexes(shards, file_format)
         have = None if known is None else [index is not None for index in known]
-        if build(redact_url(text), shards, kind, progress=progress, have=have):
-            shards = attach_catalogs(shards, kind)
-    options = Options(location=text, kind=kind, verify=verify, keys=keys, remote=how)
+        if build(redact_url(text), shards, file_format, progress=progress, have=have):
+            shards = attach_catalogs(shards, file_format)
+    options = Options(location=text, file_format=file_format, verify=verify, keys=keys, remote=how)
     return open_shards(options, None, shards, progress, known)
 
 
@@ -117,8 +117,10 @@ def check_arguments(where: str, verify: str | None, index: str | None, keys: str
 
 
 def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> ShardStore:
-    kind = options.kind
-    shards = attach_catalogs(find_shards(options.location, kind, options.remote), kind)
+    file_format = options.file_format
+    shards = attach_catalogs(
+        find_shards(options.location, file_format, options.remote), file_format
+    )
     store = open_shards(options, bits, shards, False)
     check_fingerprint(store.place(-1), store.fingerprint, fingerprint)
     return store
@@ -140,11 +142,11 @@ def open_shards(
         progress: Whether to show bars.
         known: Indexes that were read already.
     """
-    location, kind = redact_url(options.location), options.kind
-    indexes = load_indexes(location, shards, kind, known)
+    location, file_format = redact_url(options.location), options.file_format
+    indexes = load_indexes(location, shards, file_format, known)
     names = [shard.name for shard in shards]
     remote = options.remote or Remote()
-    files = FileShards.of(location, shards, indexes, kind, remote)
+    files = FileShards.of(location, shards, indexes, file_format, remote)
 
     def hold_some(shard: int, extents: ShardExtents) -> NDArray[np.uint8]:
         if files.file(shard) is None:
@@ -157,7 +159,7 @@ def open_shards(
     def mend(shard: int, content: NDArray[np.uint8]) -> bool:
         return shards[shard].mend(content, indexes[shard], files.locate(shard))
 
-    local, many = all(shard.here for shard in shards), has_many_files(shards, kind)
+    local, many = all(shard.here for shard in shards), has_many_files(shards, file_format)
     content = tuple(map(files.content, range(len(shards)))) if local and not many else None
     how = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     opened = OpenedFiles(
@@ -166,7 +168,7 @@ def open_shards(
         ids=make_unique_ids(location, names, indexes, options.keys),
         starts=shard_offsets_of(indexes), file_of=files.locate, mend=mend,
     )  # fmt: skip
-    wanted = kind.fields(opened)
+    wanted = file_format.fields(opened)
     digest = _digest(indexes, wanted)
 
     survey = partial(_count, shards[0], digest, progress)
@@ -195,7 +197,7 @@ def _make_fingerprint(fields: FileFields, keys: str) -> str:
     digest = hashlib.sha256(text.encode())
     for index in fields.indexes:
         digest.update(f"{index.sha256}\n".encode())
-        if index.kind:  # the same bytes may be divided in another way
+        if index.format_identity:  # the same bytes may be divided in another way
             digest.update(digest_extents(index))
     return digest.hexdigest()[:32]
 
@@ -204,7 +206,7 @@ def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[IndexedField]) -> st
     text = [(field.name, field.member, field.field, field.how, field.is_named) for field in wanted]
     digest = hashlib.sha256(repr(text).encode())
     for index in indexes:
-        digest.update(f"{index.sha256}{index.kind}\n".encode())
+        digest.update(f"{index.sha256}{index.format_identity}\n".encode())
     return digest.hexdigest()[:32]
 
 
@@ -243,26 +245,26 @@ def _count(
     return lengths
 
 
-def open_once(path: Path, kind: FileKind) -> ShardStore:
+def open_once(path: Path, file_format: IndexedFormat) -> ShardStore:
     """Open a local file with an index that is built now and not written.
 
     Raises:
-        DataError: If it is damaged, or not of the kind.
+        DataError: If it is damaged, or not of the format.
     """
-    shard = _FileWithoutIndex(path.parent, path.name, file_kind=kind)
-    return open_shards(Options(location=str(path), kind=kind), None, [shard], False)
+    shard = _FileWithoutIndex(path.parent, path.name, file_kind=file_format)
+    return open_shards(Options(location=str(path), file_format=file_format), None, [shard], False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileWithoutIndex(LocalShard):
-    file_kind: FileKind
+    file_kind: IndexedFormat
 
-    def has_index(self, kind: Kind) -> bool:
-        del kind
+    def has_index(self, file_format: FormatIdentity) -> bool:
+        del file_format
         return True
 
-    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
-        del kind
+    def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
+        del file_format
         place = DataLocation(dataset=dataset, shard=number, file=self.name)
         content = self.content(place, ahead=True)
         return self.file_kind.make_index(content, self.name, place, self.neighbour)

@@ -28,7 +28,7 @@ from seqdata.storage.indexed.index_storage import (
     locate_index,
     put_file,
 )
-from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
+from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, dump_index, load_index
 from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_list
 from seqdata.storage.indexed.shards import with_declared
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
@@ -101,23 +101,23 @@ class RemoteShard:
         """Look whether it is there; see ``shards.Shard``."""
         make_remote_files(self.url, self.remote).stat(self.name, place)
 
-    def has_index(self, kind: Kind) -> bool:
+    def has_index(self, file_format: FormatIdentity) -> bool:
         """Return whether there is an index."""
-        if kind.identity:
+        if file_format.identity:
             with suppress(DataError):
-                return self.index(self.folder, 0, kind) is not None
+                return self.index(self.folder, 0, file_format) is not None
             return False
         if self.kept(self.name + INDEX_SUFFIX)[0].is_file():
             return True
         files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)
         return _if_there(lambda: files.stat(self.name + INDEX_SUFFIX)) is not None
 
-    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+    def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index; see ``shards.Shard``."""
         place = locate_index(dataset, number, Path(self.name + INDEX_SUFFIX))
         raw = self._raw_index(place)
-        found = None if raw is None else load_index(raw, place, kind)
-        return None if found is None or found.kind != kind.identity else found
+        found = None if raw is None else load_index(raw, place, file_format)
+        return None if found is None or found.format_identity != file_format.identity else found
 
     def keep_index(self, index: ShardIndex) -> str:
         """Save its index next to it, else on this machine; return the folder."""

@@ -44,11 +44,11 @@ class FieldIndex:
         sizes: int64 (sequences,): sizes of the values in bytes.
         sums: uint32 (k,): checksums of the values, by blocks if they are long.
         firsts: int64 (sequences+1,): sequence -> its first checksum; None: one each.
-        heads: Descriptions of the values, plain facts of the kind of files.
+        heads: Descriptions of the values, plain facts of the format.
         codes: uint16 (sequences,): index into ``heads``; None: the first, or none.
-        numbers: int64 (sequences,): their timesteps or integer values, if the kind of files keeps
+        numbers: int64 (sequences,): their timesteps or integer values, if the format keeps
             them.
-        values: (sequences, *shape), the decoded values, if the kind of files keeps them.
+        values: (sequences, *shape), the decoded values, if the format keeps them.
     """
 
     begins: NDArray[np.int64]
@@ -82,7 +82,7 @@ class ShardIndex:
         key_ends: int64 (sequences+1,).
         members: Field -> its values, in order of occurrence.
         declared: Field -> (name, dtype, shape, axis), if our writer wrote the file.
-        kind: Identity of the kind that built it; "": that of the suffix.
+        format_identity: That of the format that built it; "": that of the suffix.
         is_numbered: Whether ids are generated from the file's name and a number.
         siblings: Name -> (bytes, digest of both ends) of the sibling files that it was built with.
         table: The table of files of a catalog; see ``catalogs``. None: it is of one file.
@@ -99,7 +99,7 @@ class ShardIndex:
     key_ends: NDArray[np.int64]
     members: Mapping[str, FieldIndex]
     declared: Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
-    kind: str = ""
+    format_identity: str = ""
     is_numbered: bool = False
     siblings: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     table: Mapping[str, NDArray[Any]] | None = None
@@ -115,12 +115,12 @@ class ShardIndex:
         return raw.tobytes().decode(errors="replace")
 
 
-class Kind(Protocol):
-    """The kind of files of an index."""
+class FormatIdentity(Protocol):
+    """What identifies the format of an index, and checks it."""
 
     @property
     def name(self) -> str:
-        """Name of the kind in messages."""
+        """Name of the format in messages."""
         ...
 
     @property
@@ -167,8 +167,8 @@ def dump_index(index: ShardIndex) -> bytes:
         name: getattr(index, name)
         for name in ("shard", "bytes", "sha256", "ends", "last", "algorithm", "block")
     }
-    if index.kind:
-        facts["kind"] = index.kind
+    if index.format_identity:
+        facts["kind"] = index.format_identity
     if index.siblings:
         facts["siblings"] = {name: list(sibling) for name, sibling in index.siblings.items()}
     if index.table is not None:
@@ -206,13 +206,15 @@ def _dumped_values(member: FieldIndex, put: Any) -> dict[str, Any]:
     return {"values": [put(raw.reshape(-1).view(np.uint8)), raw.dtype.name, shape]}
 
 
-def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) -> ShardIndex:
+def load_index(
+    content: bytes, place: DataLocation, file_format: FormatIdentity | None = None
+) -> ShardIndex:
     """Read an index file.
 
     Args:
         content: Its content.
         place: Its location, for errors.
-        kind: The kind that checks its fields; None: they are not checked.
+        file_format: The format that checks its fields; None: they are not checked.
 
     Raises:
         CorruptShardError: If it is damaged or invalid.
@@ -229,8 +231,8 @@ def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) ->
             raise _damaged(place, f"is of version {facts['version']!r}, not {VERSION}")
         arrays = list(_arrays(facts["arrays"], body, len(text) + 1))
         found = _index(facts, arrays)
-        if kind is not None and found.kind == kind.identity:
-            kind.check(found)
+        if file_format is not None and found.format_identity == file_format.identity:
+            file_format.check(found)
     except INVALID_JSON as error:
         raise _damaged(place, f"is invalid ({type(error).__name__}: {error})") from error
     return found
@@ -283,7 +285,8 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     return ShardIndex(
         shard=facts["shard"], bytes=size, sha256=facts["sha256"], ends=facts["ends"],
         last=facts["last"], algorithm=facts["algorithm"], block=block, keys=keys,
-        key_ends=key_ends, members=members, declared=declared, kind=str(facts.get("kind", "")),
+        key_ends=key_ends, members=members, declared=declared,
+        format_identity=str(facts.get("kind", "")),
         is_numbered=numbered is not None, siblings=siblings, table=table or None,
     )  # fmt: skip
 

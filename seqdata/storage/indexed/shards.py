@@ -26,7 +26,7 @@ from seqdata.storage.indexed.index_storage import (
     read_index,
     write_index,
 )
-from seqdata.storage.indexed.shard_index import Kind, ShardIndex
+from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex
 from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard
 
 
@@ -110,11 +110,11 @@ class Shard(Protocol):
         """
         ...
 
-    def has_index(self, kind: Kind) -> bool:
+    def has_index(self, file_format: FormatIdentity) -> bool:
         """Return whether there is an index."""
         ...
 
-    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+    def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index; None: there is none.
 
         Raises:
@@ -213,18 +213,20 @@ class LocalShard:
         with suppress(OSError):
             check_exists(self.path, place)
 
-    def has_index(self, kind: Kind) -> bool:
+    def has_index(self, file_format: FormatIdentity) -> bool:
         """Return whether there is an index."""
         file = find_index(self.path, self.root)
-        if file is None or not kind.identity:
+        if file is None or not file_format.identity:
             return file is not None
-        return _is_of(lambda: self.index(self.folder, 0, kind))
+        return _is_of(lambda: self.index(self.folder, 0, file_format))
 
-    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+    def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index; see ``Shard``."""
         file = find_index(self.path, self.root)
-        found = None if file is None else read_index(dataset, number, file, kind)
-        return found if found is not None and found.kind == kind.identity else None
+        found = None if file is None else read_index(dataset, number, file, file_format)
+        return (
+            found if found is not None and found.format_identity == file_format.identity else None
+        )
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index next to it, or in the cache; returns the folder."""
@@ -247,7 +249,7 @@ class LocalShard:
 
 
 def _is_of(read: Callable[[], ShardIndex | None]) -> bool:
-    """Return whether an index that is there is of a kind of files, and whole."""
+    """Return whether an index that is there is of a format, and whole."""
     try:
         return read() is not None
     except DataError:

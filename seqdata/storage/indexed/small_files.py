@@ -24,8 +24,8 @@ from seqdata.storage.indexed.catalogs import join_fields
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_identity import check_size
-from seqdata.storage.indexed.file_kind import IndexedField
 from seqdata.storage.indexed.files import open_file
+from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.shard_index import FieldIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard

@@ -7,10 +7,10 @@ import pytest
 from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.arrow_columns import (
-    Kind,
+    ColumnType,
     decode_column,
     has_nulls,
-    infer_kind,
+    infer_column_type,
     measure_nesting,
     measure_row_lengths,
     read_list_offsets,
@@ -20,19 +20,19 @@ PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
 
 
 @pytest.mark.parametrize(
-    ("type_", "kind"),
+    ("type_", "column_type"),
     [
-        (pa.int16(), Kind("int16")),
-        (pa.bool_(), Kind("bool", plain=False)),
-        (pa.string(), Kind("str")),
-        (pa.string_view(), Kind("str", plain=False)),
-        (pa.large_binary(), Kind("bytes")),
-        (pa.binary(4), Kind("bytes", plain=False)),
-        (pa.list_(pa.float32()), Kind("float32", ragged=True)),
-        (pa.large_list(pa.list_(pa.int8(), 3)), Kind("int8", (3,), ragged=True)),
-        (pa.list_(pa.list_(pa.int8())), Kind("int8", ragged=True, nested=True)),
-        (pa.list_(pa.int8(), 2), Kind("int8", (2,))),
-        (pa.dictionary(pa.int8(), pa.string()), Kind("str", plain=False)),
+        (pa.int16(), ColumnType("int16")),
+        (pa.bool_(), ColumnType("bool", plain=False)),
+        (pa.string(), ColumnType("str")),
+        (pa.string_view(), ColumnType("str", plain=False)),
+        (pa.large_binary(), ColumnType("bytes")),
+        (pa.binary(4), ColumnType("bytes", plain=False)),
+        (pa.list_(pa.float32()), ColumnType("float32", ragged=True)),
+        (pa.large_list(pa.list_(pa.int8(), 3)), ColumnType("int8", (3,), ragged=True)),
+        (pa.list_(pa.list_(pa.int8())), ColumnType("int8", ragged=True, nested=True)),
+        (pa.list_(pa.int8(), 2), ColumnType("int8", (2,))),
+        (pa.dictionary(pa.int8(), pa.string()), ColumnType("str", plain=False)),
         (pa.list_(pa.int8(), 0), None),
         (pa.list_(pa.string()), None),
         (pa.timestamp("s"), None),
@@ -40,23 +40,23 @@ PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
         (pa.list_(pa.list_(pa.list_(pa.int8()))), None),
     ],
 )
-def test_types_say_what_a_field_is(type_, kind):
-    assert infer_kind(type_) == kind
-    if kind is not None:
-        assert kind.alike(kind)
-        assert not kind.alike(None)
-        assert kind.is_text == (kind.dtype in ("str", "bytes"))
+def test_types_say_what_a_field_is(type_, column_type):
+    assert infer_column_type(type_) == column_type
+    if column_type is not None:
+        assert column_type.alike(column_type)
+        assert not column_type.alike(None)
+        assert column_type.is_text == (column_type.dtype in ("str", "bytes"))
 
 
 def test_storage_does_not_make_another_field():
-    assert infer_kind(pa.string()).alike(infer_kind(pa.string_view()))
-    assert not infer_kind(pa.int8()).alike(infer_kind(pa.int16()))
+    assert infer_column_type(pa.string()).alike(infer_column_type(pa.string_view()))
+    assert not infer_column_type(pa.int8()).alike(infer_column_type(pa.int16()))
     assert measure_nesting(pa.int8()) == 1
     assert measure_nesting(pa.list_(pa.list_(pa.int8(), 2))) == 3
 
 
 def decode(array, width=None):
-    return decode_column(PLACE, array, infer_kind(array.type), width)
+    return decode_column(PLACE, array, infer_column_type(array.type), width)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -71,15 +71,15 @@ def decode(array, width=None):
 )
 def test_lists_are_values_and_offsets_also_of_a_part(array, first):
     part = array.slice(first)
-    column = decode(part, 2 if infer_kind(array.type).nested else None)
+    column = decode(part, 2 if infer_column_type(array.type).nested else None)
     rows = [
         column.values[a:b].tolist()
         for a, b in zip(column.offsets, column.offsets[1:], strict=False)
     ]
     assert rows == part.to_pylist()
-    lengths, widths = measure_row_lengths(PLACE, part, infer_kind(array.type))
+    lengths, widths = measure_row_lengths(PLACE, part, infer_column_type(array.type))
     assert lengths.tolist() == [len(row) for row in rows]
-    assert widths == ((2, 2) if infer_kind(array.type).nested else None)
+    assert widths == ((2, 2) if infer_column_type(array.type).nested else None)
 
 
 @pytest.mark.parametrize(

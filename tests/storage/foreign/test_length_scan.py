@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import write_with_digest
-from seqdata.storage.foreign.arrow_columns import infer_kind
+from seqdata.storage.foreign.arrow_columns import infer_column_type
 from seqdata.storage.foreign.length_scan import CACHE_PREFIX, scan_lengths
 from seqdata.storage.foreign.table_file import open_table_file
 
@@ -24,8 +24,8 @@ def opened(tmp_path):
 
 
 def scan(tmp_path, opened, *names):
-    kinds = {name: infer_kind(TABLE.schema.field(name).type) for name in names or ("x", "m")}
-    return scan_lengths(tmp_path, opened, kinds, "digest")
+    types = {name: infer_column_type(TABLE.schema.field(name).type) for name in names or ("x", "m")}
+    return scan_lengths(tmp_path, opened, types, "digest")
 
 
 def plain(found):

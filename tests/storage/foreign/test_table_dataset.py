@@ -7,7 +7,7 @@ from pyarrow import parquet
 
 from seqdata.errors import CorruptShardError, DataError, LimitError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.foreign.arrow_columns import Kind
+from seqdata.storage.foreign.arrow_columns import ColumnType
 from seqdata.storage.foreign.table_dataset import check_width, make_fields, open_tables
 
 
@@ -90,6 +90,6 @@ def test_a_unit_has_the_rows_that_were_counted(tmp_path):
 
 def test_timesteps_have_a_bound():
     place = DataLocation(dataset="/d", file="a")
-    check_width(place, Kind("float64", (1 << 20,)))
+    check_width(place, ColumnType("float64", (1 << 20,)))
     with pytest.raises(LimitError, match="declares timesteps of 2147483648 bytes"):
-        check_width(place, Kind("float64", (1 << 28,)))
+        check_width(place, ColumnType("float64", (1 << 28,)))

@@ -6,17 +6,17 @@ from seqdata.errors import ConfigError
 from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.user_format import UserFormat
 from tests.storage.indexed.records import Records, sequences, write_files
 
-KIND = FormatKind(Records())
+FORMAT = UserFormat(Records())
 ROWS = sequences(40)  # of a file, the values in the middle are between the ends that are compared
 
 
 @pytest.fixture
 def folder(tmp_path):
     folder = write_files(tmp_path / "data", ROWS, per_file=20)
-    build("/d", find_shards(str(folder), KIND), KIND)
+    build("/d", find_shards(str(folder), FORMAT), FORMAT)
     return folder
 
 
@@ -24,7 +24,7 @@ def audit(folder, shard=None, repair=False):
     """Return the total size, the reports, and the sizes that were counted."""
     counted = []
     total, reports = audit_files(
-        str(folder), KIND, shard=shard, repair=repair, on_bytes=counted.append
+        str(folder), FORMAT, shard=shard, repair=repair, on_bytes=counted.append
     )
     return total, list(reports), counted
 
@@ -40,7 +40,7 @@ def index_path(folder, name="more/part-1.recs"):
 
 
 def extents(folder, shard, name):
-    members = find_shards(str(folder), KIND)[shard].index("/d", 0, KIND).members[name]
+    members = find_shards(str(folder), FORMAT)[shard].index("/d", 0, FORMAT).members[name]
     return members.begins, members.sizes
 
 
@@ -108,7 +108,7 @@ def test_without_an_index_only_the_structure_is_looked_at(folder):
 def test_an_index_that_is_missing_or_damaged_is_repaired(folder, content):
     path = index_path(folder)
     path.unlink() if content is None else path.write_bytes(content)
-    number = [shard.name for shard in find_shards(str(folder), KIND)].index("more/part-1.recs")
+    number = [shard.name for shard in find_shards(str(folder), FORMAT)].index("more/part-1.recs")
     _, (report,), _ = audit(folder, shard=number)
     assert report.by == "structure"
     assert report.damages == (content is not None)

@@ -20,12 +20,12 @@ from seqdata.storage.indexed.build_index import (
     map_shards,
 )
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.shards import LocalShard
+from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from tests.storage.indexed.records import Records, sequences, write_files
 
-KIND = FormatKind(Records())
+FORMAT = UserFormat(Records())
 ROWS = sequences(6)
 
 
@@ -35,24 +35,24 @@ def folder(tmp_path):
 
 
 def shards_of(folder):
-    return find_shards(str(folder), KIND)
+    return find_shards(str(folder), FORMAT)
 
 
 def test_only_files_without_an_index_are_read(folder):
     shards = shards_of(folder)
-    assert sorted(build("/d", shards, KIND)) == sorted(
+    assert sorted(build("/d", shards, FORMAT)) == sorted(
         str(folder / "seqdata-index" / name) for name in (".", "more", "more")
     )
-    assert build("/d", shards, KIND) == []
+    assert build("/d", shards, FORMAT) == []
     (folder / "seqdata-index" / "part-0.recs.idx").unlink()
-    assert build("/d", shards, KIND) == [str(folder / "seqdata-index")]
-    assert len(build("/d", shards, KIND, rebuild=True)) == 3
-    assert len(build("/d", shards, KIND, have=[True, False, True])) == 1
+    assert build("/d", shards, FORMAT) == [str(folder / "seqdata-index")]
+    assert len(build("/d", shards, FORMAT, rebuild=True)) == 3
+    assert len(build("/d", shards, FORMAT, have=[True, False, True])) == 1
 
 
 def test_progress_counts_sequences_and_bytes(folder):
     calls = []
-    build("/d", shards_of(folder), KIND, progress=lambda *counts: calls.append(counts))
+    build("/d", shards_of(folder), FORMAT, progress=lambda *counts: calls.append(counts))
     assert len(calls) == 3
     assert calls[-1] == (6, sum(path.stat().st_size for path in folder.rglob("*.recs")))
     assert calls == sorted(calls)
@@ -63,14 +63,14 @@ def test_files_are_read_on_the_executor_that_is_passed(folder, many, monkeypatch
     monkeypatch.setattr(catalogs, "MANY", many)
     calls = []
     with ThreadPoolExecutor(2) as executor:
-        shards = catalogs.attach_catalogs(shards_of(folder), KIND)
+        shards = catalogs.attach_catalogs(shards_of(folder), FORMAT)
         folders = build(
-            "/d", shards, KIND, executor=executor, progress=lambda *counts: calls.append(counts)
+            "/d", shards, FORMAT, executor=executor, progress=lambda *counts: calls.append(counts)
         )
     assert len(folders) == 3
     assert calls[-1][0] == 6
-    shards = catalogs.attach_catalogs(shards_of(folder), KIND)
-    facts = index_facts("/d", shards, folders, KIND)
+    shards = catalogs.attach_catalogs(shards_of(folder), FORMAT)
+    facts = index_facts("/d", shards, folders, FORMAT)
     assert (facts["shards"], facts["indexed"], facts["sequences"]) == (3, 3, 6)
     assert facts["bytes"] == calls[-1][1]
     assert facts["folders"] == sorted(set(folders))
@@ -80,11 +80,11 @@ def test_finished_indexes_are_kept_after_an_error(folder):
     (folder / "more" / "part-2.recs").write_bytes(b"nonsense")
     shards = shards_of(folder)
     with ThreadPoolExecutor(1) as executor, pytest.raises(DataError, match="cannot be read by"):
-        build("/d", shards, KIND, executor=executor)
-    assert [shard.has_index(KIND) for shard in shards].count(True) == 2
+        build("/d", shards, FORMAT, executor=executor)
+    assert [shard.has_index(FORMAT) for shard in shards].count(True) == 2
     gone = [LocalShard(folder, "gone.recs")]
     with pytest.raises(MissingShardError, match=r'/d shard 0 \("gone.recs"\): is not there'):
-        build("/d", gone, KIND)
+        build("/d", gone, FORMAT)
 
 
 def test_results_are_in_the_order_of_numbers(folder):

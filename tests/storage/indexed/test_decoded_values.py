@@ -10,7 +10,7 @@ from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.fields import RAW
 from seqdata.storage.indexed import decoded_values
 from seqdata.storage.indexed.decoded_values import DecodedValues
-from seqdata.storage.indexed.file_kind import IndexedField
+from seqdata.storage.indexed.indexed_format import IndexedField
 
 CONTENT = np.arange(12, dtype=np.uint8)
 BEGINS, SIZES = np.array([0, 3, 3, 8]), np.array([3, 0, 5, 4])

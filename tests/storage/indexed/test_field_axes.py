@@ -9,7 +9,7 @@ from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import TEXT
 from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
-from seqdata.storage.indexed.file_kind import IndexedField
+from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.shard_index import FieldIndex
 from tests.storage.indexed.test_shard_index import make_index
 

@@ -22,7 +22,7 @@ LAST = len(CONTENT) - ENDS
 INDEX = replace(make_index(), bytes=len(CONTENT), last=LAST, ends=digest_ends(CONTENT, LAST))
 
 
-class Kind:
+class AnyFormat:
     """Files whose headers begin with H."""
 
     def is_header(self, block):
@@ -51,8 +51,8 @@ def other(at, byte=b"?"):
 
 def test_the_file_that_was_indexed_passes():
     check_size(len(CONTENT), INDEX, PLACE)
-    check_ends(CONTENT[:ENDS], CONTENT[-ENDS:], INDEX, PLACE, Kind())
-    assert get_checked_content(Copy(CONTENT), INDEX, PLACE, Kind(), None).tobytes() == CONTENT
+    check_ends(CONTENT[:ENDS], CONTENT[-ENDS:], INDEX, PLACE, AnyFormat())
+    assert get_checked_content(Copy(CONTENT), INDEX, PLACE, AnyFormat(), None).tobytes() == CONTENT
 
 
 @pytest.mark.parametrize("size", [0, len(CONTENT) - 1, len(CONTENT) + 1])
@@ -72,17 +72,17 @@ def test_another_size_is_named(size):
 )
 def test_another_file_is_named(content, error, text):
     with pytest.raises(error, match=text):
-        get_checked_content(Copy(content), INDEX, PLACE, Kind(), None)
+        get_checked_content(Copy(content), INDEX, PLACE, AnyFormat(), None)
 
 
 def test_a_byte_between_the_ends_is_left_to_checksums():
     content = other(1000)
-    assert get_checked_content(Copy(content), INDEX, PLACE, Kind(), None).tobytes() == content
+    assert get_checked_content(Copy(content), INDEX, PLACE, AnyFormat(), None).tobytes() == content
 
 
 def test_a_damaged_copy_is_mended_once():
-    assert get_checked_content(Copy(other(0), CONTENT), INDEX, PLACE, Kind(), None).tobytes() == (
-        CONTENT
-    )
+    assert get_checked_content(
+        Copy(other(0), CONTENT), INDEX, PLACE, AnyFormat(), None
+    ).tobytes() == (CONTENT)
     with pytest.raises(CorruptShardError, match="must be the header"):
-        get_checked_content(Copy(other(0), other(0)), INDEX, PLACE, Kind(), None)
+        get_checked_content(Copy(other(0), other(0)), INDEX, PLACE, AnyFormat(), None)

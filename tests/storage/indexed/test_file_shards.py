@@ -7,11 +7,11 @@ from seqdata.errors import CorruptShardError
 from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.file_shards import FileShards, release_nothing
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.remote.location import Remote
 from tests.storage.indexed.records import Records, sequences, write_files
 
-KIND = FormatKind(Records())
+FORMAT = UserFormat(Records())
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def folder(tmp_path):
 
 
 def make(folder, indexes=None):
-    shards = find_shards(str(folder), KIND)
-    build("/d", shards, KIND)
-    indexes = indexes or [shard.index("/d", 0, KIND) for shard in shards]
-    return FileShards.of("/d", shards, indexes, KIND, Remote())
+    shards = find_shards(str(folder), FORMAT)
+    build("/d", shards, FORMAT)
+    indexes = indexes or [shard.index("/d", 0, FORMAT) for shard in shards]
+    return FileShards.of("/d", shards, indexes, FORMAT, Remote())
 
 
 def test_files_of_this_machine_are_read_as_they_are(folder):
@@ -66,8 +66,8 @@ def test_another_file_is_refused_when_it_is_opened(folder):
 
 
 def make_without_index(folder, indexes):
-    shards = find_shards(str(folder), KIND)
-    return FileShards.of("/d", shards, indexes, KIND, Remote())
+    shards = find_shards(str(folder), FORMAT)
+    return FileShards.of("/d", shards, indexes, FORMAT, Remote())
 
 
 def test_a_view_ends_with_the_file_and_cannot_be_written(folder):

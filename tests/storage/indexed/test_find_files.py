@@ -13,11 +13,11 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.indexed.find_files import MAX_SHARDS, find_shards, format_location
-from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.shard_list import dump_list
+from seqdata.storage.indexed.user_format import UserFormat
 from tests.storage.indexed.records import Records
 
-KIND = FormatKind(Records())
+FORMAT = UserFormat(Records())
 
 
 def put(folder, *names):
@@ -29,24 +29,24 @@ def put(folder, *names):
 
 
 def found(location, **options):
-    return [shard.name for shard in find_shards(str(location), KIND, **options)]
+    return [shard.name for shard in find_shards(str(location), FORMAT, **options)]
 
 
 def test_a_location_is_absolute_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = os.fspath(tmp_path)
-    assert format_location("a.recs", KIND) == f"{root}/a.recs"
-    assert format_location(["a.recs", tmp_path / "b.recs"], KIND) == (
+    assert format_location("a.recs", FORMAT) == f"{root}/a.recs"
+    assert format_location(["a.recs", tmp_path / "b.recs"], FORMAT) == (
         f"{root}/a.recs::{root}/b.recs"
     )
-    assert format_location("a.recs::s3://x/b.recs", KIND) == f"{root}/a.recs::s3://x/b.recs"
-    assert format_location("{a,/b}/c.recs", KIND) == f"{root}/a/c.recs::/b/c.recs"
+    assert format_location("a.recs::s3://x/b.recs", FORMAT) == f"{root}/a.recs::s3://x/b.recs"
+    assert format_location("{a,/b}/c.recs", FORMAT) == f"{root}/a/c.recs::/b/c.recs"
 
 
 @pytest.mark.parametrize("location", [[], 7, None, [7], {"a"}])
 def test_a_location_is_a_path_or_a_list_of_paths(location):
     with pytest.raises(ConfigError, match="records: location must be a path or a list of paths"):
-        format_location(location, KIND)
+        format_location(location, FORMAT)
 
 
 def test_a_folder_has_its_files_sorted_without_hidden_ones(tmp_path):
@@ -86,7 +86,7 @@ def test_braces_name_no_more_files_than_can_be():
 
 @pytest.mark.parametrize("part", ["pipe:cat a.recs", "| cat a.recs", "cat a.recs |"])
 def test_a_program_is_never_run(part, tmp_path):
-    location = format_location(f"{tmp_path}/a.recs::{part}", KIND)
+    location = format_location(f"{tmp_path}/a.recs::{part}", FORMAT)
     with pytest.raises(UnsafeContentError, match=r"would run a program\. Run it yourself"):
         found(location)
 
@@ -132,7 +132,7 @@ def test_a_list_of_the_folder_gives_order_and_what_is_missing(tmp_path):
     entries = [("b.recs", "0" * 64), ("gone.recs", "1" * 64), ("a.recs", "2" * 64)]
     path = tmp_path / "seqdata-index" / "shards.json"
     path.write_bytes(dump_list(entries, {}))
-    shards = find_shards(str(tmp_path), KIND)
+    shards = find_shards(str(tmp_path), FORMAT)
     assert [shard.name for shard in shards] == ["b.recs", "gone.recs", "a.recs"]
     assert [shard.listed.sha256[0] for shard in shards] == ["0", "1", "2"]
     put(tmp_path, "c.recs")

@@ -5,12 +5,12 @@ import pickle
 import pytest
 
 from seqdata.errors import ConfigError, DataError
-from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.opening import check_arguments, open_files, open_once
+from seqdata.storage.indexed.user_format import UserFormat
 from seqdata_testing.stores import check_reads
 from tests.storage.indexed.records import Records, sequences, write_file, write_files
 
-KIND = FormatKind(Records())
+FORMAT = UserFormat(Records())
 ROWS = sequences(6)
 
 
@@ -44,37 +44,37 @@ def test_valid_arguments_pass():
 def test_ids_may_be_unique_in_each_file_only(folder):
     write_file(folder / "more" / "part-1.recs", ROWS[:3])
     with pytest.raises(DataError, match="open with keys='by_shard'"):
-        open_files(folder, KIND)
-    store = open_files(folder, KIND, keys="by_shard")
+        open_files(folder, FORMAT)
+    store = open_files(folder, FORMAT, keys="by_shard")
     assert store.keys([0, 3]) == ["part-0.recs/s0-000", "more/part-1.recs/s0-000"]
-    assert store.fingerprint != open_files(folder / "part-0.recs", KIND).fingerprint
+    assert store.fingerprint != open_files(folder / "part-0.recs", FORMAT).fingerprint
 
 
 def test_timesteps_of_decoded_values_are_counted_once(folder, monkeypatch):
-    first = open_files(folder, KIND).lengths_of["letters"].tolist()
+    first = open_files(folder, FORMAT).lengths_of["letters"].tolist()
     (kept,) = folder.rglob("lengths-*.npy")
     monkeypatch.setattr(Records, "decode", None)
-    assert open_files(folder, KIND).lengths_of["letters"].tolist() == first
+    assert open_files(folder, FORMAT).lengths_of["letters"].tolist() == first
     kept.write_bytes(kept.read_bytes()[:-1])  # damaged: they are counted again
     with pytest.raises(DataError, match="cannot be decoded"):
-        open_files(folder, KIND)
+        open_files(folder, FORMAT)
     monkeypatch.undo()
-    assert open_files(folder, KIND).lengths_of["letters"].tolist() == first
+    assert open_files(folder, FORMAT).lengths_of["letters"].tolist() == first
 
 
 def test_another_schema_of_the_same_files_is_another_store(folder):
-    store = open_files(folder, KIND)
-    fewer = open_files(folder, FormatKind(Records(with_notes=False)))
+    store = open_files(folder, FORMAT)
+    fewer = open_files(folder, UserFormat(Records(with_notes=False)))
     assert store.fingerprint != fewer.fingerprint
     assert pickle.loads(pickle.dumps(fewer)).fingerprint == fewer.fingerprint
 
 
 def test_a_file_is_read_once_without_a_trace(tmp_path):
     path = write_file(tmp_path / "data" / "a.recs", ROWS)
-    store = open_once(path, KIND)
+    store = open_once(path, FORMAT)
     check_reads(store, ROWS)
     assert store.keys([5]) == [ROWS[5]["name"]]
     assert list(path.parent.iterdir()) == [path]
     path.write_bytes(b"nonsense")
     with pytest.raises(DataError, match="cannot be read by Records"):
-        open_once(path, KIND)
+        open_once(path, FORMAT)

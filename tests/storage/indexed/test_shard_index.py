@@ -40,7 +40,7 @@ def make_index(sizes=(4, 0, 8), **changes):
         shard="a.recs", bytes=int(sizes.sum()), sha256="0" * 64, ends="1" * 64, last=0,
         algorithm="crc32", block=65536, keys=np.frombuffer(keys, np.uint8),
         key_ends=np.arange(len(sizes) + 1, dtype=np.int64) * 2, members={"x": field},
-        declared={"x": ("x", "float32", (2,), "time")}, kind="m:Kind() version 1",
+        declared={"x": ("x", "float32", (2,), "time")}, format_identity="m:Records() version 1",
         siblings={"a.ends": (3, "2" * 64)},
     )  # fmt: skip
     return replace(index, **changes)
@@ -50,7 +50,16 @@ def make_index(sizes=(4, 0, 8), **changes):
 def test_what_is_written_is_read_back(sizes):
     index = make_index(sizes)
     found = load_index(dump_index(index), PLACE)
-    for name in ("shard", "bytes", "sha256", "ends", "last", "block", "kind", "declared"):
+    for name in (
+        "shard",
+        "bytes",
+        "sha256",
+        "ends",
+        "last",
+        "block",
+        "format_identity",
+        "declared",
+    ):
         assert getattr(found, name) == getattr(index, name)
     assert found.siblings == index.siblings
     assert [found.id_of(number) for number in range(len(found))] == [
@@ -194,17 +203,17 @@ def test_arrays_that_do_not_fit_are_a_damage(changes, what):
         load_index(dump_index(index), PLACE)
 
 
-class Kind:
+class RefusingFormat:
     """Refuses every index of its own."""
 
-    name, identity = "kind", "m:Kind() version 1"
+    name, identity = "records", "m:Records() version 1"
 
     def check(self, index):
-        raise ValueError("refused by its kind")
+        raise ValueError("refused by its format")
 
 
 def test_a_kind_checks_its_own_indexes_only():
-    with pytest.raises(CorruptShardError, match="refused by its kind"):
-        load_index(dump_index(make_index()), PLACE, Kind())
-    other = load_index(dump_index(make_index(kind="another")), PLACE, Kind())
-    assert other.kind == "another"
+    with pytest.raises(CorruptShardError, match="refused by its format"):
+        load_index(dump_index(make_index()), PLACE, RefusingFormat())
+    other = load_index(dump_index(make_index(format_identity="another")), PLACE, RefusingFormat())
+    assert other.format_identity == "another"

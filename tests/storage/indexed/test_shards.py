@@ -13,10 +13,10 @@ from tests.storage.indexed.test_shard_index import make_index
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
 
 
-class Kind:
-    name = "kind"
+class Records:
+    name = "records"
 
-    def __init__(self, identity="m:Kind() version 1"):
+    def __init__(self, identity="m:Records() version 1"):
         self.identity = identity
 
     def check(self, index):
@@ -58,22 +58,22 @@ def test_a_path_is_a_shard_of_its_folder(shard):
 
 
 def test_an_index_is_kept_for_kinds_of_its_identity(shard):
-    assert not shard.has_index(Kind())
-    assert shard.index("/d", 0, Kind()) is None
+    assert not shard.has_index(Records())
+    assert shard.index("/d", 0, Records()) is None
     folder = shard.keep_index(make_index())
     assert folder == str(shard.root / INDEX_FOLDER / "more")
-    assert shard.has_index(Kind())
-    assert shard.index("/d", 0, Kind()).shard == "a.recs"
-    assert not shard.has_index(Kind("another"))
-    assert shard.index("/d", 0, Kind("another")) is None
-    assert shard.has_index(Kind(""))  # any: the suffix says the kind
+    assert shard.has_index(Records())
+    assert shard.index("/d", 0, Records()).shard == "a.recs"
+    assert not shard.has_index(Records("another"))
+    assert shard.index("/d", 0, Records("another")) is None
+    assert shard.has_index(Records(""))  # any: the suffix says the format
 
 
 def test_a_damaged_index_is_not_one_that_is_there(shard):
     shard.keep_index(make_index())
     path = shard.root / INDEX_FOLDER / "more" / "a.recs.idx"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not shard.has_index(Kind())
+    assert not shard.has_index(Records())
 
 
 def test_an_index_says_what_the_list_of_the_folder_says(shard):
@@ -83,7 +83,7 @@ def test_an_index_says_what_the_list_of_the_folder_says(shard):
     listed_shard = shard.with_listed(listed)
     assert listed_shard.listed is listed
     listed_shard.keep_index(make_index())
-    assert shard.index("/d", 0, Kind()).declared == listed.declared
+    assert shard.index("/d", 0, Records()).declared == listed.declared
 
 
 def test_more_is_kept_in_the_first_place_that_can_be_written(shard):

@@ -1,4 +1,4 @@
-"""Tar shards as a kind of files of the core's engine: their indexes and fields."""
+"""Tar shards as a format of the core's engine: their indexes and fields."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SUFFIX = ".tar"
 
 
 @dataclass(frozen=True)
-class TarKind:
-    """Tar shards as the webdataset library writes them: a ``FileKind``.
+class IndexedTar:
+    """Tar shards as the webdataset library writes them: an ``IndexedFormat``.
 
     Attributes:
         schema: Extension -> its type; see ``open_webdataset``.

@@ -1,4 +1,4 @@
-"""A kind of files: what its interface names is all that the engine asks of it."""
+"""A format of files: what its interface names is all that the engine asks of it."""
 
 import hashlib
 import zlib
@@ -10,7 +10,7 @@ import pytest
 from seqdata.errors import DataError
 from seqdata.protocols import Field
 from seqdata.storage.indexed.audit import audit_files
-from seqdata.storage.indexed.file_kind import FileKind, IndexedField
+from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata_testing.stores import check_store
@@ -41,7 +41,7 @@ class Lines:
         return ShardIndex(
             shard=name, bytes=len(raw), sha256=self.digest(raw), ends=digest_ends(raw, last),
             last=last, algorithm="crc32", block=65536, keys=np.frombuffer(b"".join(ids), np.uint8),
-            key_ends=np.cumsum([0, *map(len, ids)]), declared={}, kind=self.identity,
+            key_ends=np.cumsum([0, *map(len, ids)]), declared={}, format_identity=self.identity,
             members={"text": FieldIndex(begins, sizes, sums)},
         )  # fmt: skip
 
@@ -78,7 +78,7 @@ def members(protocol):
 
 def test_the_kind_of_this_test_has_the_members_of_the_interface_only():
     mine = {name for name in dir(Lines()) if not name.startswith("_")}
-    assert mine - {"digest"} == members(FileKind)
+    assert mine - {"digest"} == members(IndexedFormat)
 
 
 @pytest.fixture

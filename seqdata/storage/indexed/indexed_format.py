@@ -1,4 +1,4 @@
-"""The interface of a kind of files to the engine: suffixes, indexing and fields."""
+"""The interface of a file format to the engine: suffixes, indexing and fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.field_axes import OpenedFiles
-from seqdata.storage.indexed.shard_index import Kind, ShardIndex
+from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex
 
 Decode = Callable[[NDArray[np.uint8], int, int, DataLocation], NDArray[Any]]
 """``decode(raw, shard, number, place)``: the bytes of a value -> (timesteps, *shape)."""
@@ -47,8 +47,8 @@ class IndexedField:
     advice: str | None = None
 
 
-class FileKind(Kind, Protocol):
-    """A kind of files that are read by indexes; must be picklable."""
+class IndexedFormat(FormatIdentity, Protocol):
+    """A format of files that are read by indexes; must be picklable."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class FileKind(Kind, Protocol):
             neighbour: Returns the bytes of a file below the same folder.
 
         Raises:
-            DataError: If it is damaged, or not of this kind.
+            DataError: If it is damaged, or not of this format.
         """
         ...
 

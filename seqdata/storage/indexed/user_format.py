@@ -1,4 +1,4 @@
-"""A ``FileFormat`` of a user as a ``FileKind`` of the engine; its results are validated first."""
+"""A ``FileFormat`` of a user as the engine reads it; its results are validated first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from seqdata.storage.indexed.file_format import (
     sibling_facts,
 )
 from seqdata.storage.indexed.file_identity import ENDS
-from seqdata.storage.indexed.file_kind import Decode, IndexedField, Neighbour
+from seqdata.storage.indexed.indexed_format import Decode, IndexedField, Neighbour
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 
@@ -43,8 +43,8 @@ _FEW = 4  # values of a field in a file
 
 
 @dataclass(frozen=True)
-class FormatKind:
-    """A ``FileFormat`` as a ``FileKind``.
+class UserFormat:
+    """A ``FileFormat`` as an ``IndexedFormat``.
 
     Attributes:
         format: The user's format.
@@ -60,14 +60,14 @@ class FormatKind:
     @functools.cached_property
     def identity(self) -> str:
         """The class, its options, and its version."""
-        kind = type(self.format)
+        format_class = type(self.format)
         mine: Any = self.format
         known = dataclasses.fields(mine) if dataclasses.is_dataclass(mine) else ()
         named = [index.name for index in known] or list(getattr(mine, "__dict__", ()))
         state = {name: getattr(mine, name) for name in named}
         said = ", ".join(f"{name}={value!r}" for name, value in sorted(state.items()))
         version = getattr(self.format, "version", 1)
-        return f"{kind.__module__}:{kind.__qualname__}({said}) version {version}"
+        return f"{format_class.__module__}:{format_class.__qualname__}({said}) version {version}"
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -132,8 +132,8 @@ class FormatKind:
         return ShardIndex(
             shard=name, bytes=len(content), sha256=compute_sha256(content),
             ends=digest_ends(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
-            members=members, declared={}, keys=keys, key_ends=key_ends, kind=self.identity,
-            is_numbered=numbered, siblings=sibling_facts(file),
+            members=members, declared={}, keys=keys, key_ends=key_ends,
+            format_identity=self.identity, is_numbered=numbered, siblings=sibling_facts(file),
         )  # fmt: skip
 
     def check(self, index: ShardIndex) -> None:

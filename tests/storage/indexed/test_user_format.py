@@ -1,4 +1,4 @@
-"""A format of a user as a kind of files: what identifies it, and what of it is not believed."""
+"""A format of a user as the engine reads it: what identifies it, and what of it is not believed."""
 
 from dataclasses import dataclass, replace
 
@@ -8,8 +8,8 @@ import pytest
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend
 from seqdata.errors import ConfigError, DecodeError, PluginError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.shard_index import dump_index, load_index
+from seqdata.storage.indexed.user_format import UserFormat
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.b")
 CONTENT = np.arange(16, dtype=np.uint8)
@@ -38,7 +38,7 @@ class Plain(FileFormat):
 
 
 def index_of(format):
-    return FormatKind(format).make_index(CONTENT, "a.b", PLACE)
+    return UserFormat(format).make_index(CONTENT, "a.b", PLACE)
 
 
 def with_ids(*ids):
@@ -46,14 +46,14 @@ def with_ids(*ids):
 
 
 def test_a_kind_is_named_and_compressed_suffixes_follow_from_its_own():
-    kind = FormatKind(Plain())
-    assert kind.name == "plain"
-    assert kind.suffixes == (".b", ".c")
-    assert {".b.gz", ".c.zst"} <= set(kind.packed)
-    assert kind.is_nested
-    assert not kind.needs_command
-    assert kind.is_header(b"")
-    kind.scan(CONTENT, PLACE)
+    file_format = UserFormat(Plain())
+    assert file_format.name == "plain"
+    assert file_format.suffixes == (".b", ".c")
+    assert {".b.gz", ".c.zst"} <= set(file_format.packed)
+    assert file_format.is_nested
+    assert not file_format.needs_command
+    assert file_format.is_header(b"")
+    file_format.scan(CONTENT, PLACE)
 
 
 def test_class_options_and_version_identify_a_format():
@@ -72,9 +72,9 @@ def test_class_options_and_version_identify_a_format():
             return WHOLE
 
     given = [Plain(), Plain(option=1), Newer(), Ordinary(0), Ordinary(1)]
-    assert len({FormatKind(format).identity for format in given}) == 5
-    assert FormatKind(Plain()).identity == FormatKind(Plain()).identity
-    assert FormatKind(Newer()).identity.endswith(" version 2")
+    assert len({UserFormat(format).identity for format in given}) == 5
+    assert UserFormat(Plain()).identity == UserFormat(Plain()).identity
+    assert UserFormat(Newer()).identity.endswith(" version 2")
 
 
 def test_the_index_has_all_that_the_format_said():
@@ -83,7 +83,7 @@ def test_the_index_has_all_that_the_format_said():
     assert [index.id_of(0), index.id_of(1)] == ["p", "q"]
     assert index.members["x"].begins.tolist() == [0, 4]
     assert index.members["x"].sizes.tolist() == [4, 8]
-    assert (index.bytes, index.kind) == (16, FormatKind(with_ids("p", "q")).identity)
+    assert (index.bytes, index.format_identity) == (16, UserFormat(with_ids("p", "q")).identity)
     assert [index_of(Plain()).id_of(number) for number in (0, 1)] == ["a.b/0", "a.b/1"]
 
 
@@ -121,7 +121,7 @@ def test_what_an_index_says_of_fields_is_checked(head):
     index = index_of(Plain())
     index = replace(index, members={"x": replace(index.members["x"], heads=(head,))})
     with pytest.raises(Exception, match=r"must be a valid index, but is invalid \("):
-        load_index(dump_index(index), PLACE, FormatKind(Plain()))
+        load_index(dump_index(index), PLACE, UserFormat(Plain()))
 
 
 @pytest.mark.parametrize(
