@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from seqdata.random_streams import RandomStreams
     from seqdata.recurrent.lane_states import LaneStates
     from seqdata.sharing import World, share
-    from seqdata.storage.remote.location import Remote
+    from seqdata.storage.remote.options import Remote
     from seqdata.storage.views import SequenceStore
 
     __version__: str
@@ -194,7 +194,7 @@ _DEFINED_IN = {
     "RankConsistency": "lightning.callbacks.consistency",
     "RankFileLogger": "lightning.callbacks.file_logger",
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
-    "Remote": "storage.remote.location",
+    "Remote": "storage.remote.options",
     "RescaleLearningRate": "lightning.callbacks.rescale",
     "Segments": "policies.segments",
     "SequenceBatch": "batch",

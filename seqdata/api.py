@@ -27,7 +27,7 @@ from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset_items import check_axes
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.splitting import Folds
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.time_split import TimeUnit, split_along

@@ -28,7 +28,7 @@ from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.views import SequenceStore, as_sequence_store
 
 _TORCH_DATASET = "torch.utils.data.dataset"

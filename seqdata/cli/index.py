@@ -21,7 +21,7 @@ from seqdata.cli._report.console import (
 from seqdata.detect import find_opener
 from seqdata.errors import ConfigError
 from seqdata.protocols import SupportsIndexing
-from seqdata.storage.remote.location import redact_secrets
+from seqdata.storage.remote.urls import redact_secrets
 
 
 @click.command(

@@ -31,7 +31,7 @@ from seqdata.cli._report.statistics import (
 )
 from seqdata.protocols import Field, Store
 from seqdata.storage.concat import ConcatStore
-from seqdata.storage.remote.location import is_remote, redact_secrets
+from seqdata.storage.remote.urls import is_remote, redact_secrets
 
 _BAR_WIDTH = 40
 

@@ -44,8 +44,9 @@ from seqdata.storage.integrity.audit import (
     copy_damaged_bytes,
 )
 from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.location import Remote, is_remote, redact_secrets
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import RemoteFiles, make_remote_files
+from seqdata.storage.remote.urls import is_remote, redact_secrets
 
 _MAX_SHOWN = 20  # findings of one file; --json has more
 _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverified"}

@@ -29,7 +29,7 @@ from seqdata.readers.source import ReadOptions, SourceFile, count_suffixes, find
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.location import is_remote, redact_url
+from seqdata.storage.remote.urls import is_remote, redact_url
 from seqdata.storage.writing.finished_shards import count_unfinished
 from seqdata.storage.writing.progress import ProgressBar, progress_bar
 

@@ -18,7 +18,7 @@ from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_st
 from seqdata.runs.side_files import MOST_NUMBERS, read_arrays
 from seqdata.runs.to_plain import UNREPLAYABLE, PlainReader, PlainWriter
 from seqdata.storage.concat import ConcatStore, concat_stores
-from seqdata.storage.remote.location import redact_secrets
+from seqdata.storage.remote.urls import redact_secrets
 from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.span_store import SpanStore
 from seqdata.storage.views import SequenceStore, View, as_sequence_store, take, with_transform

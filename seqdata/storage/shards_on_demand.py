@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from seqdata.errors import ConfigError, CorruptSampleError, must_be
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
+from seqdata.storage.range_reader import OpenShard, RangeReader, RemoteShards, ShardRequest
 from seqdata.storage.remote.open_shards import OpenShards
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote_shards import OpenShard, RangeReader, RemoteShards, ShardRequest
 from seqdata.storage.store import StoreFields, check_request
 from seqdata.storage.text_bytes import TextBytes, TextSource, reorder_texts
 

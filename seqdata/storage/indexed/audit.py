@@ -17,7 +17,8 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
-from seqdata.storage.remote.location import Remote, redact_url
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import redact_url
 
 BytesFn = Callable[[int], None]
 

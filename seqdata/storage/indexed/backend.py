@@ -20,7 +20,8 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.audit import AuditReport
-from seqdata.storage.remote.location import Remote, redact_url, resolve_remote
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
 

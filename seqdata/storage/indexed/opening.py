@@ -37,7 +37,8 @@ from seqdata.storage.integrity.checksums import ChecksumSpec
 from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_mode
 from seqdata.storage.local_files import check_fingerprint
 from seqdata.storage.remote.file_cache import CacheFullError
-from seqdata.storage.remote.location import Remote, redact_url, resolve_remote
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.shards_on_demand import ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import ShardReader, ShardStore, StoreFacts, StoreFields

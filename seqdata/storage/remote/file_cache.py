@@ -41,8 +41,9 @@ from seqdata.storage.remote.cache_folder import (
     try_lock,
 )
 from seqdata.storage.remote.download import DownloadSpec, download
-from seqdata.storage.remote.location import Remote, identify_url
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import FileStat, RemoteFiles
+from seqdata.storage.remote.urls import identify_url
 from seqdata.storage.shared_memory import AnonymousMemory
 
 _LOG = logging.getLogger("seqdata.remote")

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.location import PACKAGES, WEB, Remote, redact_url
-from seqdata.storage.remote.redirects import make_guarded_client
+from seqdata.storage.remote.http_client import make_guarded_client
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import PACKAGES, WEB, redact_url
 
 
 def make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:

@@ -16,9 +16,9 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.remote.location import Remote, redact_secrets
-from seqdata.storage.remote.redirects import RefusedRedirectError
-from seqdata.storage.remote.response_body import WrongBodyError
+from seqdata.storage.remote.http_client import RefusedRedirectError, WrongBodyError
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import redact_secrets
 
 T = TypeVar("T")
 _LOG = logging.getLogger("seqdata.remote")

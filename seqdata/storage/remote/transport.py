@@ -23,8 +23,9 @@ from typing import Any, Protocol, runtime_checkable
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.filesystems import call_filesystem, keep_alive, make_filesystem
-from seqdata.storage.remote.location import WEB, Remote, check_url, join_url, redact_url, split_url
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
+from seqdata.storage.remote.urls import WEB, check_url, join_url, redact_url, split_url
 
 _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",

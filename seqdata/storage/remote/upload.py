@@ -22,7 +22,7 @@ from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.storage.file_lock import NoLocksError, lock
 from seqdata.storage.local_files import write_atomically
 from seqdata.storage.remote.cache_folder import is_still_at, make_no_locks_error
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import FileStat, WritableFiles, make_writable_files
 

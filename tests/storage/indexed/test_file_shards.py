@@ -8,7 +8,7 @@ from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.file_shards import FileShards, release_nothing
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.user_format import UserFormat
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from tests.storage.indexed.records import Records, sequences, write_files
 
 FORMAT = UserFormat(Records())

@@ -14,7 +14,7 @@ from seqdata.storage.remote.filesystems import (
     keep_alive,
     make_filesystem,
 )
-from seqdata.storage.remote.location import PACKAGES
+from seqdata.storage.remote.urls import PACKAGES
 
 
 def test_a_location_has_a_file_system_and_a_path():

@@ -12,8 +12,8 @@ import pytest
 from seqdata import ConfigError, FingerprintMismatch, Remote, RemoteReadError
 from seqdata.runs.data_refs import make_absolute
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
-from seqdata.storage.remote.location import join_url, redact_secrets, redact_url, split_url
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
+from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient, within

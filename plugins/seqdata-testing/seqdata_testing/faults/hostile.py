@@ -12,7 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import network
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.outcome import Outcome

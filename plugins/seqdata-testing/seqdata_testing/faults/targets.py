@@ -19,7 +19,7 @@ from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults.outcome import WHOLE
 
 Extent = tuple[str, int, int]

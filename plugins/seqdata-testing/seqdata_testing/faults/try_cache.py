@@ -25,7 +25,7 @@ from seqdata.errors import ConfigError
 from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Store
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import network, processes
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.children import printed

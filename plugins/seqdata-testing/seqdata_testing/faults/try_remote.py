@@ -19,7 +19,7 @@ from typing import Any
 from seqdata.errors import ConfigError
 from seqdata.loading.options import OnError
 from seqdata.protocols import Store
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import damage, limits, network
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.children import printed

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
-from seqdata.storage.remote.location import Remote
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
 from seqdata.storage.remote.range_requests import RangeDownload
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool

@@ -7,8 +7,8 @@ import pytest
 
 from seqdata import ConfigError, Remote, open_store, write_store
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
-from seqdata.storage.remote.location import PACKAGES, identify_url, join_url, redact_url, split_url
 from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.urls import PACKAGES, identify_url, join_url, redact_url, split_url
 from seqdata_testing.faults.network import Answer, folder_of, served
 
 ABSENT = [name for name, package in PACKAGES.items() if not importlib.util.find_spec(package)]

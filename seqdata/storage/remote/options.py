@@ -1,116 +1,14 @@
-"""Remote locations: their URLs, and the options with which they are read.
-
-URLs are shown without secrets.
-"""
+"""``Remote``: the options with which a remote location is read."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from seqdata.errors import ConfigError
-
-PACKAGES = {
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "hf": "huggingface_hub",
-    "http": "aiohttp",
-    "https": "aiohttp",
-    "memory": "fsspec",
-}
-"""Scheme of a URL -> the package that its transport needs; other schemes are refused."""
-WEB = ("http", "https")
-"""Schemes of web servers: they have queries, and cannot be written to."""
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
-_USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not the user
-    r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
-)
-_QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
-
-
-def is_remote(location: str | os.PathLike[str]) -> bool:
-    """Return whether a location is a URL of another machine, or of ``memory://``."""
-    text = os.fspath(location)
-    found = _URL.match(text) if isinstance(text, str) else None
-    return found is not None and found["scheme"].lower() != "file"
-
-
-def check_url(url: str) -> str:
-    """Return the scheme of a URL that can be opened.
-
-    Raises:
-        ConfigError: If it has another scheme, or several at once.
-    """
-    found = _URL.match(url)
-    scheme = "" if found is None else found["scheme"].lower()
-    if scheme not in PACKAGES or "::" in url:
-        raise ConfigError(
-            f"{redact_url(url)}: must be a plain URL of {', '.join(PACKAGES)}, but is of "
-            f"{scheme or 'no scheme'!r}. Copy the data to such a location"
-        )
-    return scheme
-
-
-def redact_url(url: str) -> str:
-    """Return a URL for messages: without the user's name and password, and without its query.
-
-    Examples:
-        >>> redact_url("https://me:secret@host/data?signature=abc") 'https://host/data'
-    """
-    return redact_secrets(url).rstrip("/") or url
-
-
-def redact_secrets(text: str) -> str:
-    """Return a text with user, password, query and fragment removed from its URLs."""
-    return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
-
-
-def identify_url(url: str, *, has_tag: bool = True) -> str:
-    """Return the text that identifies a location, such as in the names of cached files.
-
-    Args:
-        url: The location.
-        has_tag: Whether a tag identifies the content, too: then the query of a web address does not
-            count, which may be a signature that is new each time.
-
-    Examples:
-        >>> identify_url("https://me:secret@host/data/?key=1"), identify_url("s3://bucket/data#2/")
-        ('https://host/data', 's3://bucket/data#2')
-    """
-    web = has_tag and urlsplit(url).scheme.lower() in WEB
-    return redact_url(url) if web else _USER_INFO.sub(r"\1\2", url).rstrip("/")
-
-
-def join_url(folder: str, name: str) -> str:
-    """Return the URL of a file in a folder; a web address keeps its query."""
-    if urlsplit(folder).scheme.lower() in WEB:
-        url = urlsplit(folder)
-        path = f"{url.path.rstrip('/')}/{name}"
-        return urlunsplit((url.scheme, url.netloc, path, url.query, ""))
-    return f"{folder.rstrip('/')}/{name}"
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """Return the URL of the folder of a file, and the name of the file.
-
-    Examples:
-        >>> split_url("s3://bucket/data/part.tar") ('s3://bucket/data', 'part.tar')
-    """
-    if urlsplit(url).scheme.lower() in WEB:
-        web = urlsplit(url)
-        path, _, name = web.path.rstrip("/").rpartition("/")
-        return urlunsplit((web.scheme, web.netloc, path, web.query, "")), name
-    folder, _, name = url.rstrip("/").rpartition("/")
-    return folder, name
-
 
 MODES = ("cache", "ranges")
 CACHE_BYTES = 64 << 30

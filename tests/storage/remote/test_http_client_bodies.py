@@ -7,7 +7,7 @@ import pytest
 from seqdata import Remote, RemoteReadError, open_store
 from seqdata.errors import MissingShardError
 from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.remote.response_body import MAX_LISTING_BYTES
+from seqdata.storage.remote.http_client import MAX_LISTING_BYTES
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults.hostile import Endless
 from seqdata_testing.faults.network import Answer, folder_of, served

@@ -10,7 +10,7 @@ from seqdata.storage.arrow.open_remote import open_remote
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.remote_shards import RangeReader, ShardRequest, value_ranges
+from seqdata.storage.range_reader import RangeReader, ShardRequest, value_ranges
 from seqdata.storage.store import StoreFields
 from tests.storage.arrow.test_open_remote import there  # noqa: F401
 

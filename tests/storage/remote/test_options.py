@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.location import Remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
 
 
 def test_a_word_or_nothing_stands_for_options():
