@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-from seqdata_testing.waiting import patient
-from tests.preloaded import python
+from tests.example_runs import EXAMPLES, load_example, run_example
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 LABELS = ["b", "a", "ten"]
-
-
-def run_example(name: str, *arguments: object, seconds: float = 150) -> list[str]:
-    command = [python(), str(EXAMPLES / name), *map(str, arguments)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=patient(seconds))
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert not found.stderr
-    return found.stdout.splitlines()
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def records(out: Path, name: str) -> list[list]:
@@ -84,7 +62,7 @@ def test_the_demo_would_notice_what_is_lost(demo, tmp_path, loss):
         resumed.reverse()
     (tmp_path / "resumed.jsonl").write_text("\n".join(map(json.dumps, resumed)))
     with pytest.raises(SystemExit, match="NOT PROVED"):
-        example("first_run").prove(tmp_path, len(records(out, "stopped")))
+        load_example("first_run").prove(tmp_path, len(records(out, "stopped")))
 
 
 @pytest.fixture
@@ -169,7 +147,7 @@ def test_a_small_language_is_learned_better_by_temperature():
 
 def test_japanese_vowels_says_which_files_are_missing(tmp_path):
     with pytest.raises(SystemExit, match=r"has 0 files \*_TRAIN.ts, must have one"):
-        example("japanese_vowels").read_split(tmp_path, "TRAIN")
+        load_example("japanese_vowels").read_split(tmp_path, "TRAIN")
 
 
 def validations(lines: list[str]) -> list[float]:
@@ -202,7 +180,7 @@ def test_the_character_model_reads_any_text(tmp_path):
 
 @pytest.mark.parametrize("scored", [[0, 1, 0], [0, 1, 2], [1, 1, 1]])
 def test_the_character_model_would_notice_a_character_that_is_not_scored_once(scored):
-    model = example("char_lm").ShowingLM(5, 2, 2)
+    model = load_example("char_lm").ShowingLM(5, 2, 2)
     model.scored = np.array(scored)
     with pytest.raises(SystemExit, match="some character was not scored once"):
         model.on_validation_end()
@@ -211,7 +189,7 @@ def test_the_character_model_would_notice_a_character_that_is_not_scored_once(sc
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", [150, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_gradients_cut_at_random_are_right_on_average_and_those_always_cut_are_not(draws):
-    always, mean, chance = example("artbp").compare(draws)
+    always, mean, chance = load_example("artbp").compare(draws)
     assert always > 0.1
     assert mean <= 3 * chance < 0.1
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from seqdata_testing.waiting import patient
+from tests.example_runs import EXAMPLES, load_example, run_example
 from tests.preloaded import python
-from tests.test_examples import EXAMPLES, example, run_example
 
 DROP_IN = EXAMPLES / "drop_in"
 PAGE = EXAMPLES.parent / "docs" / "how-to" / "drop-in.md"
@@ -66,7 +66,7 @@ def test_the_page_shows_the_difference_as_it_is():
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 def test_the_ddp_example_trains_in_one_process(project):
-    module = example("ddp")
+    module = load_example("ddp")
     one, two = (module.train("float64", 1, 3) for _ in range(2))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["head.weight"], module.train("float64", 1, 2)["head.weight"])

@@ -2,28 +2,18 @@
 
 import ast
 import functools
-import gc
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.library_files import ROOT, list_files, list_library, walk
+
 ROOMS = ("seqdata", "models", "plugins", "examples", "benchmarks", "tests", ".ci", "docs")
 MOST_LINES = 400  # of a file, and of a function below
 MOST_LINES_OF_A_FUNCTION = 60
 LEFTOVERS = ("TODO", "FIXME", "XXX", "raise NotImplementedError", "pragma: no cover")
-
-
-def files(*rooms: str) -> list[Path]:
-    found = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
-    return [path for path in found if "build" not in path.parts]
-
-
-def library() -> list[Path]:
-    """What users install: no tests, no examples."""
-    return [path for path in files("seqdata", "models", "plugins") if "tests" not in path.parts]
 
 
 @dataclass
@@ -48,26 +38,10 @@ def found_in(path: Path) -> Found:
     return found
 
 
-def walk(code: str) -> list[ast.AST]:
-    """Return all nodes of a module, in no order."""
-    gc.disable()  # looking for cycles, of which trees have none, takes most of the time
-    try:
-        found = [ast.parse(code)]
-        for node in found:
-            for value in vars(node).values():
-                if isinstance(value, ast.AST):
-                    found.append(value)
-                elif isinstance(value, list):
-                    found += [one for one in value if isinstance(one, ast.AST)]
-        return found
-    finally:
-        gc.enable()
-
-
 def test_files_are_short():
     long = {
         str(path.relative_to(ROOT)): count
-        for path in files(*ROOMS)
+        for path in list_files(*ROOMS)
         if (count := len(path.read_text("utf-8").splitlines())) >= MOST_LINES
     }
     assert not long
@@ -77,7 +51,7 @@ def test_files_are_short():
 def test_functions_are_short():
     long = {
         f"{path.relative_to(ROOT)}:{line} {name}": count
-        for path in files(*ROOMS)
+        for path in list_files(*ROOMS)
         for line, name, count in found_in(path).functions
         if count >= MOST_LINES_OF_A_FUNCTION
     }
@@ -86,7 +60,9 @@ def test_functions_are_short():
 
 def test_no_broad_handler_swallows():
     assert not [
-        f"{path.relative_to(ROOT)}:{line}" for path in library() for line in found_in(path).swallows
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in list_library()
+        for line in found_in(path).swallows
     ]
 
 
@@ -105,7 +81,7 @@ def swallows(handler: ast.ExceptHandler) -> bool:
 def test_nothing_is_left_over():
     assert not [
         f"{path.relative_to(ROOT)}: {word}"
-        for path in library()
+        for path in list_library()
         for word in LEFTOVERS
         if word in path.read_text("utf-8")
     ]
@@ -133,7 +109,7 @@ def test_nothing_waits_without_a_bound():
     """A wait has a timeout, or its line says ``# ends: why``."""
     found = [
         f"{path.relative_to(ROOT)}:{first}: {call}"
-        for path in files(*ROOMS)
+        for path in list_files(*ROOMS)
         for first, last, call in found_in(path).waits
         if "# ends: " not in path.read_text("utf-8").splitlines()[last - 1]
     ]

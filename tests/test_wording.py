@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import seqdata
-from tests.test_sizes import ROOT, library, walk
+from tests.library_files import ROOT, list_library, walk
 
 OPENINGS = re.compile(r"(Gives?|Tells?|Says?|Lets?)\b")
 """No docstring begins so: it begins with "Return", another verb of what is done, or a noun."""
@@ -77,7 +77,7 @@ def unclear(text: str, is_docstring: bool) -> list[str]:
 def test_docstrings_and_messages_are_plain_english():
     found = [
         f"{path.relative_to(ROOT)}:{line}: {words!r}"
-        for path in library()
+        for path in list_library()
         for line, text, is_docstring in texts(path)
         for words in unclear(text, is_docstring)
     ]
@@ -112,7 +112,7 @@ def test_every_noun_of_a_public_class_is_in_the_glossary():
 
 def test_every_word_of_the_glossary_is_used():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path != GLOSSARY]
-    written = "\n".join(path.read_text("utf-8") for path in [*library(), *pages]).lower()
+    written = "\n".join(path.read_text("utf-8") for path in [*list_library(), *pages]).lower()
     patterns = {term: re.sub(r"[ -]", r"[\\s_-]*", term) for term in terms()}
     assert not [term for term, pattern in patterns.items() if not re.search(pattern, written)]
 
@@ -138,5 +138,5 @@ def nouns() -> list[str]:
 
 
 def capabilities() -> Iterator[str]:
-    for path in library():
+    for path in list_library():
         yield from re.findall(r"^class (Supports\w+)", path.read_text("utf-8"), re.MULTILINE)
