@@ -5,14 +5,14 @@ import pytest
 from seqdata import Loader, Windows
 from seqdata.batch.axes import format_unknown_name
 from seqdata.errors import ConfigError
-from tests.batch.test_batch import batch_of
+from tests.batch.batches import make_batch
 
 
 def test_a_field_that_is_not_there_is_named_with_its_neighbours():
     with pytest.raises(
         ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. there are: x, y"
     ):
-        batch_of()["xx"]
+        make_batch()["xx"]
     assert format_unknown_name("a", ()) == "no field 'a'; there are: none"
 
 

@@ -17,48 +17,22 @@ from seqdata import TBPTT, Fixed, Loader
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
-
-
-def batch_of(lengths=(3, 1, 2), weight=None, fill=0.0, **more):
-    """Rows of ones with ``fill`` in their padding, a field per sequence and one of text."""
-    rows, width = len(lengths), max(1, *lengths)
-    x = torch.full((rows, width, 2), fill)
-    for row, length in enumerate(lengths):
-        x[row, :length] = 1.0
-    weight = torch.ones(rows) if weight is None else torch.tensor(weight)
-    counted = sum(
-        max(0, length - int(more["burn_in"][row] if "burn_in" in more else 0))
-        for row, length in enumerate(lengths)
-        if weight[row] > 0
-    )
-    data = {"x": x, "y": torch.arange(rows), "id": [f"s{row}" for row in range(rows)]}
-    axis_of = {"x": "time", "y": None, "id": None}
-    return SequenceBatch(
-        data=data,
-        lengths=torch.tensor(lengths),
-        ids=torch.arange(rows) + 10,
-        weight=weight,
-        start=torch.zeros(rows, dtype=torch.int64),
-        num_tokens=counted,
-        padded_length=width,
-        axes=Axes("time", axis_of),
-        **more,
-    )
+from tests.batch.batches import make_batch
 
 
 def test_the_mask_says_which_timesteps_are_real():
-    assert batch_of().mask.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
+    assert make_batch().mask.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
 
 
 def test_the_score_leaves_out_filler_and_burn_in_and_the_mask_does_not():
-    batch = batch_of((2, 2, 1), weight=[1.0, 0.0, 0.5], burn_in=torch.tensor([1, 0, 0]))
+    batch = make_batch((2, 2, 1), weight=[1.0, 0.0, 0.5], burn_in=torch.tensor([1, 0, 0]))
     assert batch.mask.tolist() == [[True, True], [True, True], [True, False]]
     assert batch.score.tolist() == [[False, True], [False, False], [True, False]]
 
 
 @pytest.mark.parametrize("fill", [float("nan"), 1e9, float("inf")])
 def test_what_lies_in_the_padding_changes_no_masked_sum(fill):
-    plain, odd = batch_of(), batch_of(fill=fill)
+    plain, odd = make_batch(), make_batch(fill=fill)
     assert torch.equal(plain.score, odd.score)
     assert plain["x"][plain.score].sum() == odd["x"][odd.score].sum() == 2 * 6
     unpacked, lengths = pad_packed_sequence(odd.packed("x"), batch_first=True)
@@ -69,7 +43,7 @@ def test_what_lies_in_the_padding_changes_no_masked_sum(fill):
 def test_packing_takes_rows_in_any_order_and_hidden_states_come_back_in_it():
     torch.manual_seed(0)
     lstm = torch.nn.LSTM(2, 4, batch_first=True)
-    batch = batch_of((1, 3, 2), fill=float("nan"))
+    batch = make_batch((1, 3, 2), fill=float("nan"))
     _, (last, _) = lstm(batch.packed("x"))
     for row, length in enumerate(batch.lengths.tolist()):
         _, (alone, _) = lstm(batch["x"][row : row + 1, :length])
@@ -77,7 +51,7 @@ def test_packing_takes_rows_in_any_order_and_hidden_states_come_back_in_it():
 
 
 def test_a_field_of_another_axis_is_packed_by_its_own_lengths():
-    batch = batch_of((3, 1))
+    batch = make_batch((3, 1))
     batch.data["text"] = torch.ones(2, 4)
     batch.axes = Axes("time", {"x": "time", "text": "text"})
     batch.lengths_of = {"time": batch.lengths, "text": torch.tensor([2, 4])}
@@ -89,18 +63,18 @@ def test_rows_of_length_0_cannot_be_packed():
     with pytest.raises(
         ConfigError, match=r"rows \[1\] of length 0 cannot be packed.* `LaneStates`"
     ):
-        batch_of((3, 0), number=7).packed("x")
+        make_batch((3, 0), number=7).packed("x")
 
 
 def test_a_field_without_an_axis_cannot_be_packed():
     with pytest.raises(ConfigError, match="field 'y' has one value per sequence and cannot be"):
-        batch_of().packed("y")
+        make_batch().packed("y")
     with pytest.raises(ConfigError, match="field 'id' has one value per sequence"):
-        batch_of().packed("id")
+        make_batch().packed("id")
 
 
 def test_fields_are_looked_up_and_rows_are_counted():
-    batch = batch_of()
+    batch = make_batch()
     assert "x" in batch
     assert "z" not in batch
     assert len(batch) == 3
@@ -109,7 +83,7 @@ def test_fields_are_looked_up_and_rows_are_counted():
 
 
 def test_real_cuts_all_that_has_a_row():
-    batch = batch_of(
+    batch = make_batch(
         (3, 1, 2),
         weight=[1.0, 0.0, 2.0],
         lanes=torch.tensor([4, 5, 6]),
@@ -134,12 +108,12 @@ def test_real_cuts_all_that_has_a_row():
 
 
 def test_a_batch_of_real_rows_is_its_own_real_part():
-    batch = batch_of()
+    batch = make_batch()
     assert batch.real() is batch
 
 
 def test_moving_leaves_lengths_ids_and_start_on_the_cpu():
-    moved = batch_of(lanes=torch.tensor([0, 1, 2]), reset=torch.ones(3, dtype=torch.bool)).to(
+    moved = make_batch(lanes=torch.tensor([0, 1, 2]), reset=torch.ones(3, dtype=torch.bool)).to(
         "meta"
     )
     on_device = (moved["x"], moved["y"], moved.weight, moved.lanes, moved.reset)
@@ -150,7 +124,7 @@ def test_moving_leaves_lengths_ids_and_start_on_the_cpu():
 
 
 def test_lightning_moves_and_casts_it():
-    batch = batch_of()
+    batch = make_batch()
     moved = move_data_to_device(batch, torch.device("meta"))
     assert moved["x"].device.type == "meta"
     assert moved.lengths.device.type == "cpu"
@@ -164,12 +138,12 @@ def test_lightning_moves_and_casts_it():
 
 def test_lightning_by_itself_wants_to_be_told_its_rows():
     with pytest.raises(MisconfigurationException, match=r"provide the batch_size as `self.log"):
-        extract_batch_size(batch_of())  # under a DataModule it is told: test_batch_size
+        extract_batch_size(make_batch())  # under a DataModule it is told: test_batch_size
 
 
 def test_it_can_be_copied_and_pickled():
-    for again in (copy.deepcopy(batch_of()), pickle.loads(pickle.dumps(batch_of()))):
-        assert torch.equal(again["x"], batch_of()["x"])
+    for again in (copy.deepcopy(make_batch()), pickle.loads(pickle.dumps(make_batch()))):
+        assert torch.equal(again["x"], make_batch()["x"])
         assert again.axes.along("y") is None
         again.validate()
 
@@ -254,7 +228,7 @@ def test_a_compiled_step_takes_batches_of_lanes():
     assert 1 <= len(graphs) < len(loader) == 11
 
 
-@pytest.mark.parametrize("batch", [described(), batch_of()])
+@pytest.mark.parametrize("batch", [described(), make_batch()])
 def test_what_a_batch_does_not_have_is_no_attribute(batch):
     with pytest.raises(AttributeError, match="'SequenceBatch' object has no attribute 'length'"):
         _ = batch.length
@@ -269,20 +243,20 @@ def test_what_a_batch_does_not_have_is_no_attribute(batch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning needs an accelerator")
 def test_pinning_pins_what_moves():
-    pinned = batch_of().pin_memory()
+    pinned = make_batch().pin_memory()
     assert pinned["x"].is_pinned()
     assert pinned.weight.is_pinned()
     assert not pinned.lengths.is_pinned()
 
 
 def test_the_throughput_functions_count_what_counts():
-    batch = batch_of((3, 1, 2), weight=[1.0, 0.0, 1.0])
+    batch = make_batch((3, 1, 2), weight=[1.0, 0.0, 1.0])
     assert batch_size_fn(batch) == 2
     assert length_fn(batch) == 5
 
 
 def test_a_batch_without_rows_has_empty_masks():
-    empty = batch_of((1,)).real()
+    empty = make_batch((1,)).real()
     empty.weight = torch.zeros(1)
     cut = empty.real()
     assert cut.mask.shape == (0, 1)

@@ -5,7 +5,7 @@ import torch
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import ConfigError
-from tests.batch.test_batch import batch_of
+from tests.batch.batches import make_batch
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from tests.batch.test_batch import batch_of
     ],
 )
 def test_validate_names_what_does_not_fit(change, message):
-    batch = batch_of()
+    batch = make_batch()
     for name, value in change.items():
         setattr(batch, name, value)
     with pytest.raises(ConfigError, match=rf"batch: {message}.*\. Check the collator"):
@@ -42,10 +42,10 @@ def test_validate_names_what_does_not_fit(change, message):
 
 
 def test_validate_looks_at_every_axis():
-    batch = batch_of()
+    batch = make_batch()
     batch.data["text"] = torch.ones(3, 5)
     batch.axes = Axes("time", {"text": "text", "y": None, "id": None})
     batch.lengths_of = {"text": torch.tensor([1, 4, 2])}
     with pytest.raises(ConfigError, match=r"field 'text' must have 4 timesteps, but has shape"):
         batch.validate()
-    assert batch_of().validate()
+    assert make_batch().validate()

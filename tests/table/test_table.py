@@ -7,11 +7,10 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from seqdata import Loader, World
-from seqdata.batch.axes import Axes
 from seqdata.errors import SeqDataError
+from tests.batch.batches import are_alike
 from tests.table.cells import FIELDS, IDLE, POLICIES, ROWS, STORES, all_cells, pairwise, refusal
 
 SELECTED = list(pairwise())
@@ -130,25 +129,8 @@ def check_workers(cell, stores):
     count = 1 if cell in WITH_ONE_WORKER else 2
     with_workers = loader_of(cell, stores, num_workers=count, start_method="fork")
     for one, other in zip(loader_of(cell, stores), with_workers, strict=True):
-        assert alike(one.__getstate__(), other.__getstate__())
+        assert are_alike(one.__getstate__(), other.__getstate__())
     with_workers.shutdown()
-
-
-def alike(one, other):
-    """Return whether two parts of batches are the same, down to dtypes and bits."""
-    if isinstance(one, torch.Tensor) and one.is_nested:
-        return alike(list(one.unbind()), list(other.unbind()))
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    if isinstance(one, Axes):
-        return repr(one) == repr(other)
-    if isinstance(one, PackedSequence):
-        return all(alike(*parts) for parts in zip(one, other, strict=True))
-    return type(one) is type(other) and one == other
 
 
 def check_resume(cell, stores):

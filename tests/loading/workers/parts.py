@@ -17,7 +17,7 @@ import numpy as np
 from seqdata import Fixed, Loader
 from seqdata.errors import DecodeError, RemoteReadError
 from seqdata.storage.memory import MemoryStore
-from tests.table.test_table import alike
+from tests.batch.batches import are_alike
 
 ITEMS = 60
 ACTS = "acts"  # a file in the folder of a test, which is there as soon as an ``At`` acts
@@ -49,7 +49,7 @@ def playing(transform: Any = None, **options: Any) -> Any:
 def same(one: Any, other: Any) -> bool:
     """Return whether two iterables give the same batches, bit by bit."""
     pairs = zip(one, other, strict=True)
-    return all(alike(left.__getstate__(), right.__getstate__()) for left, right in pairs)
+    return all(are_alike(left.__getstate__(), right.__getstate__()) for left, right in pairs)
 
 
 def lives(pid: int) -> bool:
