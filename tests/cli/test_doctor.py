@@ -14,6 +14,7 @@ from seqdata.cli._doctor.machine import Machine, check_machine
 from seqdata.cli._doctor.software import check_lightning, check_plugins, check_torchvision
 from seqdata.cli.app import app
 from seqdata.host import PluginInfo
+from tests.cli.commands import find_one, run_doctor
 from tests.lightning.harness import sequences
 
 GOOD = Machine(
@@ -30,25 +31,13 @@ def store(tmp_path) -> str:
     return str(tmp_path / "store")
 
 
-def run(*arguments: str, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, ["doctor", *arguments])
-    assert done.exit_code == code, done.output
-    return done.stdout
-
-
-def of(findings: Any, name: str) -> DoctorFinding:
-    """Return the one finding of a name."""
-    (found,) = [one for one in findings if one.name == name]
-    return found
-
-
 def on(*, shards: int = 1, workers: int = 0, **changes: Any) -> list[DoctorFinding]:
     return list(check_machine(replace(GOOD, **changes), shards=shards, workers=workers))
 
 
 def test_a_good_machine_is_all_right():
     assert {one.state for one in on(workers=8)} == {"ok"}
-    assert "its size does not matter" in of(on(), "/dev/shm").seen
+    assert "its size does not matter" in find_one(on(), "/dev/shm").seen
 
 
 @pytest.mark.parametrize(
@@ -69,7 +58,7 @@ def test_a_good_machine_is_all_right():
     ],
 )  # fmt: skip
 def test_a_trap_of_the_machine_is_seen(facts, name, state, seen, fix):
-    found = of(on(**facts), name)
+    found = find_one(on(**facts), name)
     assert found.state == state
     assert seen in found.seen
     assert fix in found.fix
@@ -104,7 +93,7 @@ def test_lightning_is_known_broken_or_not_there(monkeypatch):
 
 def test_a_package_that_is_missing_is_bad(monkeypatch):
     monkeypatch.setattr(software, "_PACKAGES", ("no-such-package",))
-    found = of(software.check_software(), "no-such-package")
+    found = find_one(software.check_software(), "no-such-package")
     assert (found.state, found.fix) == ("bad", "pip install no-such-package")
 
 
@@ -123,14 +112,14 @@ def columns(sequence, rng):
 
 
 def test_a_report_for_people_ends_with_counts(store):
-    text = run(store)
+    text = run_doctor(store)
     assert "machine\n  ok   cores: " in text
     assert f"{store}\n  ok   shards: 30 sequences in 1 shard" in text
     assert text.splitlines()[-1].endswith(", 0 bad")
 
 
 def test_a_store_that_is_not_there_is_an_exit_code(tmp_path):
-    text = run(str(tmp_path / "none"), code=1)
+    text = run_doctor(str(tmp_path / "none"), code=1)
     assert "  bad  store: " in text
     assert "       do: see the message's end" in text
     assert text.splitlines()[-1].endswith(", 1 bad")

@@ -13,6 +13,7 @@ from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from tests.cli.commands import run_plan
 
 LENGTHS = [int(length) for length in np.random.Philox(1).random_raw(200) % 90]
 
@@ -25,14 +26,8 @@ def store(tmp_path_factory):
     return str(folder)
 
 
-def run(*arguments, code=0):
-    done = CliRunner().invoke(app, ["plan", *map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done.output if code == 0 else done.stderr
-
-
 def test_a_plan_is_reported_per_world(store):
-    text = run(store, "--max-tokens", 1000, "--world", "1,2,8")
+    text = run_plan(store, "--max-tokens", 1000, "--world", "1,2,8")
     plan = TokenBudget(1000).plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
     table = {row[0]: row[1:3] for row in rows if len(row) == 4}
@@ -50,7 +45,7 @@ def test_a_plan_is_reported_per_world(store):
 
 
 def test_the_same_as_json(store):
-    facts = json.loads(run(store, "--max-tokens", 1000, "--world", "4", "--json", "--seed", 3))
+    facts = json.loads(run_plan(store, "--max-tokens", 1000, "--world", "4", "--json", "--seed", 3))
     index = SequenceIndex.from_lengths(LENGTHS)
     plan = TokenBudget(1000).plan(index, seed=3, epoch=0)
     assert facts["batches"] == len(plan)
@@ -66,7 +61,7 @@ def test_the_same_as_json(store):
 
 def test_options_of_the_policy_are_handed_on(store):
     facts = json.loads(
-        run(
+        run_plan(
             store, "--batching", "bucketed", "--batch-size", 16, "--max-length", 50,
             "--too-long", "truncate", "--no-shuffle", "--axis", "time", "--epoch", 2, "--json",
         )
@@ -79,7 +74,8 @@ def test_options_of_the_policy_are_handed_on(store):
 
 def test_an_epoch_changes_the_plan_but_not_its_size(store):
     one, two = (
-        json.loads(run(store, "--max-tokens", 500, "--epoch", epoch, "--json")) for epoch in (0, 1)
+        json.loads(run_plan(store, "--max-tokens", 500, "--epoch", epoch, "--json"))
+        for epoch in (0, 1)
     )
     assert one["fingerprint"] != two["fingerprint"]
     assert one["batches"] == two["batches"]
@@ -88,13 +84,13 @@ def test_an_epoch_changes_the_plan_but_not_its_size(store):
 @pytest.mark.slow
 def test_a_picture_is_drawn(store, tmp_path):
     path = tmp_path / "new" / "plan.png"
-    assert f"drawn: {path}" in run(store, "--max-tokens", 500, "--plot", path)
+    assert f"drawn: {path}" in run_plan(store, "--max-tokens", 500, "--plot", path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    message = run(store, "--max-tokens", 500, "--plot", tmp_path / "p.png", code=2)
+    message = run_plan(store, "--max-tokens", 500, "--plot", tmp_path / "p.png", code=2)
     assert "matplotlib, which is not installed; pip install 'lightning-seqdata[plot]'" in message
 
 
@@ -116,13 +112,13 @@ def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypat
     ],
 )
 def test_bad_arguments_are_a_message_and_an_exit_code(store, arguments, code, message):
-    assert message in run(store, *arguments, code=code)
+    assert message in run_plan(store, *arguments, code=code)
 
 
 def test_lanes_are_planned_by_either_name_of_the_option(store):
     options = ("--lanes", 8, "--chunk", 16, "--world", "1,3")
-    text = run(store, "--batching", "tbptt", *options)
-    assert text == run(store, "--batching", "tbptt", *options)
+    text = run_plan(store, "--batching", "tbptt", *options)
+    assert text == run_plan(store, "--batching", "tbptt", *options)
     plan = TBPTT(8, 16).plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     idle = 1 - plan.totals(0, len(plan))[1] / (8 * len(plan))
     assert f"8 lanes: {100 * idle:.2f} % of the rows are idle" in text
@@ -140,7 +136,7 @@ def test_lanes_are_planned_by_either_name_of_the_option(store):
 )
 def test_every_option_of_lanes_has_a_switch(store, options, policy):
     facts = json.loads(
-        run(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--json", *options)
+        run_plan(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--json", *options)
     )
     plan = policy.plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     assert facts["policy"] == describe_policy(policy)
@@ -149,7 +145,7 @@ def test_every_option_of_lanes_has_a_switch(store, options, policy):
 
 def test_a_shift_leaves_a_stream_shorter_once(store):
     options = ("--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--shift", 1, "--json")
-    facts = [json.loads(run(store, *options, *more)) for more in ([], ["--continuous"])]
+    facts = [json.loads(run_plan(store, *options, *more)) for more in ([], ["--continuous"])]
     empty = LENGTHS.count(0)
     assert facts[0]["timesteps"] == sum(LENGTHS) - len(LENGTHS) + empty
     assert facts[1]["timesteps"] == sum(LENGTHS) - 1
@@ -157,18 +153,18 @@ def test_a_shift_leaves_a_stream_shorter_once(store):
 
 def test_lanes_are_drawn(store, tmp_path):
     drawn = tmp_path / "lanes.png"
-    text = run(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--plot", drawn)
+    text = run_plan(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--plot", drawn)
     assert drawn.read_bytes().startswith(b"\x89PNG")
     assert f"drawn: {drawn}" in text
 
 
 def test_policy_is_a_deprecated_name_of_batching(store):
     options = ("--batch-size", 8, "--json")
-    wanted = run(store, "--batching", "fixed", *options)
+    wanted = run_plan(store, "--batching", "fixed", *options)
     done = CliRunner().invoke(app, ["plan", str(store), "--policy", "fixed", *map(str, options)])
     assert done.stdout == wanted
     assert "note: `--policy` is deprecated: write `--batching`" in done.stderr
-    said = run(store, "--policy", "fixed", "--batching", "fixed", code=2)
+    said = run_plan(store, "--policy", "fixed", "--batching", "fixed", code=2)
     assert "`--batching` and `--policy` are both given" in said
 
 
@@ -182,7 +178,7 @@ def parts(tmp_path_factory):
 
 def test_a_mixture_shows_the_shares_and_passes_of_its_parts(parts):
     arguments = [*parts, "--mix", "0.75,0.25", "--batching", "fixed", "--batch-size", 2]
-    text = run(*arguments, "--batches", 96, "--world", "1,8")
+    text = run_plan(*arguments, "--batches", 96, "--world", "1,8")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
     table = {row[0]: row[1:] for row in rows if len(row) == 6}
     assert table["books"][:2] == ["72", "75.00 %"]
@@ -194,7 +190,7 @@ def test_a_mixture_shows_the_shares_and_passes_of_its_parts(parts):
 
 def test_a_mixture_as_json(parts):
     arguments = [*parts, "--mix", "1,1", "--batching", "fixed", "--batch-size", 2]
-    facts = json.loads(run(*arguments, "--by", "timesteps", "--batches", 2400, "--json"))
+    facts = json.loads(run_plan(*arguments, "--by", "timesteps", "--batches", 2400, "--json"))
     assert [part["part"] for part in facts["parts"]] == ["books", "code"]
     assert [part["timestep_share"] for part in facts["parts"]] == pytest.approx(
         [0.5, 0.5], abs=0.01
@@ -205,23 +201,23 @@ def test_a_mixture_as_json(parts):
 
 def test_a_temperature_makes_shares_even(parts):
     arguments = [*parts, "--mix", "1,1", "--batching", "fixed", "--batch-size", 2]
-    facts = json.loads(run(*arguments, "--temperature", 2, "--batches", 2400, "--json"))
+    facts = json.loads(run_plan(*arguments, "--temperature", 2, "--batches", 2400, "--json"))
     assert facts["parts"][1]["share"] == pytest.approx(20**0.5 / (20**0.5 + 60**0.5), abs=0.01)
 
 
 def test_parts_of_one_name_are_named_by_their_paths(parts, tmp_path):
     write_store(tmp_path / "books", [{"x": np.zeros(3, dtype=np.int8)}])
     stores = [parts[0], str(tmp_path / "books")]
-    facts = json.loads(run(*stores, "--mix", "1,1", "--max-tokens", 9, "--json"))
+    facts = json.loads(run_plan(*stores, "--mix", "1,1", "--max-tokens", 9, "--json"))
     assert [part["part"] for part in facts["parts"]] == stores
 
 
 def test_stores_and_weights_must_match(parts):
-    text = run(*parts, "--mix", "1,1,1", "--max-tokens", 9, code=2)
+    text = run_plan(*parts, "--mix", "1,1,1", "--max-tokens", 9, code=2)
     assert "`--mix` must have a weight for each of 2 stores, but has 3" in text
-    text = run(*parts, "--mix", "1,a", "--max-tokens", 9, code=2)
+    text = run_plan(*parts, "--mix", "1,a", "--max-tokens", 9, code=2)
     assert "must be weights like 0.7,0.3, but is '1,a'" in text
-    assert "the weight of part 'code' must be a finite number" in run(
+    assert "the weight of part 'code' must be a finite number" in run_plan(
         *parts, "--mix", "1,-1", "--max-tokens", 9, code=2
     )
 
@@ -243,18 +239,18 @@ def test_stores_and_weights_must_match(parts):
 def test_what_is_wrong_with_a_mixture_is_said_before_its_policy_is_asked_for(
     parts, options, message
 ):
-    assert message in run(*parts, *options, code=2)
+    assert message in run_plan(*parts, *options, code=2)
 
 
 def test_batches_of_an_update_are_of_one_part(parts):
     arguments = [*parts, "--mix", "1,1", "--max-tokens", 9, "--batches-per-update", 3, "--json"]
-    assert "batches_per_update=3" in json.loads(run(*arguments))["policy"]
+    assert "batches_per_update=3" in json.loads(run_plan(*arguments))["policy"]
 
 
 def test_a_limit_is_raised_over_the_run(store, parts):
     rules = ["--max-tokens", 1000, "--curriculum", "0:40,3:60,6:None"]
     facts = [
-        json.loads(run(store, *rules, "--segment", 4, "--epoch", epoch, "--json"))
+        json.loads(run_plan(store, *rules, "--segment", 4, "--epoch", epoch, "--json"))
         for epoch in range(3)
     ]
     assert len({fact["batches"] for fact in facts}) == 1
@@ -263,8 +259,8 @@ def test_a_limit_is_raised_over_the_run(store, parts):
     ]
     rules_text = "max_length=((0, 40), (3, 60), (6, None)), by=None, segment=4)"
     assert facts[0]["policy"].endswith(rules_text)
-    assert json.loads(run(store, *rules, "--batches", 7, "--json"))["batches"] == 7
-    mixed = run(*parts, "--mix", "1,1", "--batches", 24, *rules, "--segment", 5, "--json")
+    assert json.loads(run_plan(store, *rules, "--batches", 7, "--json"))["batches"] == 7
+    mixed = run_plan(*parts, "--mix", "1,1", "--batches", 24, *rules, "--segment", 5, "--json")
     assert json.loads(mixed)["batches"] == 24
 
 
@@ -285,18 +281,18 @@ def test_a_limit_is_raised_over_the_run(store, parts):
 )
 def test_what_is_wrong_with_a_curriculum_is_said(store, options, message):
     policy = [] if "tbptt" in options else ["--max-tokens", 1000]
-    assert message in run(store, *policy, *options, code=2)
+    assert message in run_plan(store, *policy, *options, code=2)
 
 
 def test_several_stores_are_planned_as_one(parts):
     arguments = ["--batching", "fixed", "--batch-size", 2, "--json"]
-    facts = json.loads(run(*parts, *arguments))
+    facts = json.loads(run_plan(*parts, *arguments))
     assert (facts["batches"], facts["timesteps"]) == (40, 60 * 4 + 20 * 8)
     assert "parts" not in facts
 
 
 def test_stores_that_are_not_one_are_refused(parts, tmp_path):
     write_store(tmp_path / "other", [{"y": [1.0]}])
-    text = run(parts[0], tmp_path / "other", "--max-tokens", 9, code=2)
+    text = run_plan(parts[0], tmp_path / "other", "--max-tokens", 9, code=2)
     assert "concat: stores must have the same fields, but store 1 differs from store 0" in text
     assert str(tmp_path / "other") in text

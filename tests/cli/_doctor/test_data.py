@@ -7,7 +7,7 @@ import pytest
 
 from seqdata.api import open_store, write_store
 from seqdata.cli._doctor.data import check_data, check_lengths, open_checked
-from tests.cli.test_doctor import of
+from tests.cli.commands import find_one
 from tests.lightning.harness import sequences
 
 
@@ -23,8 +23,8 @@ def test_a_whole_store_is_all_right(store):
     assert not said
     findings = list(check_data(store, found))
     assert {one.state for one in findings} == {"ok"}
-    assert of(findings, "lengths of 'time'").seen == "uint32, up to 9 timesteps"
-    assert "30 sequences in 1 shard," in of(findings, "shards").seen
+    assert find_one(findings, "lengths of 'time'").seen == "uint32, up to 9 timesteps"
+    assert "30 sequences in 1 shard," in find_one(findings, "shards").seen
 
 
 def test_a_shard_that_is_missing_is_bad(store):
@@ -40,7 +40,7 @@ def test_damage_that_is_met_is_bad(store):
     content = bytearray(shard.read_bytes())
     content[content.find(sequences(30)[0].tobytes())] ^= 1
     shard.write_bytes(content)
-    found = of(check_data(store, open_store(store)), "data")
+    found = find_one(check_data(store, open_store(store)), "data")
     assert (found.state, found.fix) == ("bad", f"seqdata verify {store}")
     assert 'sequence 0 ("s0")' in found.seen
 
@@ -51,13 +51,13 @@ def test_files_of_others_are_said_to_be_unverified(tmp_path):
     pd.DataFrame({"x": [[1.0, 2.0], [3.0]]}).to_parquet(tmp_path / "rows.parquet")
     location = str(tmp_path / "rows.parquet")
     store, _ = open_checked(location)
-    found = of(check_data(location, store), "checksums")
+    found = find_one(check_data(location, store), "checksums")
     assert (found.state, found.fix) == ("note", "write them as a store: seqdata write")
 
 
 def test_empty_sequences_are_counted(tmp_path):
     store = write_store(tmp_path / "store", [np.zeros(3), np.zeros(0)])
-    found = of(check_data("here", store), "lengths of 'time'")
+    found = find_one(check_data("here", store), "lengths of 'time'")
     assert found.state == "note"
     assert found.seen == "uint32, up to 3 timesteps; 1 are 0 and will be dropped"
 

@@ -1,12 +1,12 @@
 """What doctor sees of a machine: its traps, and that they are not there."""
 
 from seqdata.cli._doctor.machine import check_machine, inspect_machine
-from tests.cli.test_doctor import of
+from tests.cli.commands import find_one
 
 
 def test_a_kernel_that_was_chosen_is_unset(monkeypatch):
     monkeypatch.setenv("SEQDATA_KERNEL", "numpy")
-    found = of(check_machine(inspect_machine(), shards=1, workers=0), "kernel")
+    found = find_one(check_machine(inspect_machine(), shards=1, workers=0), "kernel")
     assert (found.state, found.fix) == ("warn", "unset SEQDATA_KERNEL")
 
 

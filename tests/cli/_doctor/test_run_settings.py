@@ -18,7 +18,7 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.runs.run_record import installed_versions
-from tests.cli.test_doctor import of, run
+from tests.cli.commands import find_one, run_doctor
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import fit, sequences
 
@@ -120,7 +120,7 @@ def settings(
     ],
 )  # fmt: skip
 def test_a_trap_of_a_run_is_seen(store, facts, name, state, seen, fix):
-    found = of(settings(store, **facts), name)
+    found = find_one(settings(store, **facts), name)
     assert found.state == state
     assert seen in found.seen
     assert fix in found.fix
@@ -133,8 +133,8 @@ def test_fork_beside_pyarrow_is_bad(tmp_path):
     found = settings(
         str(tmp_path / "rows.parquet"), num_workers=1, start_method="fork", opens=False
     )
-    assert of(found, "start_method").state == "bad"
-    assert "whose threads do not survive a fork" in of(found, "start_method").seen
+    assert find_one(found, "start_method").state == "bad"
+    assert "whose threads do not survive a fork" in find_one(found, "start_method").seen
 
 
 def test_with_a_transform_nothing_is_planned(store):
@@ -146,7 +146,7 @@ def test_with_a_transform_nothing_is_planned(store):
 def test_lanes_that_ranks_do_not_divide_are_uneven(store, shift):
     options = {"batching": TBPTT(4, 8), "shift": shift}
     uneven, even = (
-        of(settings(store, geometry=FitGeometry(world_size=size), **options), "lanes")
+        find_one(settings(store, geometry=FitGeometry(world_size=size), **options), "lanes")
         for size in (3, 2)
     )
     assert (uneven.state, even.state) == ("warn", "ok")
@@ -162,7 +162,7 @@ def test_code_that_is_gone_is_bad_and_none_is_imported(store, tmp_path):
     for transform, bad in (("harmful:f", 0), ("not_there.at_all:f", 1)):
         plain["data"]["transform"] = {"import": transform}
         Path(NAME).write_text(yaml.safe_dump(plain))
-        facts = json.loads(run(".", "--json", code=bad))
+        facts = json.loads(run_doctor(".", "--json", code=bad))
         assert facts["bad"] == bad
     (found,) = [one for one in facts["findings"] if one["state"] == "bad"]
     assert (found["name"], found["seen"]) == (
@@ -173,6 +173,6 @@ def test_code_that_is_gone_is_bad_and_none_is_imported(store, tmp_path):
 
 def test_what_a_run_went_on_from_is_counted(store):
     Path("seqdata-errors-rank0.jsonl").write_text('{"message": "one"}\n{"message": "two"}\n')
-    found = of(settings(store, on_error="mask"), "on_error")
+    found = find_one(settings(store, on_error="mask"), "on_error")
     assert found.state == "warn"
     assert found.seen == '2 sequences were left out, the last one: {"message": "two"}'

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, Loader, TokenBudget, Zip, write_store
-from tests.cli.test_plan import run
+from tests.cli.commands import run_plan
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ BUCKETED = ("--batching", "bucketed", "--zip", "4,8", "--lead", "labelled")
 
 
 def test_the_figures_are_those_of_what_a_loader_plays(stores):
-    facts = json.loads(run(*stores, *BUCKETED, "--epoch", 2, "--world", "1,4", "--json"))
+    facts = json.loads(run_plan(*stores, *BUCKETED, "--epoch", 2, "--world", "1,4", "--json"))
     rule = Zip({"labelled": Bucketed(4), "unlabelled": Bucketed(8)}, lead="labelled")
     loader = Loader(dict(zip(rule.parts, stores, strict=True)), rule, epoch=2)
     steps = list(loader)
@@ -43,7 +43,7 @@ def test_the_figures_are_those_of_what_a_loader_plays(stores):
 
 
 def test_the_longest_store_leads_where_none_is_named(stores):
-    text = run(*stores, "--zip", "60,200")
+    text = run_plan(*stores, "--zip", "60,200")
     rule = Zip({"labelled": TokenBudget(60), "unlabelled": TokenBudget(200)})
     steps = len(Loader(dict(zip(rule.parts, stores, strict=True)), rule))
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
@@ -55,7 +55,7 @@ def test_the_longest_store_leads_where_none_is_named(stores):
 def test_a_ledger_names_what_the_steps_leave_out(stores, tmp_path):
     target = tmp_path / "left-out.jsonl"
     arguments = [*BUCKETED, "--max-length", 20, "--too-long", "drop", "--ledger", target]
-    run(*stores, *arguments)
+    run_plan(*stores, *arguments)
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     lengths = [length for store in stores for length in Loader(store, Bucketed(4)).store.lengths]
     assert len(lines) >= sum(length > 20 for length in lengths) > 0
@@ -78,4 +78,4 @@ def test_a_ledger_names_what_the_steps_leave_out(stores, tmp_path):
     ],
 )
 def test_what_does_not_go_together_is_said(stores, options, message):
-    assert message in " ".join(run(*stores, *options, code=2).split())
+    assert message in " ".join(run_plan(*stores, *options, code=2).split())
