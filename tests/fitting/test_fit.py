@@ -27,31 +27,7 @@ from seqdata import (
 )
 from seqdata.errors import UnknownNameError
 from seqdata.fitting import fit as fit_module
-
-WHAT = {
-    "x": MeanStd(),
-    "site_x": MeanStd(by="site"),
-    "load": Quantiles(0.01, 0.5, 0.99),
-    "label": Labels(),
-    "text": Vocabulary(min_count=2),
-    "w": MeanStd(),
-}
-
-
-def make_rows(count=40, seed=0):
-    rng = np.random.default_rng(seed)
-    rows = []
-    for number, length in enumerate(rng.integers(0, 30, count)):
-        x = rng.normal(3, 2, (length, 3)).astype("float32")
-        rows.append({
-            "x": x, "site_x": x, "load": rng.normal(size=length), "label": number % 3,
-            "site": "north" if number % 2 else "south", "w": float(rng.normal()),
-            "text": " ".join(rng.choice(["to", "be", "or", "not", "the"], length % 7)),
-        })  # fmt: skip
-    return rows
-
-
-ROWS = make_rows()
+from tests.fitting.samples import ROWS, WHAT, apply
 
 
 def values(stats):
@@ -140,10 +116,6 @@ def test_only_the_view_is_looked_at():
     assert stats.fitted_on["sequences"] == len(train)
     assert stats.fitted_on["timesteps"] == sum(len(row["x"]) for row in train)
     assert stats == fit(train, WHAT)
-
-
-def apply(stats, **columns):
-    return stats.transform()(columns, None)
 
 
 def test_transformed_values_have_mean_0_and_deviation_1(fitted):

@@ -18,7 +18,7 @@ from seqdata import (
     fit,
 )
 from seqdata.errors import DecodeError
-from tests.fitting.test_fit import ROWS, WHAT, apply
+from tests.fitting.samples import ROWS, WHAT, apply
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Policy ``mix``: shares in every prefix, each part through its own epochs, clear refusals."""
 
 from collections import Counter
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -9,37 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata import (
-    Bucketed,
-    Fixed,
-    Mix,
-    Packed,
-    Part,
-    SequenceIndex,
-    Sorted,
-    TokenBudget,
-    Windows,
-)
+from seqdata import Bucketed, Fixed, Mix, Packed, Part, SequenceIndex, Sorted, TokenBudget, Windows
 from seqdata.index import DEFAULT_AXIS
 from seqdata.planning.build import describe_policy
 from seqdata.resolve import resolve_policy
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_elastic, check_shares
+from tests.policies.mix_samples import ForeignPolicy, make_index
 from tests.properties.counts import examples
 
-
-def index_of(**counts):
-    return SequenceIndex.from_parts(
-        {
-            name: SequenceIndex.from_lengths(
-                np.random.default_rng(number).integers(1, 40, size=count)
-            )
-            for number, (name, count) in enumerate(counts.items())
-        }
-    )
-
-
-INDEX = index_of(books=300, code=70, talk=9)
+INDEX = make_index(books=300, code=70, talk=9)
 FIRST = {"books": 0, "code": 300, "talk": 370}
 MIX = Mix(
     {
@@ -147,7 +125,7 @@ def test_a_part_is_shuffled_again_in_each_of_its_epochs():
 
 
 def test_a_part_is_in_the_same_order_whatever_the_others_do():
-    alone = index_of(books=300)
+    alone = make_index(books=300)
     mixed = [
         spans for part, _, spans in labelled(MIX.plan(INDEX, seed=3, epoch=0)) if part == "books"
     ]
@@ -227,28 +205,15 @@ def test_timesteps_are_counted_as_policies_plan_them(policy):
     assert policy.count_planned(part) == (len(spans), int((spans[:, 2] - spans[:, 1]).sum()))
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """A policy that says nothing of what it plans."""
-
-    axis: str = DEFAULT_AXIS
-
-    def plan(self, index, *, seed, epoch):
-        return Fixed(3).plan(index, seed=seed, epoch=epoch)
-
-    def num_batches(self, index):
-        return Fixed(3).num_batches(index)
-
-
 def test_a_policy_of_others_is_counted_by_its_plan():
     ours = Mix({"books": 1, "code": Part(1, Fixed(5))}, Fixed(3), by="timesteps")
-    theirs = Mix({"books": 1, "code": Part(1, Fixed(5))}, Foreign(), by="timesteps")
-    index = index_of(books=30, code=20)
+    theirs = Mix({"books": 1, "code": Part(1, Fixed(5))}, ForeignPolicy(), by="timesteps")
+    index = make_index(books=30, code=20)
     assert ours._count_units(index) == theirs._count_units(index)
 
 
 def test_a_temperature_evens_out_shares():
-    sizes = index_of(en=6_400, de=400, is_=100)
+    sizes = make_index(en=6_400, de=400, is_=100)
     names = dict.fromkeys(sizes.parts, 1)
 
     def shares(temperature):
@@ -264,7 +229,7 @@ def test_a_temperature_evens_out_shares():
 
 def test_without_batches_an_epoch_is_one_pass_over_the_largest_part():
     mix = Mix({"books": Part(0.75, Fixed(3)), "code": Part(0.25, Fixed(7))}, keep="batch")
-    index = index_of(books=300, code=7_000)
+    index = make_index(books=300, code=7_000)
     assert mix.num_batches(index) == 134  # 100 / 0.75
     in_groups = Mix(mix.parts)
     assert in_groups.num_batches(index) == 136
@@ -287,7 +252,7 @@ def test_parts_are_not_shuffled_where_the_mixture_is_not():
 
 
 def test_a_thousand_parts():
-    index = index_of(**{f"p{number}": 3 for number in range(1_000)})
+    index = make_index(**{f"p{number}": 3 for number in range(1_000)})
     mix = Mix(dict.fromkeys(index.parts, 0.5), Fixed(2), batches=4_000, keep="batch")
     counted = Counter(part for part, _, _ in labelled(mix.plan(index, seed=0, epoch=0)))
     assert set(counted.values()) <= {3, 4, 5}
@@ -318,7 +283,7 @@ def test_it_has_a_registered_name():
 def test_weights_may_be_exact():
     thirds = Mix({"a": Fraction(1, 3), "b": Fraction(2, 3)}, Fixed(1), batches=300, keep="batch")
     counted = Counter(
-        part for part, _, _ in labelled(thirds.plan(index_of(a=5, b=5), seed=0, epoch=0))
+        part for part, _, _ in labelled(thirds.plan(make_index(a=5, b=5), seed=0, epoch=0))
     )
     assert counted == {"a": 100, "b": 200}
 

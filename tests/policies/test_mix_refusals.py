@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from seqdata import TBPTT, ConfigError, Fixed, Mix, Part, PlanError, SequenceIndex, Windows
-from tests.policies.test_mix import Foreign, index_of
+from tests.policies.mix_samples import ForeignPolicy, make_index
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_parts_and_data_have_the_same_names():
     with pytest.raises(
         ConfigError, match=r"part 'cod' must be in the data, .* did you mean 'code'"
     ):
-        Mix({"books": 1, "cod": 1}, Fixed(2)).num_batches(index_of(books=2, code=2))
+        Mix({"books": 1, "cod": 1}, Fixed(2)).num_batches(make_index(books=2, code=2))
     with pytest.raises(ConfigError, match=r"'code' of the data must have a weight, but has none"):
-        Mix({"books": 1}, Fixed(2)).num_batches(index_of(books=2, code=2))
+        Mix({"books": 1}, Fixed(2)).num_batches(make_index(books=2, code=2))
 
 
 def test_one_store_cannot_be_mixed():
@@ -85,11 +85,11 @@ def test_windows_of_all_parts_have_one_horizon():
     with pytest.raises(
         ConfigError, match=r"must have one `horizon`, but have \{'books': 2, 'code': 0"
     ):
-        mix.plan(index_of(books=30, code=20), seed=0, epoch=0)
+        mix.plan(make_index(books=30, code=20), seed=0, epoch=0)
 
 
 @dataclass(frozen=True)
-class Wrong(Foreign):
+class Wrong(ForeignPolicy):
     """A policy that does not keep what it says."""
 
     lookahead: int = 0
@@ -113,14 +113,14 @@ class Wrong(Foreign):
     ],
 )
 def test_a_policy_that_breaks_its_word_is_named(policy, said):
-    plan = Mix({"a": 1}, policy, batches=40).plan(index_of(a=30), seed=0, epoch=0)
+    plan = Mix({"a": 1}, policy, batches=40).plan(make_index(a=30), seed=0, epoch=0)
     with pytest.raises(PlanError, match=said):
         _ = plan.spans
 
 
 def test_epochs_of_a_part_do_not_vary():
     @dataclass(frozen=True)
-    class Varying(Foreign):
+    class Varying(ForeignPolicy):
         varies: bool = True
 
         def num_batches_of(self, index, epoch):

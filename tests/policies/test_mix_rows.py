@@ -27,11 +27,11 @@ from seqdata.planning.build import describe_policy
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_shares
-from tests.policies.test_mix import index_of
+from tests.policies.mix_samples import make_index
 from tests.properties.counts import examples
 from tests.properties.noise import noisy
 
-INDEX = index_of(en=300, de=100, nl=7)
+INDEX = make_index(en=300, de=100, nl=7)
 FIRST = [0, 300, 400, 407]
 EVEN = Mix({"en": 0.5, "de": 0.4, "nl": 0.1}, Fixed(8), rows=True)
 
@@ -137,7 +137,7 @@ def test_the_sample_differs_from_epoch_to_epoch_and_seed_to_seed():
 def test_a_policy_that_counts_lengths_varies_and_says_so():
     mix = Mix({"en": 1, "de": 1}, TokenBudget(160), rows=True)
     assert mix.varies
-    index = index_of(en=300, de=100)
+    index = make_index(en=300, de=100)
     for epoch in range(4):
         plan = mix.plan(index, seed=3, epoch=epoch)
         assert len(plan) == mix.num_batches_drawn(index, seed=3, epoch=epoch)

@@ -22,21 +22,21 @@ from seqdata import (
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import disable_shuffle
 from seqdata.resolve import resolve_policy
-from tests.policies.test_mix import index_of
+from tests.policies.mix_samples import make_index
 
 
 @pytest.mark.parametrize(
     ("lead", "count", "expected"), [("a", 3, "a"), ("b", 5, "b"), (None, 5, "b")]
 )
 def test_the_part_that_leads_counts_the_steps(lead, count, expected):
-    index = index_of(a=12, b=10, c=1)
+    index = make_index(a=12, b=10, c=1)
     policy = Zip({"c": Fixed(1), "a": Fixed(4), "b": Fixed(2)}, lead=lead)
     assert policy.num_batches(index) == len(policy.plan(index, seed=0, epoch=2)) == count
     assert policy.find_lead(index) == expected
 
 
 def test_of_equal_parts_the_first_leads():
-    assert Zip({"b": Fixed(2), "a": Fixed(1)}).find_lead(index_of(a=3, b=6)) == "a"
+    assert Zip({"b": Fixed(2), "a": Fixed(1)}).find_lead(make_index(a=3, b=6)) == "a"
 
 
 def test_it_is_plain_data():
@@ -52,7 +52,7 @@ def test_without_shuffle_every_part_is_in_its_order():
     policy = Zip({"a": Fixed(2), "b": Weighted(Fixed(2), [1, 2, 3])})
     plain = disable_shuffle(policy)
     assert plain.policies == {name: Fixed(2, shuffle=False) for name in "ab"}
-    spans = plain.plan(index_of(a=4, b=3), seed=0, epoch=0).batch(0).spans
+    spans = plain.plan(make_index(a=4, b=3), seed=0, epoch=0).batch(0).spans
     assert spans[:, 0].tolist() == [0, 1, 4, 5]
 
 
@@ -94,9 +94,9 @@ def test_what_cannot_be_zipped_is_refused(arguments, said):
 
 def test_parts_and_data_have_the_same_names():
     with pytest.raises(ConfigError, match=r"part 'cod' must be in the data, .* mean 'code'"):
-        Zip({"books": Fixed(1), "cod": Fixed(2)}).num_batches(index_of(books=2, code=2))
+        Zip({"books": Fixed(1), "cod": Fixed(2)}).num_batches(make_index(books=2, code=2))
     with pytest.raises(ConfigError, match=r"'code' of the data must have a policy, but has none"):
-        Zip({"books": Fixed(1)}).num_batches(index_of(books=2, code=2))
+        Zip({"books": Fixed(1)}).num_batches(make_index(books=2, code=2))
 
 
 def test_one_store_cannot_be_zipped():

@@ -12,7 +12,7 @@ from seqdata.planning.parts import derive_part_seed
 from seqdata.policies.zip import ZippedPart
 from seqdata_testing.plans import check_constant_count, check_pure, check_table
 from seqdata_testing.sharing import check_elastic, check_shares
-from tests.policies.test_mix import index_of
+from tests.policies.mix_samples import make_index
 from tests.properties.counts import examples
 
 policies = st.one_of(
@@ -103,7 +103,7 @@ def test_a_step_has_the_rows_of_a_batch_of_each_part(case, seed, epoch):
 
 
 def test_a_part_that_wraps_has_each_sequence_once_per_own_epoch():
-    index = index_of(long=300, short=9)
+    index = make_index(long=300, short=9)
     policy = Zip({"long": Bucketed(8), "short": Fixed(4)}, lead="long")
     drawn = {}
     for epoch in range(2):
@@ -121,7 +121,7 @@ def test_a_part_that_wraps_has_each_sequence_once_per_own_epoch():
 
 def test_a_long_part_is_seen_as_a_whole_over_many_epochs():
     """Nothing of it is left out, as it would be if it began again with each epoch."""
-    index = index_of(labelled=20, unlabelled=300)
+    index = make_index(labelled=20, unlabelled=300)
     policy = Zip({"labelled": Fixed(4), "unlabelled": Fixed(4)}, lead="labelled")
     assert policy.num_batches(index) == 5
     seen = [
@@ -135,7 +135,7 @@ def test_a_long_part_is_seen_as_a_whole_over_many_epochs():
 
 def test_a_plan_is_made_again_as_it_was_after_others():
     """A part's plans are kept for the next epoch; which are kept changes nothing."""
-    index = index_of(labelled=20, unlabelled=33)
+    index = make_index(labelled=20, unlabelled=33)
     policy = Zip({"labelled": Fixed(2), "unlabelled": Bucketed(3)}, lead="labelled")
     first = [policy.plan(index, seed=3, epoch=epoch) for epoch in range(5)]
     tables = [(plan.spans, plan.offsets) for plan in first]
@@ -147,11 +147,11 @@ def test_a_plan_is_made_again_as_it_was_after_others():
 
 
 def test_another_seed_on_the_same_data_gives_another_order():
-    index = index_of(a=40, b=40)
+    index = make_index(a=40, b=40)
     policy = Zip({"a": Fixed(2), "b": Fixed(2)})
     spans = [policy.plan(index, seed=seed, epoch=0).spans for seed in (0, 1)]
     assert not np.array_equal(*spans)
-    alone = policy.plan(index_of(a=40, b=40), seed=1, epoch=0).spans
+    alone = policy.plan(make_index(a=40, b=40), seed=1, epoch=0).spans
     assert np.array_equal(spans[1], alone)
 
 
@@ -175,7 +175,7 @@ def test_the_report_counts_all_parts_and_names_what_they_leave_out():
 
 
 def test_weights_of_rows_are_those_of_their_part():
-    index = index_of(a=12, b=8)
+    index = make_index(a=12, b=8)
     weights = np.arange(1, 13)
     policy = Zip({"a": Weighted(Fixed(4), weights, importance=True), "b": Fixed(2)})
     plan = policy.plan(index, seed=0, epoch=0)
@@ -192,7 +192,7 @@ def test_a_policy_that_makes_other_batches_than_it_says_is_named():
         def num_batches(self, index):
             return 7
 
-    index = index_of(a=12)
+    index = make_index(a=12)
     part = ZippedPart("a", Liar(4), 7)
     with pytest.raises(PlanError, match=r"policy 'zip': epoch 0 of part 'a' must have \(batches"):
         part.plan(index.parts["a"], seed=0, epoch=0).batch(0)
