@@ -4,7 +4,7 @@ import pytest
 
 from seqdata.errors import ResumeError
 from seqdata.resume_state import FitState
-from tests.lightning.test_train_run_refusals import SAVED
+from tests.lightning.resuming import SAVED
 
 
 def test_a_state_comes_back_from_its_dict():

@@ -14,7 +14,7 @@ from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.pipeline import profile_range
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
-from tests.lightning.test_train_run_resume import assert_goes_on, checkpoints, saved_after
+from tests.lightning.resuming import assert_goes_on, count_steps, list_checkpoints
 
 
 class Unsized(TrainerLoader):
@@ -49,10 +49,10 @@ def test_item_1_asking_for_an_iterator_starts_no_process_and_no_thread():
 def test_item_2_the_position_is_right_where_lightning_fetches_a_batch_ahead(way, tmp_path):
     whole = fit(unsized_data(), folder=tmp_path, every=1, **way)
     assert whole.trainer.num_training_batches == float("inf")
-    for path in checkpoints(tmp_path)[:-1:2]:
+    for path in list_checkpoints(tmp_path)[:-1:2]:
         rest = fit(unsized_data(), ckpt=path, **way)
-        assert rest.log.train == whole.log.train[saved_after(path) :]
-        assert rest.log.steps == whole.log.steps[saved_after(path) :]
+        assert rest.log.train == whole.log.train[count_steps(path) :]
+        assert rest.log.steps == whole.log.steps[count_steps(path) :]
         assert rest.model.parameters_of() == whole.model.parameters_of()
 
 
@@ -135,10 +135,10 @@ def test_item_32_one_cycle_ends_with_the_run_and_goes_on_after_a_resume(accumula
     way = {"max_epochs": 3, "accumulate_grad_batches": accumulate}
     whole = fit(data_of(), model=Cycled(), folder=tmp_path, every=1, **way)
     assert whole.trainer.estimated_stepping_batches == whole.trainer.global_step
-    for path in checkpoints(tmp_path)[:-1:2]:
+    for path in list_checkpoints(tmp_path)[:-1:2]:
         rest = fit(data_of(), model=Cycled(), ckpt=path, **way)
         rest.first_step = int(path.stem.split("=")[1])
-        assert_goes_on(whole, rest, saved_after(path), per_epoch=6)
+        assert_goes_on(whole, rest, count_steps(path), per_epoch=6)
 
 
 def test_a_profiler_has_a_range_for_each_part_of_a_step():
@@ -170,5 +170,5 @@ def test_item_36_reloaded_loaders_go_on_where_the_epoch_stands(tmp_path):
     whole = fit(data_of(), max_epochs=4)
     way = {"max_epochs": 4, "reload_dataloaders_every_n_epochs": 2}
     assert fit(data_of(), folder=tmp_path, every=1, **way).log.train == whole.log.train
-    for path in checkpoints(tmp_path)[4:14]:  # around the reload after two epochs of 6
-        assert fit(data_of(), ckpt=path, **way).log.train == whole.log.train[saved_after(path) :]
+    for path in list_checkpoints(tmp_path)[4:14]:  # around the reload after two epochs of 6
+        assert fit(data_of(), ckpt=path, **way).log.train == whole.log.train[count_steps(path) :]

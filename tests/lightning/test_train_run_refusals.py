@@ -13,12 +13,7 @@ from seqdata.resume_state import FitState, RunPosition
 from tests.damage import damaged
 from tests.lightning.carrying import Carrying, lanes_of
 from tests.lightning.harness import Recorder, data_of, fit, sequences
-
-SAVED = {
-    "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
-    "seed": 0, "shift": 0, "tail": "fill", "world_size": 2, "accumulate": 1,
-    "errors": 0, "transform": "none",
-}  # fmt: skip
+from tests.lightning.resuming import SAVED
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import itertools
 from pathlib import Path
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.lightning.harness import Log, Recorder, Run, data_of, fit, sequences
+from tests.lightning.harness import Recorder, data_of, fit, sequences
+from tests.lightning.resuming import assert_goes_on, count_steps, list_checkpoints
 
 STEPS = 6  # of an epoch of data_of()
 
@@ -22,35 +22,6 @@ WAYS = {
     "reload": {"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1, "num_sanity_val_steps": 2},
     "every_second_val": {"max_epochs": 4, "check_val_every_n_epoch": 2},
 }
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.ckpt"), key=lambda path: int(path.stem.split("=")[1]))
-
-
-def saved_after(path: Path) -> int:
-    """Return the training steps behind a checkpoint."""
-    loops = torch.load(path)["loops"]["fit_loop"]
-    return loops["epoch_loop.batch_progress"]["total"]["processed"]
-
-
-def assert_goes_on(whole: Run, rest: Run, done: int, *, per_epoch: int) -> None:
-    """Assert that ``rest`` did what ``whole`` did after its first ``done`` steps."""
-    assert rest.log.train == whole.log.train[done:]
-    assert rest.log.steps == whole.log.steps[done:]
-    assert rest.log.epochs == [epoch for epoch in whole.log.epochs if epoch * per_epoch >= done]
-    assert rest.trainer.global_step == whole.trainer.global_step
-    assert rest.model.parameters_of() == whole.model.parameters_of()
-    assert later(rest.log, rest.first_step) == later(whole.log, rest.first_step)
-    logged = [run.trainer.fit_loop.epoch_loop._batches_that_stepped for run in (whole, rest)]
-    assert logged[0] == logged[1]
-    rates = [run.trainer.optimizers[0].param_groups[0]["lr"] for run in (whole, rest)]
-    assert rates[0] == rates[1]
-
-
-def later(log: Log, step: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the validation batches after optimizer step ``step``."""
-    return [entry for entry in log.val if entry[0] > step]
 
 
 # Updates whose checkpoints are gone on with at every change: the first, and others in, at and
@@ -74,7 +45,7 @@ PLACES = {
 @pytest.mark.slow
 def test_every_step_is_a_place_to_go_on(way, places, tmp_path):
     whole = fit(data_of(), folder=tmp_path, every=1, **WAYS[way])
-    saved = checkpoints(tmp_path)
+    saved = list_checkpoints(tmp_path)
     assert len(saved) == whole.trainer.global_step
     per_epoch = whole.trainer.num_training_batches
     for path in saved[:-1]:
@@ -83,7 +54,7 @@ def test_every_step_is_a_place_to_go_on(way, places, tmp_path):
             continue
         rest = fit(data_of(), ckpt=path, **WAYS[way])
         rest.first_step = step
-        assert_goes_on(whole, rest, saved_after(path), per_epoch=per_epoch)
+        assert_goes_on(whole, rest, count_steps(path), per_epoch=per_epoch)
 
 
 OTHER_TRANSFORM = "ignore:resume. `transform` was .*:seqdata.errors.SeqDataWarning"
@@ -108,17 +79,17 @@ def test_a_run_may_stop_twice_anywhere(way, firsts, tmp_path):
     whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)
     per_epoch = whole.trainer.num_training_batches
     around = {step for end in (per_epoch, 2 * per_epoch) for step in range(end - 1, end + 2)}
-    for path in checkpoints(tmp_path / "whole")[:-1]:
-        if saved_after(path) not in (firsts or {1, *around}):
+    for path in list_checkpoints(tmp_path / "whole")[:-1]:
+        if count_steps(path) not in (firsts or {1, *around}):
             continue
         folder = tmp_path / path.stem
         fit(data_of(), ckpt=path, folder=folder, every=1, **options)
-        for again in checkpoints(folder)[:-1]:
-            if saved_after(again) % STEPS % options.get("accumulate_grad_batches", 1):
+        for again in list_checkpoints(folder)[:-1]:
+            if count_steps(again) % STEPS % options.get("accumulate_grad_batches", 1):
                 continue
             rest = fit(data_of(), ckpt=again, **options)
             rest.first_step = int(again.stem.split("=")[1])
-            assert_goes_on(whole, rest, saved_after(again), per_epoch=per_epoch)
+            assert_goes_on(whole, rest, count_steps(again), per_epoch=per_epoch)
 
 
 @pytest.mark.filterwarnings(MID_UPDATE)
@@ -171,17 +142,17 @@ def test_checkpoints_of_epoch_and_validation_ends_go_on(way, epoch_end, tmp_path
     options = {**WAYS[way], "enable_checkpointing": True}
     whole = fit(data_of(), callbacks=keeping(tmp_path / "whole"), **options)
     per_epoch = whole.trainer.num_training_batches
-    saved = checkpoints(tmp_path / "whole")
+    saved = list_checkpoints(tmp_path / "whole")
     assert len(saved) > 1
     for path in saved[:-1]:
         folder = tmp_path / path.stem
         rest = fit(data_of(), ckpt=path, callbacks=keeping(folder), **options)
         rest.first_step = int(path.stem.split("=")[1])
-        assert_goes_on(whole, rest, saved_after(path), per_epoch=per_epoch)
-        for again in checkpoints(folder)[:-1]:
+        assert_goes_on(whole, rest, count_steps(path), per_epoch=per_epoch)
+        for again in list_checkpoints(folder)[:-1]:
             last = fit(data_of(), ckpt=again, **options)
             last.first_step = int(again.stem.split("=")[1])
-            assert_goes_on(whole, last, saved_after(again), per_epoch=per_epoch)
+            assert_goes_on(whole, last, count_steps(again), per_epoch=per_epoch)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +194,11 @@ def test_a_run_whose_step_failed_goes_on_from_every_later_checkpoint(way, tmp_pa
     (path,) = (tmp_path / "0").glob("*.ckpt")
     resumed = fit(data_of(), ckpt=path, folder=tmp_path / "1", every=1, **options)
     resumed.first_step = 3
-    assert_goes_on(whole, resumed, saved_after(path), per_epoch=STEPS)
-    for again in checkpoints(tmp_path / "1")[:-1:3]:
+    assert_goes_on(whole, resumed, count_steps(path), per_epoch=STEPS)
+    for again in list_checkpoints(tmp_path / "1")[:-1:3]:
         rest = fit(data_of(), ckpt=again, **options)
         rest.first_step = int(again.stem.split("=")[1])
-        assert_goes_on(whole, rest, saved_after(again), per_epoch=STEPS)
+        assert_goes_on(whole, rest, count_steps(again), per_epoch=STEPS)
 
 
 class Skipping(Recorder):
@@ -239,7 +210,7 @@ class Skipping(Recorder):
 
 def test_a_run_that_ended_an_epoch_early_goes_on_from_every_later_checkpoint(tmp_path):
     whole = fit(data_of(), model=Skipping(), folder=tmp_path, every=1, max_epochs=2)
-    saved = checkpoints(tmp_path)[4:-1:2]
+    saved = list_checkpoints(tmp_path)[4:-1:2]
     assert saved
     for path in saved:
         rest = fit(data_of(), model=Skipping(), ckpt=path, max_epochs=2)
