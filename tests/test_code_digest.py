@@ -3,7 +3,7 @@
 import functools
 
 from seqdata.code_digest import code_digest
-from tests.loading.test_measure_lengths import runs
+from tests.loading.transforms.samples import runs
 
 
 class Scale:

@@ -1,6 +1,5 @@
 """The Player: whole epochs over real stores, by rank, position, update and failure."""
 
-import threading
 from collections import Counter
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until
+from tests.loading.loaders import list_prefetch_threads
 
 LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)
 STORE = MemoryStore.of(
@@ -55,12 +55,8 @@ def order(batches):
     return [batch.ids.tolist() for batch in batches]
 
 
-def workers():
-    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
-
-
 def ends():
-    return until(lambda: not workers())
+    return until(lambda: not list_prefetch_threads())
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -335,5 +331,5 @@ def test_nothing_happens_before_the_first_next():
     shown = []
     items = player(on_plan_ready=shown.append, store=Damaged(STORE, 0)).iterate(0, 10**9)
     assert not shown
-    assert not workers()
+    assert not list_prefetch_threads()
     items.close()

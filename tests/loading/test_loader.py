@@ -23,20 +23,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World
-from seqdata.storage.memory import MemoryStore
-
-LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
-STORE = MemoryStore.of(
-    [
-        {"x": np.arange(n, dtype=np.int32) + 100 * number, "y": number % 2, "id": f"s{number}"}
-        for number, n in enumerate(LENGTHS)
-    ]
-)
-POLICY = Bucketed(8)  # 13 batches
-
-
-def loader(policy=POLICY, store=STORE, **options):
-    return Loader(store, policy, **{"prefetch": 0, **options})
+from tests.loading.loaders import LENGTHS, POLICY, STORE, make_loader, resume_loader, start_loader
 
 
 def ids(batches):
@@ -44,55 +31,36 @@ def ids(batches):
 
 
 def epochs(count, **options):
-    made = loader(**options)
+    made = make_loader(**options)
     return [ids(made) for _ in range(count)]
 
 
-def through_json(state):
-    return json.loads(json.dumps(state))
-
-
-def resumed(state, **options):
-    made = loader(**options)
-    made.load_state_dict(through_json(state))
-    return made
-
-
-def after(count, **options):
-    """A loader, and the iteration it has delivered ``count`` batches of."""
-    made = loader(**options)
-    items = iter(made)
-    for _ in range(count):
-        next(items)
-    return made, items
-
-
 def test_iter_alone_does_nothing():
-    made = loader()
+    made = make_loader()
     iter(made), iter(made)
     assert made.epoch == 0
     assert ids(made) == epochs(1)[0]
 
 
 def test_epochs_follow_one_another():
-    made = loader()
+    made = make_loader()
     seen = []
     for epoch in range(made.epoch, 3):
         assert made.epoch == epoch
         seen.append(ids(made))
     assert seen == epochs(3)
     assert seen[0] != seen[1] != seen[2]
-    assert ids(loader(epoch=2)) == seen[2]
+    assert ids(make_loader(epoch=2)) == seen[2]
 
 
 def test_the_length_is_known_and_kept():
-    assert len(loader()) == len(epochs(1)[0]) == 13
-    assert len(after(5)[0]) == 13
-    assert len(loader(world=World(1, 4))) == 4
+    assert len(make_loader()) == len(epochs(1)[0]) == 13
+    assert len(start_loader(5)[0]) == 13
+    assert len(make_loader(world=World(1, 4))) == 4
 
 
 def test_breaking_abandons_the_epoch():
-    made = loader()
+    made = make_loader()
     for _ in made:
         break
     assert made.epoch == 1
@@ -100,11 +68,11 @@ def test_breaking_abandons_the_epoch():
 
 
 def test_a_state_taken_before_the_break_goes_on_with_the_rest():
-    made = loader()
+    made = make_loader()
     for number, _ in enumerate(made):
         if number == 4:
             break
-    again = resumed(made.state_dict())
+    again = resume_loader(made.state_dict())
     assert again.epoch == 0
     assert ids(again) == epochs(1)[0][5:]
     assert ids(again) == epochs(2)[1]
@@ -113,21 +81,21 @@ def test_a_state_taken_before_the_break_goes_on_with_the_rest():
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("count", range(14))
 def test_a_resume_at_any_batch_is_the_rest_and_all_that_follows(count, prefetch):
-    made, _ = after(count, prefetch=prefetch)
-    again = resumed(made.state_dict(), prefetch=prefetch)
+    made, _ = start_loader(count, prefetch=prefetch)
+    again = resume_loader(made.state_dict(), prefetch=prefetch)
     whole = epochs(2)
     expected = [whole[0][count:], whole[1]] if count < 13 else [whole[1]]
     assert [ids(again) for _ in expected] == expected
 
 
 def test_a_state_counts_what_was_delivered_and_not_what_was_made_ahead():
-    made, _ = after(3, prefetch=7)
+    made, _ = start_loader(3, prefetch=7)
     state = made.state_dict()
     assert (state["epoch"], state["position"]) == (0, 3)
 
 
 def test_after_the_last_batch_the_state_is_the_next_epoch():
-    made, items = after(13)
+    made, items = start_loader(13)
     for _ in range(2):
         state = made.state_dict()
         assert (state["epoch"], state["position"]) == (1, 0)
@@ -136,7 +104,7 @@ def test_after_the_last_batch_the_state_is_the_next_epoch():
 
 
 def test_a_state_is_small_plain_and_the_same_on_every_rank():
-    states = [after(2, world=World(rank, 3))[0].state_dict() for rank in range(3)]
+    states = [start_loader(2, world=World(rank, 3))[0].state_dict() for rank in range(3)]
     assert states[0] == states[1] == states[2]
     assert len(json.dumps(states[0])) < 1000
     assert all(type(value) in (int, str) for value in states[0].values())
@@ -160,12 +128,12 @@ class Wordy:
 
 
 def test_a_state_is_small_whatever_the_policy_says():
-    state = loader(Wordy(8, "a" * 5000)).state_dict()
+    state = make_loader(Wordy(8, "a" * 5000)).state_dict()
     assert len(json.dumps(state)) < 1000
-    again = resumed(state, policy=Wordy(8, "a" * 5000))
+    again = resume_loader(state, policy=Wordy(8, "a" * 5000))
     assert again.epoch == 0
     with pytest.raises(ResumeError, match=r"`policy` was .Wordy"):
-        resumed(state, policy=Wordy(8, "a" * 4999 + "b"))
+        resume_loader(state, policy=Wordy(8, "a" * 4999 + "b"))
 
 
 @given(
@@ -176,9 +144,11 @@ def test_a_state_is_small_whatever_the_policy_says():
 @pytest.mark.slow
 def test_the_world_may_change_in_the_middle_of_an_epoch(worlds, cuts, budget):
     policy = TokenBudget(200) if budget else POLICY
-    state, seen = loader(policy).state_dict(), []
+    state, seen = make_loader(policy).state_dict(), []
     for number, size in enumerate(worlds):
-        ranks = [resumed(state, policy=policy, world=World(rank, size)) for rank in range(size)]
+        ranks = [
+            resume_loader(state, policy=policy, world=World(rank, size)) for rank in range(size)
+        ]
         cut = cuts[number] if number + 1 < len(worlds) else None
         for step, batches in enumerate(zip(*ranks, strict=True)):
             seen += [sequence for batch in batches for sequence in batch.real().ids.tolist()]
@@ -190,11 +160,11 @@ def test_the_world_may_change_in_the_middle_of_an_epoch(worlds, cuts, budget):
         if state["epoch"] == 1:
             break
     assert (state["epoch"], state["position"]) == (1, 0)
-    assert seen == [sequence for batch in ids(loader(policy)) for sequence in batch]
+    assert seen == [sequence for batch in ids(make_loader(policy)) for sequence in batch]
 
 
 def test_the_newest_iteration_moves_the_state():
-    made, old = after(5)
+    made, old = start_loader(5)
     new = iter(made)
     next(new)
     assert (made.state_dict()["epoch"], made.state_dict()["position"]) == (1, 1)
@@ -203,24 +173,24 @@ def test_the_newest_iteration_moves_the_state():
 
 
 def test_an_iteration_that_is_still_held_does_not_move_a_loaded_state():
-    made, old = after(5)
-    made.load_state_dict(loader(epoch=3).state_dict())
+    made, old = start_loader(5)
+    made.load_state_dict(make_loader(epoch=3).state_dict())
     next(old)
     assert made.epoch == 3
     assert made.state_dict()["epoch"] == 3
 
 
 def test_a_state_can_be_loaded_again_and_again():
-    state = after(4)[0].state_dict()
-    made = resumed(state)
+    state = start_loader(4)[0].state_dict()
+    made = resume_loader(state)
     first = ids(made)
     made.load_state_dict(state)
     assert ids(made) == first
 
 
 def test_a_position_at_the_end_of_the_plan_is_an_epoch_without_steps():
-    state = {**loader().state_dict(), "position": 13}
-    made = resumed(state)
+    state = {**make_loader().state_dict(), "position": 13}
+    made = resume_loader(state)
     assert ids(made) == []
     assert (made.epoch, made.state_dict()["epoch"]) == (1, 1)
 
@@ -238,8 +208,8 @@ def test_a_position_at_the_end_of_the_plan_is_an_epoch_without_steps():
     ],
 )
 def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
-    state = after(4)[0].state_dict()
-    made = loader(**options)
+    state = start_loader(4)[0].state_dict()
+    made = make_loader(**options)
     advice = ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
     advice = advice if "store" in options else ""
     with pytest.raises(
@@ -277,17 +247,17 @@ def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
 )
 def test_a_damaged_state_is_refused(change, message):
     with pytest.raises(ResumeError, match=f"loader: {message}"):
-        loader().load_state_dict({**loader().state_dict(), **change})
+        make_loader().load_state_dict({**make_loader().state_dict(), **change})
 
 
 def test_what_is_no_state_is_refused():
     with pytest.raises(ResumeError, match=r"the state must have version 1, but has .*'x'"):
-        loader().load_state_dict("x")
+        make_loader().load_state_dict("x")
 
 
 def test_a_state_that_leaves_unmarked_filler_to_this_world_is_refused():
-    state = after(1)[0].state_dict()
-    made = loader(world=World(0, 13), as_tuple=("x",))
+    state = start_loader(1)[0].state_dict()
+    made = make_loader(world=World(0, 13), as_tuple=("x",))
     with pytest.raises(ConfigError, match="12 batches on 13 ranks leave 1 without one"):
         made.load_state_dict(state)
     assert made.epoch == made.state_dict()["position"] == 0
@@ -297,21 +267,23 @@ def test_an_error_leaves_the_state_before_the_batch():
     def broken(sequence, rng):
         return {"x": sequence["x"][:2]} if sequence["id"] == "s50" else {"x": sequence["x"]}
 
-    made = loader(transform=broken)
+    made = make_loader(transform=broken)
     with pytest.raises(DecodeError, match=r"'s50'.*(.|\n)*epoch 0, batch \d+"):
         list(made)
     state = made.state_dict()
     assert 50 in epochs(1)[0][state["position"]]
     assert made.epoch == 1
     with pytest.warns(SeqDataWarning, match="`transform` was .*broken .*, but is now none"):
-        again = resumed(state)
+        again = resume_loader(state)
     assert ids(again) == epochs(1)[0][state["position"] :]
 
 
 def test_the_store_may_be_a_location_a_store_or_sequences(tmp_path):
     arrays = [np.arange(n, dtype=np.int32) for n in LENGTHS]
     write_store(tmp_path / "store", [{"x": array} for array in arrays])
-    made = [loader(store=store) for store in (tmp_path / "store", str(tmp_path / "store"), arrays)]
+    made = [
+        make_loader(store=store) for store in (tmp_path / "store", str(tmp_path / "store"), arrays)
+    ]
     assert ids(made[0]) == ids(made[1]) == ids(made[2]) == epochs(1)[0]
     assert made[0].store.keys([3]) == ["3"]
     for batch in made[0]:
@@ -321,10 +293,12 @@ def test_the_store_may_be_a_location_a_store_or_sequences(tmp_path):
 
 def test_policy_and_collator_may_be_given_by_name():
     with pytest.raises(ConfigError, match=r"policy 'bucketed': missing .* `batch_size`"):
-        loader("bucketed")
+        make_loader("bucketed")
     with pytest.raises(PluginError, match="unknown policy 'bucketd'; did you mean 'bucketed'"):
-        loader("bucketd")
-    assert ids(loader(collator="padded")) == ids(loader(collator=Padded(7))) == epochs(1)[0]
+        make_loader("bucketd")
+    assert (
+        ids(make_loader(collator="padded")) == ids(make_loader(collator=Padded(7))) == epochs(1)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,18 +324,18 @@ def test_policy_and_collator_may_be_given_by_name():
 )
 def test_an_argument_that_cannot_be_meant_is_refused(options, message):
     with pytest.raises(ConfigError, match=f"loader: {message}"):
-        loader(**options)
+        make_loader(**options)
 
 
 def test_an_empty_data_set_is_an_error():
     with pytest.raises(PlanError, match="none of the 1 sequences is left"):
-        loader(store=[np.zeros(0)])
+        make_loader(store=[np.zeros(0)])
     with pytest.raises(PlanError, match="none of the 100 sequences is left"):
-        loader(Fixed(2, max_length=1, too_long="drop"), store=STORE.where(STORE.lengths > 1))
+        make_loader(Fixed(2, max_length=1, too_long="drop"), store=STORE.where(STORE.lengths > 1))
 
 
 def test_a_shutdown_leaves_a_loader_that_can_be_used():
-    made, _ = after(2, prefetch=2)
+    made, _ = start_loader(2, prefetch=2)
     made.shutdown()
     assert ids(made) == epochs(2)[1]
 

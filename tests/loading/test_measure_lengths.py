@@ -19,6 +19,7 @@ from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
+from tests.loading.transforms.samples import runs
 
 COUNT = CHUNK_SEQUENCES * 2 + 5
 
@@ -28,12 +29,6 @@ def rows(count=COUNT):
     for number in range(count):
         values = random.integers(0, 6, size=int(random.integers(1, 12)))
         yield {"x": values, "id": f"s{number}", "speaker": f"p{number % 7}", "y": number}
-
-
-def runs(sequence, rng):
-    """Keep a value where another one begins; nobody can say how many from the length alone."""
-    x = sequence["x"]
-    return {"x": x[np.flatnonzero(np.diff(x, prepend=-1))], "u": rng.integers(1 << 62)}
 
 
 @columnar

@@ -18,34 +18,34 @@ from seqdata import (
     measure_lengths,
     write_store,
 )
-from tests.loading.test_zip_engine import ZIP, data, play, rows, whole
+from tests.loading.loaders import ZIP, make_zip_data, make_zip_rows, play_whole_zip, play_zip
 
 
 def test_options_that_name_fields_concern_the_parts_that_have_them():
     options = {"fields": ("x", "y"), "dtype": {"x": "float32", "y": "float64"}}
-    step = next(iter(Loader(data(), ZIP, **options)))
+    step = next(iter(Loader(make_zip_data(), ZIP, **options)))
     assert step["labelled"]["x"].dtype == step["unlabelled"]["x"].dtype == torch.float32
     assert step["labelled"]["y"].dtype == torch.float64
     assert list(step["unlabelled"].keys()) == ["x"]
-    only = next(iter(Loader(data(), ZIP, dtype={"y": "float64"}, fields=("y", "x"))))
+    only = next(iter(Loader(make_zip_data(), ZIP, dtype={"y": "float64"}, fields=("y", "x"))))
     assert only["unlabelled"]["x"].dtype == torch.int64
 
 
 def test_a_dict_has_the_names_that_its_part_has():
-    step = next(iter(Loader(data(), ZIP, as_dict=("x", "y", "weight", "part"))))
+    step = next(iter(Loader(make_zip_data(), ZIP, as_dict=("x", "y", "weight", "part"))))
     assert list(step["labelled"]) == ["x", "y", "weight", "part"]
     assert list(step["unlabelled"]) == ["x", "weight", "part"]
 
 
 def test_a_tuple_has_the_same_names_for_all_parts():
-    step = next(iter(Loader(data(), ZIP, as_tuple=("x", "lengths", "weight"))))
+    step = next(iter(Loader(make_zip_data(), ZIP, as_tuple=("x", "lengths", "weight"))))
     assert [len(part) for part in step.values()] == [3, 3]
     with pytest.raises(ConfigError, match=r"part 'unlabelled': loader: no field 'y'"):
-        Loader(data(), ZIP, as_tuple=("x", "y", "weight"))
+        Loader(make_zip_data(), ZIP, as_tuple=("x", "y", "weight"))
 
 
 def test_a_shift_is_that_of_the_field_where_it_is():
-    text = {"text": [{"tokens": np.arange(9)}] * 6, "labelled": rows(9, 1)}
+    text = {"text": [{"tokens": np.arange(9)}] * 6, "labelled": make_zip_rows(9, 1)}
     policy = Zip({"text": Fixed(2), "labelled": Fixed(2)})
     for step in Loader(text, policy, shift={"tokens": 1}):
         assert step["text"]["targets"][0].tolist() == list(range(1, 9))
@@ -61,7 +61,7 @@ noise.axes = {"r": None}
 
 
 def test_augmentation_is_that_of_the_parts_own_epoch_and_differs_between_parts():
-    same = rows(6, 1)
+    same = make_zip_rows(6, 1)
     policy = Zip({"a": Fixed(2), "b": Fixed(6)}, lead="a")
     found = {}
     loader = Loader({"a": same, "b": same}, policy, transform=noise)
@@ -88,7 +88,7 @@ def doubled(sequence, rng):
 
 
 def test_each_part_may_carry_a_transform_of_its_own(tmp_path):
-    parts = data()
+    parts = make_zip_data()
     parts["unlabelled"] = measure_lengths(
         write_store(tmp_path / "u", parts["unlabelled"]), doubled, cache=False
     )
@@ -96,7 +96,7 @@ def test_each_part_may_carry_a_transform_of_its_own(tmp_path):
     loader = Loader(parts, policy)
     step = next(iter(loader))
     own = step["unlabelled"]
-    lengths = [2 * len(data()["unlabelled"][number]["x"]) for number in own.ids.tolist()]
+    lengths = [2 * len(make_zip_data()["unlabelled"][number]["x"]) for number in own.ids.tolist()]
     assert own.lengths.tolist() == lengths
     assert list(step["labelled"].keys()) == ["x", "y"]
     assert "unlabelled: " in loader.state_dict()["transform"]
@@ -105,7 +105,7 @@ def test_each_part_may_carry_a_transform_of_its_own(tmp_path):
 def test_windows_with_a_future_are_zipped_with_whole_sequences():
     long = [{"x": np.arange(20)} for _ in range(3)]
     policy = Zip({"a": Windows(4, horizon=2, batch_size=2, stride=2), "b": Fixed(2)})
-    step = next(iter(Loader({"a": long, "b": rows(5, 1)}, policy)))
+    step = next(iter(Loader({"a": long, "b": make_zip_rows(5, 1)}, policy)))
     assert step["a"].future["x"].shape == (2, 2)
     assert step["b"].horizon == 0
 
@@ -119,7 +119,7 @@ def test_packed_rows_and_weights_are_those_of_their_part():
         },
         lead="labelled",
     )
-    for step in Loader(data(), policy):
+    for step in Loader(make_zip_data(), policy):
         batch = step["labelled"]
         p = weights[batch.ids.numpy()] / weights.sum()
         assert np.allclose(batch.weight.numpy(), 1 / (41 * p))
@@ -128,14 +128,14 @@ def test_packed_rows_and_weights_are_those_of_their_part():
 
 
 def test_stores_on_disk_are_read_through(tmp_path):
-    for name, part in data().items():
+    for name, part in make_zip_data().items():
         write_store(tmp_path / name, part)
-    paths = {name: tmp_path / name for name in data()}
-    assert play(Loader(paths, ZIP, seed=5)) == whole()[0]
+    paths = {name: tmp_path / name for name in make_zip_data()}
+    assert play_zip(Loader(paths, ZIP, seed=5)) == play_whole_zip()[0]
 
 
 def test_the_same_store_may_be_two_parts(tmp_path):
-    store = write_store(tmp_path / "one", rows(30, 1))
+    store = write_store(tmp_path / "one", make_zip_rows(30, 1))
     policy = Zip({"a": Fixed(3), "b": Fixed(3)})
     for step in Loader({"a": store, "b": store}, policy):
         assert step["a"].ids.tolist() != step["b"].ids.tolist()
@@ -153,20 +153,20 @@ def test_the_same_store_may_be_two_parts(tmp_path):
 )
 def test_a_part_that_does_not_fit_is_named(parts, options, said):
     with pytest.raises((ConfigError, DataError), match=said):
-        Loader({**data(), **parts}, ZIP, **options)
+        Loader({**make_zip_data(), **parts}, ZIP, **options)
 
 
 def test_missing_and_unknown_parts_are_named():
     with pytest.raises(ConfigError, match="part 'unlabelled' must be in the data"):
-        Loader({"labelled": rows(3, 1)}, ZIP)
+        Loader({"labelled": make_zip_rows(3, 1)}, ZIP)
     with pytest.raises(ConfigError, match="'more' of the data must have a policy"):
-        Loader({**data(), "more": rows(3, 1)}, ZIP)
+        Loader({**make_zip_data(), "more": make_zip_rows(3, 1)}, ZIP)
     with pytest.raises(ConfigError, match="policy 'zip': the data must be several named stores"):
-        Loader(rows(3, 1), ZIP)
+        Loader(make_zip_rows(3, 1), ZIP)
 
 
 def test_a_part_without_a_batch_is_named():
-    parts = {**data(), "unlabelled": [{"x": np.zeros(0, np.int64)}] * 3}
+    parts = {**make_zip_data(), "unlabelled": [{"x": np.zeros(0, np.int64)}] * 3}
     with pytest.raises(PlanError, match=r"part 'unlabelled' must have a sequence to draw"):
         Loader(parts, ZIP)
 
@@ -187,12 +187,12 @@ def test_a_policy_around_a_zip_goes_into_its_parts():
             return ZIP.num_batches(index)
 
     with pytest.raises(ConfigError, match=r"a Around must be around the policy of a part, but"):
-        Loader({"labelled": rows(3, 1), "unlabelled": rows(3, 2)}, Around())
+        Loader({"labelled": make_zip_rows(3, 1), "unlabelled": make_zip_rows(3, 2)}, Around())
 
 
 def test_a_curriculum_of_a_fixed_number_of_draws_may_be_a_part():
     short_first = Curriculum(Weighted(Fixed(4), draws=40), max_length=[(0, 5), (1, None)])
     policy = Zip({"labelled": Fixed(4), "unlabelled": short_first}, lead="unlabelled")
-    loader = Loader(data(), policy)
+    loader = Loader(make_zip_data(), policy)
     longest = [max(int(step["unlabelled"].lengths.max()) for step in loader) for _ in range(2)]
     assert longest[0] <= 5 < longest[1]

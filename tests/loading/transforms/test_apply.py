@@ -15,22 +15,7 @@ from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
-
-STORE = MemoryStore.of(
-    [
-        {"x": np.arange(n) + 10 * n, "y": n, "v": np.ones(2), "text": np.arange(4), "id": f"s{n}"}
-        for n in (4, 2, 3)
-    ],
-    axes={"text": "text", "v": None},
-)
-PLAIN = Fixed(3, shuffle=False)
-
-
-def batch(transform, store=STORE, policy=PLAIN, epoch=0, **options):
-    options = {"prefetch": 0, **options}
-    return next(
-        EpochEngine(store, policy, EngineOptions(transform=transform, **options)).iterate(epoch, 0)
-    )
+from tests.loading.transforms.samples import LONG, PLAIN, STORE, halve, make_batch
 
 
 def test_it_sees_one_sequence_by_field():
@@ -40,7 +25,7 @@ def test_it_sees_one_sequence_by_field():
         seen.append({name: np.asarray(value).tolist() for name, value in sequence.items()})
         return sequence
 
-    batch(look)
+    make_batch(look)
     assert seen[1] == {"x": [20, 21], "y": 2, "v": [1, 1], "text": [0, 1, 2, 3], "id": "s2"}
 
 
@@ -55,7 +40,7 @@ def test_what_it_gives_is_the_batch():
             "raw": b"1",
         }
 
-    made = batch(change).validate()
+    made = make_batch(change).validate()
     assert made["x"].tolist() == [[20, 20.5, 21, 21.5], [10, 10.5, 0, 0], [15, 15.5, 16, 0]]
     assert made["pairs"].shape == (3, 4, 2)
     assert made["length"].tolist() == [4, 2, 3]
@@ -72,14 +57,14 @@ def test_it_may_write_into_what_it_gets():
         sequence["v"] += 1
         return sequence
 
-    assert batch(double)["x"][1].tolist() == [40, 42, 0, 0]
-    assert batch(lambda sequence, rng: sequence)["x"][1].tolist() == [20, 21, 0, 0]
+    assert make_batch(double)["x"][1].tolist() == [40, 42, 0, 0]
+    assert make_batch(lambda sequence, rng: sequence)["x"][1].tolist() == [20, 21, 0, 0]
 
 
 def test_it_sees_the_span_and_the_timesteps_past_it():
     seen = []
     policy = Fixed(9, shuffle=False, max_length=2, too_long="split")
-    batch(
+    make_batch(
         lambda sequence, rng: seen.append(sequence["x"].tolist()) or sequence,
         policy=policy,
         shift={"x": 1},
@@ -96,27 +81,27 @@ def noise(sequence, rng):
 
 
 def test_draws_depend_on_seed_epoch_and_sequence_alone():
-    one = drawn(batch(noise, seed=1))
+    one = drawn(make_batch(noise, seed=1))
     assert len(set(one.values())) == 3
-    assert drawn(batch(noise, seed=1, policy=Fixed(3), prefetch=2)) == one
-    assert drawn(batch(noise, store=STORE.take([2, 0]), seed=1)).items() <= one.items()
-    assert set(drawn(batch(noise, seed=2)).values()).isdisjoint(one.values())
-    assert set(drawn(batch(noise, seed=1, epoch=1)).values()).isdisjoint(one.values())
+    assert drawn(make_batch(noise, seed=1, policy=Fixed(3), prefetch=2)) == one
+    assert drawn(make_batch(noise, store=STORE.take([2, 0]), seed=1)).items() <= one.items()
+    assert set(drawn(make_batch(noise, seed=2)).values()).isdisjoint(one.values())
+    assert set(drawn(make_batch(noise, seed=1, epoch=1)).values()).isdisjoint(one.values())
 
 
 def test_draws_are_keyed_as_the_design_says():
     key = np.array([7, 0], dtype=np.uint64)
     counter = np.array([0, 0, Purpose.TRANSFORM, 1], dtype=np.uint64)
     rng = np.random.Generator(np.random.Philox(key=key, counter=counter))
-    assert batch(noise, seed=7)["u"][1].item() == rng.random()
+    assert make_batch(noise, seed=7)["u"][1].item() == rng.random()
 
 
 def test_each_occurrence_in_a_view_draws_for_itself():
     view = STORE.take([1, 0, 1, 1])
-    made = batch(noise, store=view, policy=Fixed(4, shuffle=False))
+    made = make_batch(noise, store=view, policy=Fixed(4, shuffle=False))
     assert made.ids.tolist() == [1, 0, 1, 1]
     assert len(set(made["u"].tolist())) == 4
-    assert made["u"][0].item() == batch(noise)["u"][1].item()
+    assert made["u"][0].item() == make_batch(noise)["u"][1].item()
     assert count_occurrences(view).earlier_counts.tolist() == [0, 0, 1, 2]
     assert count_occurrences(STORE).earlier_counts is None
 
@@ -143,7 +128,7 @@ def test_a_result_that_does_not_fit_is_an_error_naming_the_sequence(transform, m
         f"transform of sequence 's4': {message}(.|\n)*. Change the transform(.|\n)*epoch 0, batch 0"
     )
     with pytest.raises(DecodeError, match=match) as caught:
-        batch(transform)
+        make_batch(transform)
     assert caught.value.facts["sequence"] == 0
 
 
@@ -162,7 +147,7 @@ def test_results_must_be_alike(transform):
     with pytest.raises(
         DecodeError, match=r"of sequence 's2': returned {.*, unlike {.*} of seq.* 's4'"
     ):
-        batch(transform)
+        make_batch(transform)
 
 
 def test_what_a_transform_raises_says_where():
@@ -170,7 +155,7 @@ def test_what_a_transform_raises_says_where():
         return {"x": sequence["x"] + 1 // (int(sequence["y"]) - 2)}
 
     with pytest.raises(ZeroDivisionError) as caught:
-        batch(broken)
+        make_batch(broken)
     assert caught.value.__notes__ == [
         "in the transform of sequence 's2'",
         "in epoch 0, batch 0 (step 0, rank 0 of 1)",
@@ -180,20 +165,7 @@ def test_what_a_transform_raises_says_where():
 
 def test_a_transform_is_a_function():
     with pytest.raises(ConfigError, match=r"`transform` must be a function.*, but is 'noise'"):
-        batch("noise")
-
-
-LONG = MemoryStore.of(
-    [{"x": np.arange(n) + 100 * n, "id": f"s{n}"} for n in (9, 4, 1, 6)]
-)  # halved: 4, 2, 0, 3
-
-
-def halve(sequence, rng):
-    x = sequence["x"]
-    return {**sequence, "x": x[: len(x) // 2 * 2].reshape(-1, 2).sum(axis=1)}
-
-
-halve.lengths = lambda lengths: lengths // 2
+        make_batch("noise")
 
 
 def halves(number):
@@ -204,7 +176,7 @@ def halves(number):
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_transform_that_says_its_lengths_is_planned_with_them(prefetch):
     policy = Fixed(9, shuffle=False, max_length=2, too_long="split")
-    made = batch(halve, store=LONG, policy=policy, prefetch=prefetch).validate()
+    made = make_batch(halve, store=LONG, policy=policy, prefetch=prefetch).validate()
     assert made.ids.tolist() == [0, 0, 1, 3, 3]  # number 2 has nothing left and is dropped
     assert made.start.tolist() == [0, 2, 0, 0, 2]
     assert made.lengths.tolist() == [2, 2, 2, 2, 1]
@@ -222,13 +194,13 @@ def test_a_transform_that_changes_lengths_sees_the_whole_sequence():
         return halve(sequence, rng)
 
     look.lengths = halve.lengths
-    batch(look, store=LONG, policy=Fixed(9, shuffle=False, max_length=2, too_long="split"))
+    make_batch(look, store=LONG, policy=Fixed(9, shuffle=False, max_length=2, too_long="split"))
     assert seen == [9, 9, 4, 6, 6]
 
 
 @pytest.mark.parametrize("collator", [None, Varlen()])
 def test_a_shift_comes_after_the_transform(collator):
-    made = batch(halve, store=LONG, policy=Fixed(9, shuffle=False), shift=1, collator=collator)
+    made = make_batch(halve, store=LONG, policy=Fixed(9, shuffle=False), shift=1, collator=collator)
     made = made.validate().as_layout("padded")
     assert made.ids.tolist() == [0, 1, 3]
     assert made.lengths.tolist() == [3, 1, 2]
@@ -246,7 +218,7 @@ def test_a_shift_of_what_keeps_its_length_reads_all_fields_further(collator):
         return {"sum": sequence["x"] - 2 * sequence["z"], "z": sequence["z"]}
 
     options = {"shift": {"sum": 1}, "policy": Fixed(2, shuffle=False), "collator": collator}
-    made = batch(add, store=store, **options).validate().as_layout("padded")
+    made = make_batch(add, store=store, **options).validate().as_layout("padded")
     assert made["sum"][0, :2].tolist() == [0, 3]
     assert made["targets"][0, :2].tolist() == [3, 6]
     assert made["sum"][1].tolist() == [0, 3, 6, 9]
@@ -255,7 +227,7 @@ def test_a_shift_of_what_keeps_its_length_reads_all_fields_further(collator):
 
 
 def test_rows_of_several_sequences_are_cut_and_shifted_one_by_one():
-    made = batch(halve, store=LONG, policy=Packed(rows=1, row_length=6), shift=1).validate()
+    made = make_batch(halve, store=LONG, policy=Packed(rows=1, row_length=6), shift=1).validate()
     expected = [
         (halves(number)[:-1], halves(number)[1:]) for number in made.segments[:, 1].tolist()
     ]
@@ -264,7 +236,7 @@ def test_rows_of_several_sequences_are_cut_and_shifted_one_by_one():
 
 
 def test_windows_are_cut_from_what_the_transform_made():
-    made = batch(halve, store=LONG, policy=Windows(2, 1, 9, horizon=1, shuffle=False))
+    made = make_batch(halve, store=LONG, policy=Windows(2, 1, 9, horizon=1, shuffle=False))
     assert made.ids.tolist() == [0, 0, 3]
     assert made.context["x"][1].tolist() == halves(0)[1:3]
     assert made.future["x"][1].tolist() == halves(0)[3:4]
@@ -276,7 +248,7 @@ def test_other_axes_come_out_as_they_are():
 
     spell.lengths = halve.lengths
     spell.axes = {"letters": "text"}
-    made = batch(spell, store=LONG, policy=Fixed(9, shuffle=False)).validate()
+    made = make_batch(spell, store=LONG, policy=Fixed(9, shuffle=False)).validate()
     assert made.lengths_of["text"].tolist() == [18, 8, 12]
     assert made["letters"].shape == (3, 18)
 
@@ -285,7 +257,7 @@ def test_text_becomes_an_array_of_its_own_name():
     def encode(sequence, rng):
         return {"id": np.full(len(sequence["x"]), len(sequence["id"]))}
 
-    assert batch(encode)["id"].tolist() == [[2, 2, 2, 2], [2, 2, 0, 0], [2, 2, 2, 0]]
+    assert make_batch(encode)["id"].tolist() == [[2, 2, 2, 2], [2, 2, 0, 0], [2, 2, 2, 0]]
 
 
 def other(lengths, axes=None):
@@ -303,7 +275,7 @@ def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
         match=r"of sequence 's9': returned 4 timesteps of field 'x', but 3 are planned. "
         "Change the transform, or its `.lengths`",
     ) as caught:
-        batch(other(lambda lengths: lengths // 3), store=LONG)
+        make_batch(other(lambda lengths: lengths // 3), store=LONG)
     facts = caught.value.facts
     assert (facts["sequence"], facts["field"], facts["planned"], facts["found"]) == (0, "x", 3, 4)
 
@@ -326,7 +298,7 @@ def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
 )
 def test_what_a_transform_says_of_itself_is_checked(transform, message):
     with pytest.raises(ConfigError, match=message):
-        batch(transform, store=LONG)
+        make_batch(transform, store=LONG)
 
 
 def test_a_plan_is_of_the_lengths_that_a_transform_says():
@@ -350,7 +322,7 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
 )
 def test_a_shift_names_what_the_transform_gives(transform, shift, message):
     with pytest.raises(ConfigError, match=message):
-        batch(transform, store=LONG, shift=shift)
+        make_batch(transform, store=LONG, shift=shift)
 
 
 def test_an_error_of_ours_in_a_transform_gets_the_sequence():
@@ -360,5 +332,5 @@ def test_an_error_of_ours_in_a_transform_gets_the_sequence():
     with pytest.raises(
         DecodeError, match=r"not there\n  in the transform of sequence 's9'"
     ) as error:
-        batch(fail, store=LONG)
+        make_batch(fail, store=LONG)
     assert error.value.facts.items() >= {"frame": 3, "sequence": 0, "batch": 0}.items()

@@ -9,7 +9,7 @@ from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.storage.memory import MemoryStore
-from tests.loading.transforms.test_apply import LONG, batch, halve
+from tests.loading.transforms.samples import LONG, halve, make_batch
 
 
 @columnar
@@ -32,7 +32,7 @@ def test_a_columnar_transform_sees_the_batch_by_field():
         seen.update(columns, seeds=seeds)
         return columns
 
-    made = batch(look).validate()
+    made = make_batch(look).validate()
     assert seen["x"].values.tolist() == [40, 41, 42, 43, 20, 21, 30, 31, 32]
     assert seen["x"].lengths.tolist() == [4, 2, 3]
     assert seen["y"].tolist() == [4, 2, 3]
@@ -40,7 +40,7 @@ def test_a_columnar_transform_sees_the_batch_by_field():
     assert seen["text"].lengths.tolist() == [4, 4, 4]
     assert seen["id"] == ["s4", "s2", "s3"]
     assert (seen["seeds"].dtype, seen["seeds"].shape) == (np.uint64, (3,))
-    plain = batch(None)
+    plain = make_batch(None)
     assert made["x"].tolist() == plain["x"].tolist()
     assert made["v"].tolist() == plain["v"].tolist()
     assert made.lengths_of["text"].tolist() == [4, 4, 4]
@@ -55,7 +55,7 @@ def test_a_columnar_transform_gives_what_one_by_one_gives(shift, collator):
         Packed(rows=1, row_length=9),
     ):
         options = {"store": LONG, "policy": policy, "shift": shift, "collator": collator}
-        one, all_ = batch(halve, **options), batch(halve_all, **options).validate()
+        one, all_ = make_batch(halve, **options), make_batch(halve_all, **options).validate()
         assert one["x"].tolist() == all_["x"].tolist()
         assert one.lengths.tolist() == all_.lengths.tolist()
         assert not shift or one["targets"].tolist() == all_["targets"].tolist()
@@ -66,7 +66,7 @@ def test_a_columnar_transform_may_make_text_and_what_is_per_sequence():
     def make(columns, seeds):
         return {"sum": np.add.reduceat(columns["x"].values, [0, 4, 6]), "id": tuple(columns["id"])}
 
-    made = batch(make)
+    made = make_batch(make)
     assert made["sum"].tolist() == [166, 41, 93]
     assert made["id"] == ["s4", "s2", "s3"]
 
@@ -112,7 +112,7 @@ def test_a_columnar_result_that_does_not_fit_is_an_error(make, message):
     transform = columnar(lambda columns, seeds: make(columns))
     match = f"transform of sequences 's4', 's2', 's3': (.|\n)*{message}(.|\n)*epoch 0, batch 0"
     with pytest.raises(DecodeError, match=match):
-        batch(transform)
+        make_batch(transform)
 
 
 def test_a_columnar_length_that_was_not_planned_names_the_sequence():
@@ -128,7 +128,7 @@ def test_a_columnar_length_that_was_not_planned_names_the_sequence():
             r"transform, or declare with"
         ),
     ):
-        batch(shorten)
+        make_batch(shorten)
 
 
 def test_what_a_columnar_transform_raises_says_where():
@@ -137,7 +137,7 @@ def test_what_a_columnar_transform_raises_says_where():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no") as caught:
-        batch(broken, store=MemoryStore.of([[1]] * 7), policy=Fixed(7, shuffle=False))
+        make_batch(broken, store=MemoryStore.of([[1]] * 7), policy=Fixed(7, shuffle=False))
     assert caught.value.__notes__ == [
         "in the transform of sequences '0', '1', '2', '3', '4', …",
         "in epoch 0, batch 0 (step 0, rank 0 of 1)",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from seqdata import Fixed, Loader
 from seqdata.errors import DecodeError, RemoteReadError
@@ -20,6 +21,7 @@ from seqdata.storage.memory import MemoryStore
 from tests.batch.batches import are_alike
 
 ITEMS = 60
+BEFORE = 8  # batches of four before the one with sequence 33
 ACTS = "acts"  # a file in the folder of a test, which is there as soon as an ``At`` acts
 STORE = MemoryStore.of(
     [
@@ -44,6 +46,16 @@ def playing(transform: Any = None, **options: Any) -> Any:
         yield made
     finally:
         made.shutdown()
+
+
+def play_until_error(
+    transform: Any, error: type[Exception], *, match: str | None = None, **options: Any
+) -> tuple[list[Any], Exception]:
+    """Play until it fails; return the batches that came before, and the error."""
+    came: list[Any] = []
+    with playing(transform, **options) as mine, pytest.raises(error, match=match) as caught:
+        came.extend(mine)
+    return came, caught.value
 
 
 def same(one: Any, other: Any) -> bool:

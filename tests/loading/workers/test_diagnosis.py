@@ -30,21 +30,11 @@ from seqdata.loading.workers.worker import WorkerTraceback
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until, within
 from tests.loading.workers import parts
-from tests.loading.workers.parts import At, loader, playing
-
-BEFORE = 8  # batches of four before the one with sequence 33
-
-
-def played(transform, error, *, match=None, **options):
-    """Play until it fails; give the batches that came before, and the error."""
-    came = []
-    with playing(transform, **options) as mine, pytest.raises(error, match=match) as caught:
-        came.extend(mine)
-    return came, caught.value
+from tests.loading.workers.parts import BEFORE, At, loader, play_until_error, playing
 
 
 def test_an_exception_keeps_class_text_and_fields_and_tells_its_place():
-    came, error = played(At(parts.fails), parts.Custom)
+    came, error = play_until_error(At(parts.fails), parts.Custom)
     assert (len(came), error.args, error.code) == (BEFORE, ("told to fail", 7), 7)
     assert isinstance(error.__cause__, WorkerTraceback)
     cause = str(error.__cause__)
@@ -61,12 +51,12 @@ def test_an_exception_keeps_class_text_and_fields_and_tells_its_place():
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_what_was_finished_comes_before_an_error_of_another_worker(prefetch):
-    came, _ = played(At(parts.fails), parts.Custom, num_workers=3, prefetch=prefetch)
+    came, _ = play_until_error(At(parts.fails), parts.Custom, num_workers=3, prefetch=prefetch)
     assert [int(batch.ids[0]) for batch in came] == list(range(0, 32, 4))
 
 
 def test_an_error_of_ours_keeps_its_facts_and_adds_the_worker():
-    _, error = played(At(parts.fails_as_ours), DecodeError, match="field 'x' is odd")
+    _, error = play_until_error(At(parts.fails_as_ours), DecodeError, match="field 'x' is odd")
     facts = {"field": "x", "offset": 12, "sequence": 33, "worker": 0, "batch": 8, "epoch": 0}
     assert facts.items() <= error.facts.items()
     assert "batch 8 (step 8, rank 0 of 1, worker 0)" in str(error)
@@ -78,7 +68,7 @@ def test_an_error_of_ours_keeps_its_facts_and_adds_the_worker():
 def test_an_error_is_the_same_with_and_without_workers():
     texts = []
     for workers in (0, 2):
-        came, error = played(At(parts.fails_as_ours), DecodeError, num_workers=workers)
+        came, error = play_until_error(At(parts.fails_as_ours), DecodeError, num_workers=workers)
         assert len(came) == BEFORE
         worker = error.facts.pop("worker", 0)
         texts.append((str(error).replace(f", worker {worker}", ""), error.facts))
@@ -89,7 +79,7 @@ def test_an_error_is_the_same_with_and_without_workers():
 def test_an_exception_that_cannot_travel_is_told_in_words(monkeypatch):
     # Dask, where a test has begun it, makes all exceptions travel
     monkeypatch.delitem(copyreg.dispatch_table, parts.Stubborn, raising=False)
-    came, error = played(
+    came, error = play_until_error(
         At(parts.fails_stubbornly),
         RuntimeError,
         match=r"tests\.loading\.workers\.parts\.Stubborn: cannot travel \(it cannot be "
@@ -116,7 +106,7 @@ def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_fir
         r"loader: a worker process cannot unpickle what it was sent \(ValueError: does not "
         r"want to be made again\). Define functions in a module, or pass start_method='fork'"
     )
-    came, error = played(
+    came, error = play_until_error(
         parts.Unmakeable(), ConfigError, match=message, start_method="forkserver", on_error="mask"
     )
     assert came == []
@@ -128,7 +118,7 @@ def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path)
     write_store(tmp_path / "data", rows, progress=False)
     store = open_store(tmp_path / "data")
     os.truncate(tmp_path / "data" / "part-00000.arrow", 64)
-    came, error = played(
+    came, error = play_until_error(
         None,
         ConfigError,
         match=r"(?s)loader: a worker process cannot open the data \(CorruptShardError: .*must "
@@ -143,7 +133,7 @@ def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path)
 
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_a_worker_is_told_as_in_the_training_process():
-    came, error = played(
+    came, error = play_until_error(
         parts.Unreachable(), RemoteReadError, match="no answer", start_method="forkserver"
     )
     assert came == []
@@ -198,7 +188,7 @@ DEATHS = [
 @pytest.mark.parametrize(("act", "message", "facts"), DEATHS)
 def test_the_death_of_a_worker_is_an_error_within_two_seconds(act, message, facts):
     with within(2.0):
-        came, error = played(At(act), WorkerDiedError, match=message)
+        came, error = play_until_error(At(act), WorkerDiedError, match=message)
     assert len(came) == BEFORE
     known = {"worker": 0, "sequence": 33, "batch": BEFORE, "epoch": 0, "rank": 0} | facts
     assert known.items() <= error.facts.items()
@@ -208,7 +198,7 @@ def test_the_death_of_a_worker_is_an_error_within_two_seconds(act, message, fact
 
 
 def test_a_crash_shows_the_stack_down_to_the_transform():
-    _, error = played(At(parts.crashes), WorkerDiedError)
+    _, error = play_until_error(At(parts.crashes), WorkerDiedError)
     assert "  | Fatal Python error: Segmentation fault" in str(error)
     assert " in crashes" in str(error)
     assert " in __call__" in str(error)

@@ -9,8 +9,7 @@ from seqdata.errors import StallError
 from seqdata.loading.workers import diagnosis
 from seqdata_testing.waiting import patient, until
 from tests.loading.workers import parts
-from tests.loading.workers.parts import At, Heard, lives, playing
-from tests.loading.workers.test_diagnosis import BEFORE, played
+from tests.loading.workers.parts import BEFORE, At, Heard, lives, play_until_error, playing
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monke
     heard = Heard()
     logging.getLogger("seqdata").addHandler(heard)
     try:
-        came, error = played(At(parts.hangs), StallError, stall_timeout=stalls)
+        came, error = play_until_error(At(parts.hangs), StallError, stall_timeout=stalls)
     finally:
         logging.getLogger("seqdata").removeHandler(heard)
     assert len(came) == BEFORE
@@ -46,7 +45,7 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monke
 
 def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
     monkeypatch.setattr(diagnosis, "_DUMP_TIMEOUT", 0.1)
-    _, error = played(
+    _, error = play_until_error(
         At(parts.is_stopped), StallError, match="its process wrote no stack", stall_timeout=stalls
     )
     assert not lives(error.facts["pid"])
