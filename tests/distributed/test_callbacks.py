@@ -9,7 +9,7 @@ import pytest
 
 from seqdata.runs.loss_files import LossFiles
 from seqdata.runs.step_losses import StepLosses
-from tests.lightning.callbacks.test_data_monitor import logged
+from tests.lightning.callbacks.monitored import read_logged
 
 pytestmark = pytest.mark.distributed
 
@@ -23,7 +23,7 @@ def test_each_rank_is_known_at_the_end_of_an_epoch(ranks, tmp_path):
     assert late["waited"] > 0.25  # of 13 rows and 20 ms
     assert late["waited"] > quick["waited"]
     assert quick["tokens"] != late["tokens"]
-    (row,) = [row for row in logged(tmp_path) if "data/rank_1/wait_share" in row]
+    (row,) = [row for row in read_logged(tmp_path) if "data/rank_1/wait_share" in row]
     assert row["data/rank_1/wait_share"] == pytest.approx(late["waited"] / late["seconds"])
     assert row["data/rank_1/wait_share"] > row["data/rank_0/wait_share"]
     assert one["warned"] == two["warned"] == []
@@ -60,7 +60,7 @@ def test_a_rank_that_keeps_memory_is_named(ranks, tmp_path):
     (warned,) = one["warned"]
     assert warned.startswith("RankMemoryMonitor: rank 1 has taken ")
     assert "the cause is not its batches" in warned
-    rows = [row for row in logged(tmp_path) if "memory/rank_1/peak_bytes" in row]
+    rows = [row for row in read_logged(tmp_path) if "memory/rank_1/peak_bytes" in row]
     assert rows[-1]["memory/rank_1/peak_bytes"] == more
     assert sum(row["memory/rank_1/tokens"] for row in rows) > 0
 

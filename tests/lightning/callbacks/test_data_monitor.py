@@ -3,7 +3,6 @@
 import re
 import warnings
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -18,7 +17,8 @@ from seqdata.lightning.callbacks._support.batch_facts import get_facts, get_trai
 from seqdata.lightning.trainer_loader import IterationStart, TrainerLoader
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import RunPosition
-from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+from tests.lightning.callbacks.monitored import BareLoader, CarelessModel, fit_loader, read_logged
+from tests.lightning.harness import Recorder, data_of, fit, sequences
 
 
 class Looking(Callback):
@@ -31,13 +31,6 @@ class Looking(Callback):
         loader = get_train_loader(trainer)
         of_plan = get_facts(None, loader)
         self.seen.append((get_facts(batch, loader), of_plan))
-
-
-class Careless(Recorder):
-    """Trains without a look at its batch."""
-
-    def training_step(self, batch, batch_idx):
-        return self.layer.weight.sum()
 
 
 @pytest.fixture
@@ -64,15 +57,6 @@ class Slow(Recorder):
         self.clock[0].seconds += 0.15
 
 
-def logged(folder):
-    """Return the rows that were logged, as dicts of what is there."""
-    lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
-    head, *rows = lines
-    return [
-        {name: float(value) for name, value in zip(head, row, strict=True) if value} for row in rows
-    ]
-
-
 def told(facts):
     return {
         name: getattr(facts, name).tolist() if name == "ids" else getattr(facts, name)
@@ -87,7 +71,7 @@ def test_it_logs_rates_and_shares_in_the_steps_that_the_trainer_logs(tmp_path):
         data_of(23, val=None), max_epochs=1, callbacks=(monitor,), logger=logger,
         log_every_n_steps=2,
     )  # fmt: skip
-    rows = logged(tmp_path)
+    rows = read_logged(tmp_path)
     steps = [row for row in rows if "data/tokens_per_second" in row]
     assert [row["step"] for row in steps] == [1, 3, 5]
     names = {name.removeprefix("data/") for name in steps[0] if name.startswith("data/")}
@@ -177,8 +161,8 @@ def test_each_epoch_begins_anew():
 def test_a_batch_of_any_form_is_known_as_well_from_the_plan(options):
     whole, looking = Looking(), Looking()
     kept = {key: value for key, value in options.items() if key in ("batching", "shift")}
-    fit(data_of(val=None, **kept), model=Careless(), max_epochs=2, callbacks=(whole,))
-    fit(data_of(val=None, **options), model=Careless(), max_epochs=2, callbacks=(looking,))
+    fit(data_of(val=None, **kept), model=CarelessModel(), max_epochs=2, callbacks=(whole,))
+    fit(data_of(val=None, **options), model=CarelessModel(), max_epochs=2, callbacks=(looking,))
     by_batch = [told(facts) for facts, _ in whole.seen]
     assert by_batch == [told(planned) for _, planned in looking.seen]
     assert by_batch == [told(facts) for facts, _ in looking.seen]
@@ -189,7 +173,7 @@ def test_a_batch_of_any_form_is_known_as_well_from_the_plan(options):
 def test_layouts_without_padding_have_none(collator):
     looking, monitor = Looking(), DataMonitor()
     data = data_of(val=None, collator=collator)
-    fit(data, model=Careless(), max_epochs=1, callbacks=(looking, monitor))
+    fit(data, model=CarelessModel(), max_epochs=1, callbacks=(looking, monitor))
     assert [told(facts) for facts, _ in looking.seen] == [told(plan) for _, plan in looking.seen]
     assert monitor.ranks[0].padding_share == 0.0
 
@@ -198,7 +182,7 @@ def test_what_was_planned_is_known_after_a_resume(tmp_path):
     fit(data_of(val=None), folder=tmp_path, every=1, max_epochs=1)
     looking = Looking()
     fit(
-        data_of(val=None, as_tuple=["x", "lengths"]), model=Careless(), max_epochs=1,
+        data_of(val=None, as_tuple=["x", "lengths"]), model=CarelessModel(), max_epochs=1,
         ckpt=tmp_path / "step=3.ckpt", callbacks=(looking,),
     )  # fmt: skip
     assert [planned.number for _, planned in looking.seen] == [3, 4, 5]
@@ -207,7 +191,7 @@ def test_what_was_planned_is_known_after_a_resume(tmp_path):
 def test_overfitting_is_always_of_epoch_0():
     looking = Looking()
     fit(
-        data_of(val=None, as_tuple=["x"]), model=Careless(), max_epochs=3, overfit_batches=2,
+        data_of(val=None, as_tuple=["x"]), model=CarelessModel(), max_epochs=3, overfit_batches=2,
         callbacks=(looking,),
     )  # fmt: skip
     assert {planned.epoch for _, planned in looking.seen} == {0}
@@ -234,29 +218,10 @@ def test_a_sequence_batch_of_another_loader_is_known_but_not_its_waiting():
     monitor = DataMonitor()
     batches = list(seqdata.Loader(sequences(8), Bucketed(4)))
     wanted = (
-        "DataMonitor: the loader is a Bare that returns a SequenceBatch, for which waiting for "
-        "data are unknown. Pass a SequenceDataModule as `datamodule`"
+        "DataMonitor: the loader is a BareLoader that returns a SequenceBatch, for which waiting "
+        "for data are unknown. Pass a SequenceDataModule as `datamodule`"
     )
     with pytest.warns(SeqDataWarning, match=re.escape(wanted)):
-        fit_loader(Bare(batches), monitor)
+        fit_loader(BareLoader(batches), monitor)
     assert monitor.ranks[0].tokens == sum(batch.num_tokens for batch in batches)
     assert monitor.ranks[0].waited == 0
-
-
-class Bare:
-    """An iterable, and nothing else."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(self.batches)
-
-    def __len__(self):
-        return len(self.batches)
-
-
-def fit_loader(loader, *callbacks, model=None):
-    options = {**QUIET, "enable_checkpointing": False, "callbacks": list(callbacks)}
-    with quietly():
-        pl.Trainer(**options, max_epochs=1).fit(model or Careless(), loader)

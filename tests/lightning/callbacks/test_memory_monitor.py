@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 import seqdata
 from seqdata import Bucketed, ConfigError, Fixed, RankMemoryMonitor, SeqDataWarning
-from tests.lightning.callbacks.test_data_monitor import Bare, Careless, fit_loader, logged
+from tests.lightning.callbacks.monitored import BareLoader, CarelessModel, fit_loader, read_logged
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 MIB = 1 << 20
@@ -73,7 +73,7 @@ def test_peak_memory_and_timesteps_are_logged_every_few_steps(tmp_path):
         data_of(23, val=None), max_epochs=1, callbacks=(monitor,), logger=logger,
         log_every_n_steps=3,
     )  # fmt: skip
-    rows = [row for row in logged(tmp_path) if "memory/rank_0/tokens" in row]
+    rows = [row for row in read_logged(tmp_path) if "memory/rank_0/tokens" in row]
     assert [row["step"] for row in rows] == [3, 6]  # four steps, and the rest
     lengths = run.data._get_engines("train")[0].index.lengths
     assert sum(row["memory/rank_0/tokens"] for row in rows) == lengths.sum()
@@ -191,13 +191,13 @@ def test_out_of_memory_before_any_batch_says_so():
 def test_a_batch_of_another_loader_is_told_as_far_as_it_is_known():
     error = torch.OutOfMemoryError("CUDA out of memory")
 
-    class Failing(Careless):
+    class Failing(CarelessModel):
         def training_step(self, batch, batch_idx):
             raise error
 
     batches = list(seqdata.Loader(sequences(8), Bucketed(4)))
     with pytest.raises(torch.OutOfMemoryError):
-        fit_loader(Bare(batches), RankMemoryMonitor(), model=Failing())
+        fit_loader(BareLoader(batches), RankMemoryMonitor(), model=Failing())
     assert error.__notes__[0].startswith(
         f"RankMemoryMonitor: out of memory on rank 0 in epoch 0, batch {batches[0].number}: 4 rows"
     )

@@ -11,8 +11,9 @@ import pytest
 from torch.distributed import DistNetworkError
 
 from seqdata.errors import PeerFailedError
-from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
+from seqdata.lightning.ranks.watchdog import describe_own_process
 from seqdata_testing.waiting import patient, within
+from tests.lightning.ranks.watchers import make_watcher
 
 
 @pytest.fixture
@@ -25,10 +26,6 @@ def sleeper():
     started.wait(timeout=patient())
 
 
-def watcher(*peers):
-    return RankWatchdog(None, peers, 0, RankTimeouts())
-
-
 GLOO = "[/a/gloo/transport/tcp/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"
 
 
@@ -36,7 +33,7 @@ def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
     peer, process = sleeper
     process.kill()
     process.wait(timeout=patient())
-    watching, error = watcher(describe_own_process(0), peer), RuntimeError("shapes differ")
+    watching, error = make_watcher(describe_own_process(0), peer), RuntimeError("shapes differ")
     assert watching.find_cause(error) is None
     watching.leave(error)
     assert watching.find_cause(error) is None
@@ -50,7 +47,7 @@ def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
 ):
     monkeypatch.setattr("seqdata.lightning.ranks.watchdog._PROCESS_EXIT_SECONDS", patient())
     peer, process = sleeper
-    watching = watcher(describe_own_process(0), peer)
+    watching = make_watcher(describe_own_process(0), peer)
     ending = threading.Timer(0.2, process.kill)
     ending.start()
     meant = watching.find_cause(error)
@@ -63,18 +60,20 @@ def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
 
 def test_a_collectives_error_with_all_ranks_there_is_what_it_says(sleeper):
     with within(5):
-        assert watcher(describe_own_process(0), sleeper[0]).find_cause(RuntimeError(GLOO)) is None
+        assert (
+            make_watcher(describe_own_process(0), sleeper[0]).find_cause(RuntimeError(GLOO)) is None
+        )
 
 
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("shapes differ")])
 def test_an_error_of_ones_own_is_not_held_up(sleeper, error):
     with within(0.5):
-        assert watcher(describe_own_process(0), sleeper[0]).find_cause(error) is None
+        assert make_watcher(describe_own_process(0), sleeper[0]).find_cause(error) is None
     assert not hasattr(error, "__notes__")
 
 
 def test_what_ends_a_process_is_logged_too(caplog, capsys):
     with caplog.at_level(logging.ERROR):
-        watcher(describe_own_process(0))._report(PeerFailedError("ranks: so it is"))
+        make_watcher(describe_own_process(0))._report(PeerFailedError("ranks: so it is"))
     assert caplog.messages == ["PeerFailedError: ranks: so it is"]
     assert capsys.readouterr().err == "PeerFailedError: ranks: so it is\n"

@@ -10,7 +10,7 @@ import pytest
 
 from seqdata.lightning.ranks.watchdog import LostRank, describe_own_process, find_lost_ranks
 from seqdata_testing.waiting import patient, until
-from tests.lightning.ranks.test_watchdog import watcher
+from tests.lightning.ranks.watchers import make_watcher
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_peer_of_another_machine_cannot_be_looked_at(sleeper):
 
 
 def test_a_rank_that_cannot_be_told_is_another_one():
-    told = watcher(
+    told = make_watcher(
         describe_own_process(0), replace(describe_own_process(1), host="elsewhere")
     ).make_lost_error(RuntimeError("[/a/b/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"))
     cause = "RuntimeError: Connection closed by peer [10.0.0.7]:4321"
