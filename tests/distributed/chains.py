@@ -21,9 +21,8 @@ from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows
 from tests.distributed.ddp import under_ddp
-from tests.lightning.crashing import noisy
+from tests.lightning.crashing import noisy, poor
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
-from tests.lightning.test_trainer_loader_error_count import fails
 
 POLICIES: dict[str, Callable[[], dict[str, Any]]] = {
     "fixed": lambda: {"batching": Fixed(3)},
@@ -166,7 +165,7 @@ def mended(spec: dict[str, Any]) -> dict[str, Any]:
             states.append(trainer.datamodule.state_dict()["errors"])
 
     data = data_of(
-        40, transform=fails, on_error="mask", max_errors=spec.get("max_errors", 100), val=None
+        40, transform=poor, on_error="mask", max_errors=spec.get("max_errors", 100), val=None
     )
     error = None
     try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.chains import POLICIES
-from tests.lightning.test_trainer_loader_error_count import FAILING
+from tests.lightning.crashing import FAILING
 
 pytestmark = pytest.mark.distributed
 

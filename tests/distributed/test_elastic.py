@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.distributed.dealing import list_dealt
 from tests.lightning.harness import Run, data_of, fit
 
 pytestmark = pytest.mark.distributed
@@ -15,16 +16,6 @@ BATCHES = 7
 
 def alone(**trainer: Any) -> Run:
     return fit(data_of(COUNT), max_epochs=EPOCHS, **trainer)
-
-
-def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Return the batches of all ranks in the order of the plan, without filler."""
-    return [
-        entry
-        for step in zip(*(one["train"] for one in told), strict=True)
-        for entry in step
-        if entry[2]
-    ]
 
 
 def validated(told: list[dict[str, Any]]) -> dict[int, list[int]]:
@@ -65,7 +56,7 @@ def test_every_step_is_a_place_to_go_on_with_other_ranks(ranks, tmp_path, before
     for path in saved(tmp_path)[:-1][::each]:
         done = batches_behind(path)
         told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
-        assert dealt(told) == whole.log.train[done:]
+        assert list_dealt(told) == whole.log.train[done:]
         epochs = [epoch for epoch in range(EPOCHS) if epoch * BATCHES >= done]
         assert [one["epochs"] for one in told] == [epochs] * after
         assert len(validated(told)) == EPOCHS - done // BATCHES
@@ -82,7 +73,7 @@ def test_a_run_goes_on_with_another_tail(ranks, tmp_path, before, after):
     told = ranks.play("fit", 2, {**again, "data": {"count": COUNT, "tail": after}})
     left_out = BATCHES - 1 if after == "drop" else BATCHES
     wanted = [one for one in alone().log.train[4 : 2 * BATCHES] if one[1] != left_out]
-    assert dealt(told) == wanted
+    assert list_dealt(told) == wanted
     assert [one["epochs"] for one in told] == [[1], [1]]
     steps = [1, 4] if after == "drop" else [2, 6]
     assert sorted(validated(told)) == [2 + step for step in steps]
@@ -98,7 +89,7 @@ def test_a_run_at_an_odd_batch_goes_on_with_another_tail(ranks, tmp_path):
     path = str(tmp_path / "2" / "step=2.ckpt")
     dropped = {**filled, "tail": "drop"}
     told = ranks.play("fit", 2, {"trainer": {"max_epochs": 2}, "data": dropped, "ckpt": path})
-    assert dealt(told) == alone().log.train[3 : 2 * BATCHES - 1]
+    assert list_dealt(told) == alone().log.train[3 : 2 * BATCHES - 1]
 
 
 def same_run(
@@ -117,7 +108,7 @@ def same_run(
         at = folder / str(number)
         part = {**spec, "folder": str(at), "every": 1, **({"ckpt": str(path)} if path else {})}
         told = ranks.play("fit", world, part)
-        assert dealt(told) == whole.log.train[done:]
+        assert list_dealt(told) == whole.log.train[done:]
         epochs = [epoch for epoch in range(EPOCHS) if epoch * updates >= cut]
         for one in told:
             assert one["epochs"] == epochs
@@ -183,7 +174,7 @@ def test_a_failed_step_is_trained_again_by_other_ranks(ranks, tmp_path, before, 
         assert {one["error"] for one in ranks.play("fit", before, cut)} == {"told to fail"}
         (path,) = saved(folder)
         told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
-        assert dealt(told) == whole.log.train[batches_behind(path) :]
+        assert list_dealt(told) == whole.log.train[batches_behind(path) :]
         assert len(validated(told)) == EPOCHS - batches_behind(path) // BATCHES
 
 
@@ -208,7 +199,7 @@ def test_a_fraction_of_an_epoch_goes_on_or_ends_by_the_new_worlds_count(
     fit(data_of(40), folder=tmp_path, every=1, **trainer)
     spec = {"data": {"count": 40}, "trainer": trainer, "ckpt": str(tmp_path / f"step={cut}.ckpt")}
     told = ranks.play("fit", 2, spec)
-    places = [entry[:2] for entry in dealt(told)]
+    places = [entry[:2] for entry in list_dealt(told)]
     assert places[0] == begins
     rest = [(0, 2), (0, 3)] if begins == (0, 2) else []
     assert places == rest + [(epoch, number) for epoch in (1, 2) for number in range(4)]
@@ -242,7 +233,7 @@ def chained(ranks, folder: Path, worlds: tuple[int, ...], cuts: tuple[int, ...],
         at = folder / str(number)
         told = ranks.play("updates", world, {**spec, "ckpt": path, "folder": str(at)})
         begun = 0 if path is None else placed(Path(path))
-        assert dealt(told) == whole["train"][begun:]
+        assert list_dealt(told) == whole["train"][begun:]
         later = {"val": [entry for entry in whole["val"] if entry[0] > done]}
         assert validated(told) == validated([later])
         for one in told:

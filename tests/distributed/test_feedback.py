@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.distributed.test_elastic import dealt
+from tests.distributed.dealing import list_dealt
 from tests.lightning.feeding import feed, saved
 
 pytestmark = [
@@ -38,7 +38,7 @@ def same_run(ranks, folder: Path, policy: str, links, **data) -> None:
         spec = {"world": world, "policy": policy, "folder": str(at), "fail_at": fail_at}
         told = ranks.play("feedback", world, {**spec, "ckpt": path and str(path), "data": data})
         assert [one["error"] for one in told] == [None] * world
-        drawn = dealt(told)
+        drawn = list_dealt(told)
         assert drawn == whole.log_of.train[done : done + len(drawn)]
         if fail_at is None:
             assert done + len(drawn) == len(whole.log_of.train)

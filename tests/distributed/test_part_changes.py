@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.distributed.test_elastic import dealt
+from tests.distributed.dealing import list_dealt
 from tests.lightning.feeding import feed, saved
 
 pytestmark = [
@@ -22,7 +22,7 @@ def test_ranks_continue_with_other_parts_as_one_process_does(ranks, tmp_path):
     spec = {"policy": "other parts", "folder": str(tmp_path / "two"), "data": changed}
     told = ranks.play("feedback", 2, {**spec, "ckpt": str(first)})
     assert [rank["error"] for rank in told] == [None] * 2
-    assert dealt(told) == alone.log_of.train
+    assert list_dealt(told) == alone.log_of.train
     assert {epoch for epoch, *_ in alone.log_of.train} == {0, 1}
     for rank in told:
         assert rank["parameters"] == pytest.approx(alone.parameters_of(), rel=0, abs=1e-12)

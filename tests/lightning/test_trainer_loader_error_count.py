@@ -6,19 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.lightning.harness import Run, data_of, fit, sequences
-
-
-def fails(sequence, rng):
-    if len(sequence["x"]) == 9:
-        raise ValueError("no such tone")
-    return sequence
+from tests.lightning.crashing import BAD, FAILING, poor
+from tests.lightning.harness import Run, data_of, fit
 
 
 @pytest.mark.parametrize("on_error", ["mask", "replace"])
 def test_a_fit_takes_as_many_steps_and_lists_what_it_went_on_from(tmp_path, on_error):
     whole = fit(data_of(), max_epochs=2)
-    data = data_of(transform=fails, on_error=on_error)
+    data = data_of(transform=poor, on_error=on_error)
     run = fit(data, max_epochs=2, default_root_dir=tmp_path)
     assert run.log.steps == whole.log.steps
     assert run.log.validations() == whole.log.validations()
@@ -32,7 +27,7 @@ def test_a_fit_takes_as_many_steps_and_lists_what_it_went_on_from(tmp_path, on_e
 
 def bad(folder: Path, *, ckpt=None, epochs: int = 3, logs: Path | None = None, **options) -> Run:
     """Fit over data of which some sequences fail; saves to ``folder`` after every step."""
-    data = data_of(40, transform=fails, on_error="mask", **options)
+    data = data_of(40, transform=poor, on_error="mask", **options)
     return fit(
         data, folder=folder, every=1, ckpt=ckpt, max_epochs=epochs, default_root_dir=logs or folder
     )
@@ -46,9 +41,6 @@ def listed(folder: Path) -> list[tuple[int, int, int]]:
     (path,) = folder.rglob("seqdata-errors-rank0.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [(line["epoch"], line["batch"], line["sequence"]) for line in lines]
-
-
-FAILING, BAD = (sum(len(one) == 9 for one in sequences(count)) for count in (40, 23))
 
 
 def test_the_count_in_a_state_is_of_the_batches_that_are_trained(tmp_path):
@@ -85,7 +77,7 @@ def test_the_cap_holds_over_resumes(tmp_path):
     bad(tmp_path / "0", max_errors=3 * FAILING - 1, epochs=1)
     path = tmp_path / "0" / "step=7.ckpt"
     wanted = {"max_errors": 3 * FAILING - 1, "ckpt": path, "prefetch": 0}
-    with pytest.raises(ValueError, match="no such tone") as caught:
+    with pytest.raises(ValueError, match="nine is too many") as caught:
         bad(tmp_path / "1", **wanted)
     wanted = (
         f"{3 * FAILING} errors in the data, more than `max_errors` allows "
@@ -104,7 +96,7 @@ def test_another_run_in_the_same_folder_begins_to_count_anew(tmp_path):
 
 def test_a_sequence_that_fails_in_every_validation_counts_once(tmp_path):
     val = [[[0.5]] * length for length in (9, 3, 4, 9)]
-    data = data_of(val=val, transform=fails, on_error="mask", max_errors=2 + 5 * BAD)
+    data = data_of(val=val, transform=poor, on_error="mask", max_errors=2 + 5 * BAD)
     run = fit(data, max_epochs=5, default_root_dir=tmp_path)
     assert len(run.log.validations()) == 5
     assert len(listed(tmp_path)) == 2 + 5 * BAD
