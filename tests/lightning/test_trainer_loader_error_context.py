@@ -19,7 +19,7 @@ from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 from tests.preloaded import python
-from tests.runs.test_run_file import again
+from tests.runs.run_files import remake
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_an_evaluation_after_a_fit_has_the_command_of_its_own_data(store, call):
         getattr(run.trainer, call)(model, datamodule=data)
     (note,) = caught.value.__notes__
     assert note.endswith(f"--epoch 0 --batch 1 --kind {kind} --name one")
-    again_made = again(1, kind=kind, name="one")
+    again_made = remake(1, kind=kind, name="one")
     assert told(again_made)["ids"] == model.kept["ids"]
 
 

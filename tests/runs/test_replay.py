@@ -16,7 +16,7 @@ from seqdata.runs.run_file import NAME
 from seqdata.storage.splitting import split
 from tests.lightning.crashing import Crashing, told
 from tests.lightning.harness import fit, sequences
-from tests.runs.test_run_file import again, wrote
+from tests.runs.run_files import read_run_file, remake
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def test_a_resumed_run_says_where_it_began(store, tmp_path):
 
     fit(data(), folder=tmp_path / "saved", every=3, max_epochs=1)
     run = fit(data(), model=Crashing(step=7), max_epochs=1, ckpt=tmp_path / "saved/step=3.ckpt")
-    course = wrote()["run"]
+    course = read_run_file()["run"]
     assert (course["epoch"], course["position"], course["world_size"]) == (0, 3, 1)
-    assert told(again(7)) == run.model.kept
-    assert again(1).number == 1  # of the run before
+    assert told(remake(7)) == run.model.kept
+    assert remake(1).number == 1  # of the run before
     with pytest.raises(
         PlanError, match=r"`step` must be in \[3, 10\) of 1 ranks .*but is 2 in epoch 0"
     ):
@@ -46,15 +46,15 @@ def test_a_resumed_run_says_where_it_began(store, tmp_path):
 def test_an_overfitted_run_replays_its_frozen_epoch(store):
     data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
     run = fit(data, model=Crashing(step=1), overfit_batches=2, max_epochs=3)
-    assert told(again(1, epoch=2)) == run.model.kept
+    assert told(remake(1, epoch=2)) == run.model.kept
 
 
 def test_a_view_keeps_its_numbers_beside_the_file(store):
     parts = split(open_store(store), {"train": 0.8, "val": 0.2})
     data = SequenceDataModule(train=parts["train"], val=parts["val"], batching=Bucketed(4))
     run = fit(data, model=Crashing(step=2), max_epochs=1)
-    assert told(again(2)) == run.model.kept
-    assert wrote()["data"]["train"] == {
+    assert told(remake(2)) == run.model.kept
+    assert read_run_file()["data"]["train"] == {
         "view": {"path": store}, "numbers": "seqdata-run-train.npz",
     }  # fmt: skip
     numbers = Path("seqdata-run-train.npz")
@@ -63,12 +63,12 @@ def test_a_view_keeps_its_numbers_beside_the_file(store):
     for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
         numbers.write_bytes(content)
         with pytest.raises(ConfigError, match=r"numbers are in .* which cannot be read \("):
-            again(2)
+            remake(2)
     np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
-    assert told(again(2)) == run.model.kept
+    assert told(remake(2)) == run.model.kept
     numbers.unlink()
     with pytest.raises(ConfigError, match=r"numbers are in 'seqdata-run-train\.npz' next to"):
-        again(2)
+        remake(2)
 
 
 def test_data_that_changed_is_refused(store, tmp_path):
@@ -79,13 +79,13 @@ def test_data_that_changed_is_refused(store, tmp_path):
         r"the data of `train` must have fingerprint '\w+' as when the run began, but has '\w+'"
     )
     with pytest.raises(FingerprintMismatch, match=message):
-        again(0)
+        remake(0)
 
 
 def test_a_policy_that_plans_otherwise_is_refused(store):
     fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
-    plain = wrote()
+    plain = read_run_file()
     plain["data"]["batching"]["options"]["batch_size"] = 5
     Path(NAME).write_text(yaml.safe_dump(plain))
     with pytest.raises(PlanError, match=r"the plan of epoch 0 must have fingerprint .* but has"):
-        again(0)
+        remake(0)

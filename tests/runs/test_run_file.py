@@ -16,14 +16,13 @@ from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
-from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
-from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import Crashing, noisy, poor, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 from tests.preloaded import python
+from tests.runs.run_files import make_run_file, read_run_file, remake
 
 
 @pytest.fixture
@@ -32,15 +31,6 @@ def store(tmp_path) -> str:
     rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40)))
     write_store(tmp_path / "store", rows)
     return str(tmp_path / "store")
-
-
-def again(batch: int, *, epoch: int = 0, path: Path = Path(NAME), kind="train", name=None):
-    made = open_replay(path, ReplayRequest(epoch=epoch, batch=batch), kind, name)
-    return remake_batch(made.engine, made.located)
-
-
-def wrote() -> dict:
-    return yaml.safe_load(Path(NAME).read_text())
 
 
 @pytest.mark.slow
@@ -85,7 +75,7 @@ def test_a_transform_that_crashes_is_met_again(store):
     batch = int(re.search(r"--epoch 0 --batch (\d+)$", place)[1])
     assert place.endswith(f"See it: seqdata replay {NAME} --epoch 0 --batch {batch}")
     with pytest.raises(ValueError, match="nine is too many") as met:
-        again(batch)
+        remake(batch)
     assert met.value.__notes__[:1] == crashed.value.__notes__[:1]
 
 
@@ -104,7 +94,7 @@ def test_an_error_in_the_data_ends_with_the_command(store):
     assert re.search(place + re.escape(command) + "$", str(found.value))
     assert found.value.facts["batch"] == 1
     with pytest.raises(type(found.value), match=r'sequence 7 \("s7"\)'):
-        again(1)
+        remake(1)
 
 
 def test_validation_has_the_command_of_its_own_data(store):
@@ -119,7 +109,7 @@ def test_validation_has_the_command_of_its_own_data(store):
     assert crashed.value.__notes__[-1].endswith(", kind='val', name='clean')")
     good = SequenceDataModule(train=store, val=val, batching=Bucketed(4), eval_batching=Fixed(2))
     fit(good, max_epochs=1)
-    assert told(again(0, kind="val", name="other")) == told(kept)
+    assert told(remake(0, kind="val", name="other")) == told(kept)
     command = good._run_record.make_command("val", "other", 0, 2)
     assert command == f"seqdata replay {NAME} --epoch 0 --batch 2 --kind val --name other"
 
@@ -129,8 +119,8 @@ def test_a_batch_has_the_scales_of_its_rank_and_update(store):
         train=store, batching=Bucketed(4), seed=3, batches_per_update=4, transform=noisy
     )
     run = fit(data, model=Crashing(step=9), max_epochs=1, limit_train_batches=10)
-    assert told(again(9)) == run.model.kept
-    assert wrote()["run"]["accumulate"] == 4
+    assert told(remake(9)) == run.model.kept
+    assert read_run_file()["run"]["accumulate"] == 4
     assert run.model.kept["update_num_tokens"] > run.model.kept["num_tokens"]
 
 
@@ -140,14 +130,14 @@ def test_a_second_fit_that_abandons_an_epoch_says_where_it_begins(store):
     run.trainer.fit_loop.epoch_loop.max_steps = 30
     with quietly():
         run.trainer.fit(Recorder(), datamodule=data)
-    assert (wrote()["run"]["epoch"], wrote()["run"]["position"]) == (1, 0)
+    assert (read_run_file()["run"]["epoch"], read_run_file()["run"]["position"]) == (1, 0)
 
 
 def test_a_run_of_a_view_needs_no_file_for_its_numbers(store):
     data = SequenceDataModule(train=take(open_store(store), range(5, 30)), batching=Bucketed(4))
     run = fit(data, model=Crashing(step=2), max_epochs=1)
-    assert wrote()["data"]["train"] == {"view": {"path": store}, "range": [5, 30]}
-    assert told(again(2)) == run.model.kept
+    assert read_run_file()["data"]["train"] == {"view": {"path": store}, "range": [5, 30]}
+    assert told(remake(2)) == run.model.kept
 
 
 def test_fields_that_were_chosen_and_several_paths_are_replayed(store, tmp_path):
@@ -165,8 +155,8 @@ def test_fields_that_were_chosen_and_several_paths_are_replayed(store, tmp_path)
     ):
         data = SequenceDataModule(train=train, batching=Bucketed(4))
         run = fit(data, model=Crashing(step=2), max_epochs=1)
-        assert wrote()["data"]["train"] == plain
-        assert told(again(2)) == run.model.kept
+        assert read_run_file()["data"]["train"] == plain
+        assert told(remake(2)) == run.model.kept
 
 
 def more_of(path):
@@ -182,7 +172,7 @@ def test_what_lies_in_memory_is_named_and_replayed_where_it_is():
     assert run.error.__notes__ == [f"in epoch 0, batch 2 (step 2, rank 0 of 1). See it: {call}"]
     assert told(data.replay(epoch=0, batch=2)) == run.model.kept
     assert data.replay_command(epoch=0, batch=2) == call
-    assert wrote()["not_replayable"] == [
+    assert read_run_file()["not_replayable"] == [
         "train: data in memory (20 in a list) has no path",
         "transform: a lambda has no import path; define it in a module",
     ]
@@ -191,7 +181,7 @@ def test_what_lies_in_memory_is_named_and_replayed_where_it_is():
         r"the program that trains, call data\.replay\(epoch=, batch=\)"
     )
     with pytest.raises(ConfigError, match=message):
-        again(2)
+        remake(2)
 
 
 def test_only_what_a_kind_needs_keeps_it_from_being_replayed(store):
@@ -199,11 +189,11 @@ def test_only_what_a_kind_needs_keeps_it_from_being_replayed(store):
         train=store, val=sequences(4), batching=Bucketed(4), eval_batching=Odd(lambda: 2)
     )
     run = fit(data, model=Crashing(step=1), max_epochs=1)
-    assert told(again(1)) == run.model.kept
+    assert told(remake(1)) == run.model.kept
     assert data.replay_command(epoch=0, batch=1) == f"seqdata replay {NAME} --epoch 0 --batch 1"
     command = data._run_record.make_command("val", None, 0, 1)
     assert command == "data.replay(epoch=0, batch=1, kind='val')"
-    assert [line.partition(":")[0] for line in wrote()["not_replayable"]] == [
+    assert [line.partition(":")[0] for line in read_run_file()["not_replayable"]] == [
         "val", "eval_batching",
     ]  # fmt: skip
 
@@ -227,12 +217,6 @@ def test_a_quick_look_writes_no_file(store):
     fit(data, fast_dev_run=True)
     assert not Path(NAME).exists()
     assert data.replay_command(epoch=0, batch=1) == "data.replay(epoch=0, batch=1)"
-
-
-def described(data: dict) -> RunFile:
-    return RunFile(
-        geometry=FitGeometry(), data=data, fingerprints={}, plan="", versions={}, trainer={}
-    )
 
 
 @pytest.mark.parametrize(
@@ -261,7 +245,7 @@ def test_what_is_no_run_file_is_refused(content, message):
 
 def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(caplog):
     path, elsewhere = Path(NAME), Path("copy.yaml")
-    described({"train": {"path": "/data"}}).write(path)
+    make_run_file({"train": {"path": "/data"}}).write(path)
     assert RunFile.read(path).data == {"train": {"path": "/data"}}
     path.rename(elsewhere)  # it may be named and lie as one likes
     assert RunFile.read(elsewhere).data == {"train": {"path": "/data"}}
@@ -295,11 +279,11 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
 )
 def test_data_that_a_run_did_not_have_is_refused(data, kind, name, message):
     with pytest.raises(ConfigError, match=message):
-        described(data).make_options(Path(NAME), kind, name)
+        make_run_file(data).make_options(Path(NAME), kind, name)
 
 
 def test_a_file_of_another_release_names_what_it_lacks(store):
-    file = described({"train": {"path": store}, "batching": "bucketed"})
+    file = make_run_file({"train": {"path": store}, "batching": "bucketed"})
     with pytest.raises(
         ConfigError, match=r"must have all arguments, but has no `data\.eval_batching`"
     ):
@@ -309,11 +293,11 @@ def test_a_file_of_another_release_names_what_it_lacks(store):
 def test_a_file_from_before_there_were_some_arguments_is_replayed(store):
     fit(SequenceDataModule(train=store, batching=Bucketed(4), seed=3), max_epochs=1)
     path = Path(NAME)
-    wanted = again(1)
+    wanted = remake(1)
     told = yaml.safe_load(path.read_text())
     for name in ("eval_transform", "dtype", "check_values"):
         del told["data"][name]
     path.write_text(yaml.safe_dump(told))  # without its seal, as older files
-    made = again(1)
+    made = remake(1)
     assert made.ids.tolist() == wanted.ids.tolist()
     assert torch.equal(made["x"], wanted["x"])
