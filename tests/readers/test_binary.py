@@ -9,7 +9,6 @@ import pytest
 from seqdata.errors import DecodeError
 from seqdata.readers.binary import read_npy
 from seqdata.readers.source import ReadOptions, find_files
-from tests.readers.test_binary_raw import OPTIONS
 
 
 def test_npy_is_an_array_per_file(tmp_path):
@@ -54,4 +53,4 @@ def test_what_is_no_array_of_numbers_is_refused(tmp_path, content, message):
     with pytest.raises(
         DecodeError, match=rf"a\.npy': {message}.*, but must be a \.npy file of one"
     ):
-        list(read_npy(find_files(tmp_path), OPTIONS))
+        list(read_npy(find_files(tmp_path), ReadOptions()))

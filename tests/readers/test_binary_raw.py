@@ -7,8 +7,6 @@ from seqdata.errors import DecodeError
 from seqdata.readers.binary import read_bytes, read_text
 from seqdata.readers.source import ReadOptions, find_files
 
-OPTIONS = ReadOptions()
-
 
 def test_bytes_are_a_sequence_per_file_named_by_its_path(tmp_path):
     (tmp_path / "a").write_bytes(b"\x00\xff\r\n")
@@ -22,12 +20,12 @@ def test_bytes_are_a_sequence_per_file_named_by_its_path(tmp_path):
 
 def test_text_is_utf8_without_a_mark_and_with_plain_line_ends(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeffé\r\nz".encode())
-    (one,) = read_text(find_files(tmp_path), OPTIONS)
+    (one,) = read_text(find_files(tmp_path), ReadOptions())
     assert one["x"].tobytes() == "é\nz".encode()
 
 
 def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"ab\xff")
     with pytest.raises(DecodeError, match=r"a\.txt': byte 2 is 0xff, but must be UTF-8") as caught:
-        list(read_text(find_files(tmp_path), OPTIONS))
+        list(read_text(find_files(tmp_path), ReadOptions()))
     assert caught.value.facts == {"file": str(tmp_path / "a.txt"), "offset": 2}
