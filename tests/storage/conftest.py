@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from seqdata import Remote
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.faults.network import before, folder_of, served
 from tests.storage.remote.cached import SIZE
 from tests.storage.remote.samples import write
+from tests.storage.rows import FEW_ROWS
 
 KEYS = {"key": "testing", "secret": "testing"}
 
@@ -88,3 +90,16 @@ def store_of_many(tmp_path):
     files = [one for one in Path(local.location).iterdir() if one.name not in shards]
     with served(folder_of(tmp_path / "store")) as made:
         yield local, made, largest, sum(one.stat().st_size for one in files)
+
+
+@pytest.fixture
+def there(tmp_path):
+    """The location of a store in memory, and its files by name."""
+    import fsspec
+
+    write_arrow(tmp_path / "store", FEW_ROWS, shard_bytes=1)
+    name = uuid.uuid4().hex
+    system = fsspec.filesystem("memory")
+    for path in (tmp_path / "store").iterdir():
+        system.pipe_file(f"/{name}/{path.name}", path.read_bytes())
+    return f"memory://{name}", lambda file: f"/{name}/{file}", system

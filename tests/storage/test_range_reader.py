@@ -12,7 +12,6 @@ from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.range_reader import RangeReader, ShardRequest, value_ranges
 from seqdata.storage.store import StoreFields
-from tests.storage.arrow.test_open_remote import there  # noqa: F401
 
 LAYOUT = ShardLayout("/d", ("a",), [0, 3], {"time": np.array([4, 0, 6])})
 OFFSETS = np.array([0, 4, 4, 10])
@@ -47,7 +46,7 @@ def test_checksums_need_whole_blocks():
     assert ranges(["x"], [2, 1, 2], [0, 3, 4], checks=checks) == [[[116, 124], [108, 116]]]
 
 
-def test_a_shard_on_this_machine_has_no_ranges(there, tmp_path):  # noqa: F811
+def test_a_shard_on_this_machine_has_no_ranges(there, tmp_path):
     store = open_remote(there[0], remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
     reader = store._reader._ranges
     assert isinstance(reader, RangeReader)

@@ -9,11 +9,11 @@ from seqdata import Remote
 from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.storage.arrow.open_remote import open_remote
 from seqdata_testing.stores import check_reads
-from tests.storage.arrow.test_open_remote import ROWS, there  # noqa: F401
+from tests.storage.rows import FEW_ROWS
 
 
 @pytest.fixture(params=["cache", "ranges", "no room"])
-def store(request, there, tmp_path):  # noqa: F811
+def store(request, there, tmp_path):
     options = {"how": "ranges"} if request.param == "ranges" else {}
     if request.param == "no room":
         options = {"cache_bytes": 1}
@@ -21,8 +21,8 @@ def store(request, there, tmp_path):  # noqa: F811
 
 
 def test_values_are_those_that_were_written(store):
-    check_reads(store, ROWS, rounds=3)
-    check_reads(pickle.loads(pickle.dumps(store)), ROWS, rounds=1)
+    check_reads(store, FEW_ROWS, rounds=3)
+    check_reads(pickle.loads(pickle.dumps(store)), FEW_ROWS, rounds=1)
     assert not store.is_local
 
 
@@ -65,4 +65,4 @@ def test_what_comes_next_may_be_announced(store):
     assert store.expect(np.array([0, 1])) == (how != "ranges")
     with pytest.raises(ConfigError, match="the sequence must be in"):
         store.expect(np.array([9]))
-    check_reads(store, ROWS, rounds=1)
+    check_reads(store, FEW_ROWS, rounds=1)

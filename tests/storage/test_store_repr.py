@@ -2,7 +2,7 @@
 
 from seqdata.storage import store_repr
 from seqdata.storage.memory import MemoryStore
-from tests.storage.test_store_rows import AXES, ROWS
+from tests.storage.rows import AXES, ROWS
 
 
 def test_a_store_is_text_with_fields_and_lengths(monkeypatch):

@@ -16,19 +16,8 @@ from seqdata.storage.splitting import split
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.views import SequenceStore, View, as_sequence_store
 from seqdata_testing.stores import check_store
+from tests.storage.rows import AXES, ROWS
 from tests.storage.somebodys import Somebodys
-
-ROWS = [
-    {
-        "id": f"u{i}",
-        "x": np.arange(2.0 * i, dtype=np.float32).reshape(i, 2),
-        "text": b"t" * (i + 1),
-        "y": np.int32(i % 3),
-        "note": f"n{i % 2}",
-    }
-    for i in range(7)
-]
-AXES = {"text": "text"}
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,13 @@
 """A store behind a URL is opened by its manifest; what is missing or not a store is named."""
 
-import uuid
-
-import fsspec
-import numpy as np
 import pytest
 
 from seqdata import Remote
-from seqdata.errors import (
-    CorruptShardError,
-    DataError,
-    IncompleteDatasetError,
-    MissingShardError,
-)
+from seqdata.errors import CorruptShardError, DataError, IncompleteDatasetError, MissingShardError
 from seqdata.storage.arrow.open_remote import file_exists, open_remote, read_manifest
-from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.stores import check_reads
-
-ROWS = [{"id": f"s{number}", "x": np.arange(number)} for number in range(5)]
+from tests.storage.rows import FEW_ROWS
 
 
 @pytest.fixture
@@ -26,21 +15,10 @@ def remote(tmp_path):
     return Remote(cache_dir=tmp_path / "cache")
 
 
-@pytest.fixture
-def there(tmp_path):
-    """The location of a store in memory, and its files by name."""
-    write_arrow(tmp_path / "store", ROWS, shard_bytes=1)
-    name = uuid.uuid4().hex
-    system = fsspec.filesystem("memory")
-    for path in (tmp_path / "store").iterdir():
-        system.pipe_file(f"/{name}/{path.name}", path.read_bytes())
-    return f"memory://{name}", lambda file: f"/{name}/{file}", system
-
-
 @pytest.mark.parametrize("verify", [None, "off", "always"])
 def test_it_is_the_store_that_was_written(there, remote, verify):
     store = open_remote(there[0], verify=verify, remote=remote)
-    check_reads(store, ROWS, rounds=2)
+    check_reads(store, FEW_ROWS, rounds=2)
     assert store.keys([4, 0]) == ["s4", "s0"]
 
 

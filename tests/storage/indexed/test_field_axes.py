@@ -11,7 +11,7 @@ from seqdata.storage.fields import TEXT
 from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
 from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.shard_index import FieldIndex
-from tests.storage.indexed.test_shard_index import make_index
+from tests.storage.indexed.samples import make_index
 
 LAYOUT = ShardLayout("/d", ("a.recs", "b.recs"), [0, 2, 3], {})
 

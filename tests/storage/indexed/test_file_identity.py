@@ -7,14 +7,9 @@ import pytest
 
 from seqdata.errors import CorruptShardError, FingerprintMismatch
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_identity import (
-    ENDS,
-    check_ends,
-    check_size,
-    get_checked_content,
-)
+from seqdata.storage.indexed.file_identity import ENDS, check_ends, check_size, get_checked_content
 from seqdata.storage.indexed.shard_index import digest_ends
-from tests.storage.indexed.test_shard_index import make_index
+from tests.storage.indexed.samples import make_index
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
 CONTENT = b"H" + bytes(range(1, 200)) * 10 + b"H" + b"e" * (ENDS - 1)

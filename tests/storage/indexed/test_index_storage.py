@@ -14,7 +14,7 @@ from seqdata.storage.indexed.index_storage import (
     read_index,
     write_index,
 )
-from tests.storage.indexed.test_shard_index import make_index
+from tests.storage.indexed.samples import make_index
 
 
 @pytest.fixture

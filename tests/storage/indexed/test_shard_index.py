@@ -11,39 +11,10 @@ from hypothesis import strategies as st
 
 from seqdata.errors import CorruptShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.shard_index import (
-    FieldIndex,
-    ShardIndex,
-    digest_ends,
-    digest_extents,
-    dump_index,
-    load_index,
-)
+from seqdata.storage.indexed.shard_index import digest_ends, digest_extents, dump_index, load_index
+from tests.storage.indexed.samples import make_index, make_int64
 
 PLACE = DataLocation(dataset="/d", file="a.recs.idx", file_kind="index of shard 0")
-
-
-def int64(*values):
-    return np.array(values, dtype=np.int64)
-
-
-def make_index(sizes=(4, 0, 8), **changes):
-    sizes = int64(*sizes)
-    begins = np.cumsum(sizes) - sizes
-    field = FieldIndex(
-        begins, sizes, np.arange(len(sizes), dtype=np.uint32), None,
-        heads=({"dtype": "<f4", "shape": [2], "axis": "time", "decoder": None},),
-        numbers=sizes, values=np.ones((len(sizes), 2), np.float32),
-    )  # fmt: skip
-    keys = "".join(f"k{number % 10}" for number in range(len(sizes))).encode()
-    index = ShardIndex(
-        shard="a.recs", bytes=int(sizes.sum()), sha256="0" * 64, ends="1" * 64, last=0,
-        algorithm="crc32", block=65536, keys=np.frombuffer(keys, np.uint8),
-        key_ends=np.arange(len(sizes) + 1, dtype=np.int64) * 2, members={"x": field},
-        declared={"x": ("x", "float32", (2,), "time")}, format_identity="m:Records() version 1",
-        siblings={"a.ends": (3, "2" * 64)},
-    )  # fmt: skip
-    return replace(index, **changes)
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=12))
@@ -73,7 +44,9 @@ def test_what_is_written_is_read_back(sizes):
 
 
 def test_numbered_ids_are_not_stored():
-    index = make_index(keys=np.empty(0, np.uint8), key_ends=int64(0, 0, 0, 0), is_numbered=True)
+    index = make_index(
+        keys=np.empty(0, np.uint8), key_ends=make_int64(0, 0, 0, 0), is_numbered=True
+    )
     found = load_index(dump_index(index), PLACE)
     assert found.is_numbered
     assert [found.id_of(number) for number in range(3)] == ["a.recs/0", "a.recs/1", "a.recs/2"]
@@ -169,7 +142,9 @@ def test_facts_that_cannot_be_are_a_damage(path, value):
 
 def test_numbered_sequences_need_no_more_memory_than_their_file():
     facts = {"bytes": 1 << 62, "numbered": 1 << 61}
-    index = make_index(keys=np.empty(0, np.uint8), key_ends=int64(0, 0, 0, 0), is_numbered=True)
+    index = make_index(
+        keys=np.empty(0, np.uint8), key_ends=make_int64(0, 0, 0, 0), is_numbered=True
+    )
     content = dump_index(index)
     text, _, arrays = content[len(b"seqdata index\n") + 65 :].partition(b"\n")
     with pytest.raises(CorruptShardError, match="invalid numbers"):
@@ -185,14 +160,14 @@ def test_a_text_that_is_not_an_index_is_a_damage(facts):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"begins": int64(0, 4, 5)}, "places"),  # ends after the file
-        ({"begins": int64(-2, 4, 4)}, "places"),
-        ({"sizes": int64(4, -1, 8)}, "places"),
-        ({"begins": int64(0, 4)}, "places"),
-        ({"numbers": int64(0)}, "numbers"),
+        ({"begins": make_int64(0, 4, 5)}, "places"),  # ends after the file
+        ({"begins": make_int64(-2, 4, 4)}, "places"),
+        ({"sizes": make_int64(4, -1, 8)}, "places"),
+        ({"begins": make_int64(0, 4)}, "places"),
+        ({"numbers": make_int64(0)}, "numbers"),
         ({"sums": np.zeros(2, np.uint32)}, "checksums"),
-        ({"firsts": int64(0, 1, 2, 4)}, "checksums"),
-        ({"firsts": int64(0, 2, 1, 3)}, "checksums"),
+        ({"firsts": make_int64(0, 1, 2, 4)}, "checksums"),
+        ({"firsts": make_int64(0, 2, 1, 3)}, "checksums"),
         ({"codes": np.array([0, 1, 0], np.uint16)}, "heads"),
     ],
 )

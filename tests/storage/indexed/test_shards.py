@@ -8,7 +8,7 @@ from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER
 from seqdata.storage.indexed.shard_list import ListedShard
 from seqdata.storage.indexed.shards import LocalShard, save_sealed, with_declared
-from tests.storage.indexed.test_shard_index import make_index
+from tests.storage.indexed.samples import make_index
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
 

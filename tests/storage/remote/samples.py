@@ -1,10 +1,14 @@
-"""A store of some shards, and all that can be read of it."""
+"""A store of some shards, and all that can be read of it; requests that fail for a while."""
 
 import numpy as np
 
-from seqdata import write_store
+from seqdata import Remote, write_store
+from seqdata_testing.faults import network
+from seqdata_testing.waiting import patient
 
 COUNT = 120
+CONTENT = bytes(range(256)) * 64  # 16 KiB
+PASSING = [network.unavailable, network.reset, network.short]
 
 
 def sequences(count=COUNT):
@@ -48,3 +52,8 @@ def read_all(store, spans=None):
         assert np.array_equal(out, np.concatenate(pieces))
         found[name] = [piece.tolist() for piece in pieces]
     return found
+
+
+def make_quick_remote(tmp_path, **options):
+    options = {"retry_seconds": patient(1.5), "stall_seconds": patient(1), **options}
+    return Remote(cache_dir=tmp_path / "cache", **options)

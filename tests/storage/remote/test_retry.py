@@ -15,7 +15,7 @@ from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient, within
-from tests.storage.remote.test_transport import CONTENT, PASSING, quick
+from tests.storage.remote.samples import CONTENT, PASSING, make_quick_remote
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def web(tmp_path):
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, fault):
-    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(20)))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path, retry_seconds=patient(20)))
     web.fault = fault(2)
     with caplog.at_level(logging.WARNING, "seqdata.remote"):
         assert files.read("file.bin", 10, 5000) == CONTENT[10:5000]
@@ -40,7 +40,7 @@ def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, faul
 @pytest.mark.parametrize("fault", PASSING)
 @pytest.mark.slow
 def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp_path, fault):
-    files = make_remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path))
     web.fault = fault()
     with (
         within(15),
@@ -55,7 +55,7 @@ def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp
 
 
 def test_a_refusal_is_an_error_at_once(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path, retry_seconds=patient(30)))
     web.fault = network.refused()
     with pytest.raises(RemoteReadError, match=r"403.*tried once\)\. Check address, permissions"):
         files.read("file.bin", 0, 10)
@@ -93,7 +93,11 @@ def test_the_status_counts_wherever_a_transport_tells_it(
         raise error
 
     with pytest.raises(kind):
-        retry(call, DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=patient(0.6)))
+        retry(
+            call,
+            DataLocation(dataset="hf://x"),
+            make_quick_remote(tmp_path, retry_seconds=patient(0.6)),
+        )
     assert len(calls) == 1 if attempts == 1 else len(calls) > 1
 
 
@@ -139,7 +143,7 @@ def test_a_retry_waits_as_long_as_the_server_asks(tmp_path, monkeypatch, error):
             raise answers.pop()
         return "body"
 
-    where, remote = DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=60)
+    where, remote = DataLocation(dataset="hf://x"), make_quick_remote(tmp_path, retry_seconds=60)
     assert retry(call, where, remote) == "body"
     assert len(waits) == 1
     assert 7 <= waits[0] < 8
@@ -150,11 +154,11 @@ def test_a_wait_beyond_the_deadline_is_an_error_at_once(tmp_path):
         raise told_by("120")[0]
 
     with pytest.raises(RemoteReadError, match="the server asks to wait 120 s; tried once"):
-        retry(call, DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=60))
+        retry(call, DataLocation(dataset="hf://x"), make_quick_remote(tmp_path, retry_seconds=60))
 
 
 def test_what_is_not_there_is_said_at_once(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path, retry_seconds=patient(30)))
     with pytest.raises(MissingShardError, match=r'\("nope"\).*is not there\. Restore it'):
         files.stat("nope")
     with pytest.raises(MissingShardError):

@@ -17,8 +17,8 @@ from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, sp
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient, within
+from tests.storage.remote.samples import CONTENT, PASSING, make_quick_remote
 
-CONTENT = bytes(range(256)) * 64  # 16 KiB
 EMPTY = {".lock", "CACHEDIR.TAG"}  # what a cache without files holds
 
 
@@ -30,23 +30,15 @@ def web(tmp_path):
         yield made
 
 
-def quick(tmp_path, **options):
-    options = {"retry_seconds": patient(1.5), "stall_seconds": patient(1), **options}
-    return Remote(cache_dir=tmp_path / "cache", **options)
-
-
-PASSING = [network.unavailable, network.reset, network.short]
-
-
 def test_a_body_that_crawls_is_given_up_in_time(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path, stall_seconds=patient(0.5)))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path, stall_seconds=patient(0.5)))
     web.fault = network.slow(1000)
     with within(15), pytest.raises(RemoteReadError, match="FSTimeoutError"):
         files.read("file.bin", 0, len(CONTENT))
 
 
 def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path))
     web.fault = network.unavailable()
     with pytest.raises(RemoteReadError):
         files.stat("file.bin")
@@ -57,7 +49,7 @@ def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_pat
 @pytest.mark.parametrize("fault", [*PASSING, lambda: network.slow(500)])
 @pytest.mark.slow
 def test_what_could_not_be_read_is_not_in_the_cache(web, tmp_path, fault):
-    files = make_remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path))
     cache, wanted = make_cache(files), CacheRequest("file.bin")
     web.hits, stat = "file.bin", files.stat("file.bin")
     web.fault = fault()
@@ -69,7 +61,7 @@ def test_what_could_not_be_read_is_not_in_the_cache(web, tmp_path, fault):
 
 
 def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept(web, tmp_path):
-    files = make_remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, make_quick_remote(tmp_path))
     web.fault = network.retagged(after=2)  # the first look, and the body
     with pytest.raises(
         FingerprintMismatch, match="must not change while it is read, but was replaced"
@@ -125,7 +117,9 @@ def test_clients_work_on_both_sides_of_a_fork(
     s3, bucket, remote, web, tmp_path, kind, rounds, caplog
 ):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
-    location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
+    location, how = (
+        (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, make_quick_remote(tmp_path))
+    )
     for _ in range(rounds):
         assert make_remote_files(location, how).read("file.bin", 0, 4) == CONTENT[:4]
         assert read_in_child(location, how) == 0
@@ -139,7 +133,9 @@ def test_a_forked_process_does_not_close_what_its_parent_uses(
     s3, bucket, remote, web, tmp_path, kind
 ):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
-    location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
+    location, how = (
+        (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, make_quick_remote(tmp_path))
+    )
     files = make_remote_files(location, how)
     files.stat("file.bin")
     system = weakref.ref(files._system)
@@ -169,7 +165,7 @@ def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
 @pytest.mark.slow
 def test_no_message_and_no_repr_holds_what_is_secret(web, tmp_path, caplog):
     address = web.url.replace("http://", "http://me:password@") + "?signature=abcdef"
-    remote = quick(tmp_path, storage_options={"headers": {"X-Key": "token99"}})
+    remote = make_quick_remote(tmp_path, storage_options={"headers": {"X-Key": "token99"}})
     files = make_remote_files(address, remote)
     assert files.read("file.bin", 0, 5) == CONTENT[:5]
     web.fault = network.unavailable()
@@ -249,7 +245,7 @@ def test_urls_are_joined_parted_and_shown():
 
 
 def test_a_file_is_known_by_its_own_url(web, tmp_path):
-    files, name = make_remote_file(f"{web.url}/file.bin", quick(tmp_path))
+    files, name = make_remote_file(f"{web.url}/file.bin", make_quick_remote(tmp_path))
     assert files.read(name, 1, 3) == CONTENT[1:3]
     assert files.read(name, 3, 3) == b""
     assert name == "file.bin"
