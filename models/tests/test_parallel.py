@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,30 +14,17 @@ from torch import nn
 
 from seqdata import ConfigError, LaneStates, ResumeError, World
 from seqdata_testing.waiting import patient
-from tests.preloaded import python
 
 sys.path.insert(0, str(Path(__file__).parent))
+from mesh_processes import start
 from parallel_cases import CASES, difference, make_model, make_updates, train, train_by_hand
 from seqdata_models.parallel import Mesh, Ring, TorchWavefront, Wavefront
 from seqdata_models.parallel.deferred import DeferredLayer, WeightGradients
 from seqdata_models.parallel.engine import run_pipeline
 
-SCRIPT = Path(__file__).parent / "on_mesh.py"
 KINDS = ["wave", "ring", "fed"]
 BOUNDS = {"float64": 1e-14, "float32": 1e-6, "autocast": torch.finfo(torch.bfloat16).eps}
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
-
-
-def start(world: int, folder: Path, spec: dict[str, Any]) -> list[subprocess.Popen[str]]:
-    return [
-        subprocess.Popen(
-            [python(), str(SCRIPT), str(rank), str(world), str(folder), json.dumps(spec)],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(world)
-    ]
 
 
 def play(world: int, folder: Path, spec: dict[str, Any]) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from seqdata_testing.waiting import patient, until
 from tests.preloaded import python
 
 sys.path.insert(0, str(Path(__file__).parent))
+from mesh_processes import start
 from seqdata_models.parallel.link import Progress
-from test_parallel import start
 
 HERE = Path(__file__).parent
 LOST = "rank {} gives no sign of life; it was killed or stopped"
