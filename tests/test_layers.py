@@ -1,13 +1,16 @@
-"""The layers of the house: import-linter's contracts, and who may import from a package's front."""
+"""The layers of the house: import-linter's contracts, and who may import from which module."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from seqdata_testing.waiting import patient
+import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from seqdata_testing.waiting import patient
+from tests.library_files import ROOT, list_files, walk
+
 LINT = """
 from importlinter.cli import lint_imports_command
 lint_imports_command(["--no-logo", "--no-cache"])
@@ -39,6 +42,28 @@ def test_modules_import_from_the_defining_file():
         if not is_module(f"{node.module}.{name.name}")
     ]
     assert not found
+
+
+@pytest.mark.slow
+def test_test_modules_are_imported_by_nobody():
+    """What they share is in helper modules, and fixtures are in a ``conftest.py``."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in list_files("tests", "models", "plugins")
+        if "tests" in path.parts
+        for node in walk(path.read_text("utf-8"))
+        for name in imported_by(node)
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert not found
+
+
+def imported_by(node: ast.AST) -> Iterator[str]:
+    """Yield the full names of what a statement imports."""
+    if isinstance(node, ast.Import):
+        yield from (name.name for name in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module or ''}.{name.name}" for name in node.names)
 
 
 def is_package_of_ours(module: str | None) -> bool:
