@@ -176,27 +176,44 @@ class _HandoverQueue(Generic[Item]):
         self._max_handovers = max_handovers
         self._changed = threading.Condition()
         self._ready: deque[deque[Item]] = deque()
+        self._gathered: deque[Item] = deque()  # taken out only under the lock, added without
         self._is_finished = False
         self.is_closed = False
         self.is_consumer_waiting = False  # the consumer is waiting
         self.is_stop_requested = False  # the consumer makes the rest itself
         self.error: BaseException | None = None
 
-    def put(self, handover: deque[Item]) -> None:
+    def gather(self, item: Item) -> int:
+        """Add an item to the next group; return how many it has."""
+        self._gathered.append(item)
+        return len(self._gathered)
+
+    def hand_over(self) -> None:
+        """Make a group of what is gathered, as soon as there is room for it."""
         with self._changed:
             while len(self._ready) >= self._max_handovers and not self.is_closed:
                 self._changed.wait(_POLL_SECONDS)
-            if not self.is_closed:
-                self._ready.append(handover)
+            if self.is_closed:
+                self._gathered.clear()
+            else:
+                self._make_group()
                 self._changed.notify_all()
 
     def take(self, is_alive: Callable[[], bool]) -> deque[Item] | None:
-        """Return the next group; None at the end."""
+        """Return the next group; None at the end.
+
+        What is gathered does not wait for a later item that takes long.
+        """
         with self._changed:
             self.is_consumer_waiting = not self._ready
+            timeout = _MAX_GATHER_SECONDS
             while not (self._ready or self._is_finished or self.is_closed):
-                if not self._changed.wait(_POLL_SECONDS) and not is_alive():
+                has_changed = self._changed.wait(timeout)
+                if not self._ready:
+                    self._make_group()
+                if not (has_changed or self._ready or is_alive()):
                     break
+                timeout = _POLL_SECONDS
             self.is_consumer_waiting = False
             if not self._ready:
                 return None
@@ -227,7 +244,13 @@ class _HandoverQueue(Generic[Item]):
         with self._changed:
             self.is_closed = True
             self._ready.clear()
+            self._gathered.clear()
             self._changed.notify_all()
+
+    def _make_group(self) -> None:
+        if self._gathered:
+            items = range(len(self._gathered))
+            self._ready.append(deque(self._gathered.popleft() for _ in items))
 
 
 def _run_thread(
@@ -244,30 +267,28 @@ def _run_thread(
 def _produce(
     source: PrefetchSource[Item], numbers: Iterator[int], channel: _HandoverQueue[Item]
 ) -> None:
-    handover: deque[Item] = deque()
     size, handed_over_at = 0, time.monotonic()
     try:
         for number in numbers:
             if channel.is_closed:
                 return
             item, item_bytes = source.make(number)
-            handover.append(item)
+            count = channel.gather(item)
             del item  # only the queue keeps it
             size += item_bytes
             is_late = (
                 channel.is_consumer_waiting
                 and time.monotonic() - handed_over_at > _MAX_GATHER_SECONDS
             )
-            if is_late or size >= HANDOVER_BYTES or len(handover) >= HANDOVER_BATCHES:
-                channel.put(handover)
-                handover, size = deque(), 0
+            if is_late or size >= HANDOVER_BYTES or count >= HANDOVER_BATCHES:
+                channel.hand_over()
+                size = 0
                 source.on_handover(number + 1)
                 handed_over_at = time.monotonic()
                 if channel.is_stop_requested:
                     return
     finally:  # finished items are delivered before an error
-        if handover:
-            channel.put(handover)
+        channel.hand_over()
 
 
 def _end_at_exit(channel: _HandoverQueue[Item], thread: weakref.ref[threading.Thread]) -> None:

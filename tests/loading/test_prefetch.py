@@ -105,6 +105,19 @@ def test_a_consumer_that_waits_gets_what_is_there():
     items.close()
 
 
+def test_an_item_that_is_made_does_not_wait_for_a_slow_one_after_it():
+    came = threading.Event()
+
+    def make(number):
+        return (number if number != 1 or came.wait(patient()) else "too late"), 1
+
+    items = iter(Prefetcher(recipe(make, range(3)), 2))
+    assert next(items) == 0
+    came.set()
+    assert list(items) == [1, 2]
+    assert ends()
+
+
 def test_an_error_comes_after_the_items_before_it_with_its_traceback():
     def make(number):
         if number == 21:
