@@ -44,13 +44,13 @@ class Tally:
     failures: list[str] = field(default_factory=list)
 
 
-def script(name, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(HERE / name), *map(str, arguments)],
-        env={**os.environ, **ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def script(log, name, *arguments):
+    """Start a program of this folder. It logs into a file: a full pipe would stop it."""
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, str(HERE / name), *map(str, arguments)],
+            env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=file,
+        )  # fmt: skip
 
 
 def lines_of(process, first_wait, wait):
@@ -83,23 +83,27 @@ def worked_by(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ended(process):
-    """Return how a child ended, and what it said last; one that still runs is killed."""
+def ended(process, log):
+    """Return how a child ended, and what it logged last; one that still runs is killed."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=patient(2))
     if process.poll() is None:
         process.kill()
-    said = process.communicate(timeout=patient())[1].decode(errors="replace")[-500:]
-    code = process.returncode
-    return f"{signal.Signals(-code).name if code < 0 else f'status {code}'}: {said}"
+    code = process.wait(timeout=patient())
+    process.stdout.close()
+    return f"{signal.Signals(-code).name if code < 0 else f'status {code}'}: {end_of(log)}"
+
+
+def end_of(log):
+    return log.read_text("utf-8", errors="replace")[-500:]
 
 
 def run_cases(seeds, scratch, first, last):
     """Run cases in one child after the other: a death or a hang costs one case."""
-    tally = Tally()
+    tally, log = Tally(), scratch / "log"
     scratch.mkdir()
     while first < last:
-        process = script("child.py", seeds, scratch, first, last, CAP)
+        process = script(log, "child.py", seeds, scratch, first, last, CAP)
         for line in lines_of(process, START, LONGEST):
             if line is None:
                 tally.failures.append(f"case {first}: no answer in {LONGEST} s")
@@ -107,7 +111,7 @@ def run_cases(seeds, scratch, first, last):
                 break
             first = line["case"] + 1
             tally.outcomes.append(line)
-        how = ended(process)
+        how = ended(process, log)
         if first < last:
             tally.failures.append(f"case {first}: the process ended, {how}")
             first += 1
@@ -164,13 +168,14 @@ def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(
 
 @pytest.mark.slow
 def test_files_that_ask_for_much_memory_are_refused_before_it_is_taken(tmp_path):
-    made = script("bombs.py", "make", tmp_path)
-    said = made.communicate(timeout=patient(120))[1].decode()
-    assert made.returncode == 0, said
+    log = tmp_path / "log"
+    made = script(log, "bombs.py", "make", tmp_path)
+    made.communicate(timeout=patient(120))
+    assert made.returncode == 0, end_of(log)
     with within(60):
-        process = script("bombs.py", "open", tmp_path)
+        process = script(log, "bombs.py", "open", tmp_path)
         lines = list(lines_of(process, START, 20.0))
-        how = ended(process)
+        how = ended(process, log)
     assert None not in lines, how
     assert len(lines) == 12, how
     for line in lines:

@@ -37,9 +37,9 @@ def run(scratch, first, last):
     """Return the outcome of each case; a death or a hang costs one."""
     outcomes, failures = [], []
     while first < last:
-        with subprocess.Popen(
+        with tempfile.TemporaryFile() as log, subprocess.Popen(  # a full pipe would stop it
             [sys.executable, str(SCRIPT), str(scratch), str(first), str(last), str(CAP)],
-            env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=log,
         ) as child:  # fmt: skip
             for line in lines_of(child):
                 outcomes.append(line)
@@ -47,7 +47,9 @@ def run(scratch, first, last):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=patient())
             child.kill()
-            said = child.communicate(timeout=patient())[1].decode(errors="replace")[-500:]
+            child.wait(timeout=patient())
+            log.seek(0)
+            said = log.read().decode(errors="replace")[-500:]
         if first < last:
             failures.append(f"case {first}: the process ended, {child.returncode}: {said}")
             first += 1
