@@ -7,34 +7,16 @@ from types import SimpleNamespace
 import lightning.pytorch as pl
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 from lightning.pytorch.loggers import CSVLogger
 
 from seqdata import Bucketed, LossRecord, Mix, SequenceDataModule, write_store
 from seqdata.cli.app import app
 from seqdata.runs.loss_files import LossHeader, LossWriter
-from tests.lightning.harness import QUIET, quietly
+from tests.lightning.harness import QUIET, RowLosses, quietly
 from tests.runs.loss_runs import block_of
 
 BAD = 77
-
-
-class Learning(pl.LightningModule):
-    """A layer with a loss for each row."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch, batch_idx):
-        error = (self.layer(batch["x"]).squeeze(-1) - 0.5) ** 2 * batch.score
-        losses = error.sum(1) / batch.lengths
-        return {"loss": (losses * batch.weight).sum() * batch.sequence_scale, "losses": losses}
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 1e-5)
 
 
 def rows(count, seed, bad=None):
@@ -51,7 +33,7 @@ def train(folder, data, score="losses", epochs=2):
     options = {**QUIET, "logger": logger, "enable_checkpointing": False, "log_every_n_steps": 1}
     with quietly():
         trainer = pl.Trainer(**options, max_epochs=epochs, callbacks=[LossRecord(score=score)])
-        trainer.fit(Learning(), data)
+        trainer.fit(RowLosses(1e-5), data)
 
 
 @pytest.fixture(scope="module")

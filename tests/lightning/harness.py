@@ -94,6 +94,24 @@ class Recorder(pl.LightningModule):
         return [value for one in self.parameters() for value in one.detach().flatten().tolist()]
 
 
+class RowLosses(pl.LightningModule):
+    """A layer with a loss for each row."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(1, 1)
+        self.rate = rate
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, torch.Tensor]:
+        error = (self.layer(batch["x"]).squeeze(-1) - 0.5) ** 2 * batch.score
+        losses = error.sum(1) / batch.lengths
+        return {"loss": (losses * batch.weight).sum() * batch.sequence_scale, "losses": losses}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), self.rate)
+
+
 @dataclass(frozen=True)
 class Lanes:
     """Sequences dealt to lanes in turn, each in chunks of three timesteps; lanes run dry idle."""

@@ -1,10 +1,15 @@
 """States and checkpoints of runs, and that a resumed run does what a whole one does."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import lightning.pytorch as pl
+import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.lightning.harness import Log, Run
+from tests.lightning.harness import QUIET, Log, Recorder, Run, quietly
 
 SAVED = {
     "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
@@ -40,3 +45,29 @@ def assert_goes_on(whole: Run, rest: Run, done: int, *, per_epoch: int) -> None:
 def list_later(log: Log, step: int) -> list[tuple[int, tuple[int, ...]]]:
     """Return the validation batches after optimizer step ``step``."""
     return [entry for entry in log.val if entry[0] > step]
+
+
+def fit_saving_steps(
+    model: Recorder, folder: Path, data: pl.LightningDataModule, *, resume: Path | None = None,
+    callbacks: Iterable[pl.Callback] = (), **options: Any,
+) -> Recorder:  # fmt: skip
+    """Return the model after a fit that saves each step, or after the error it was told to have."""
+    saving = ModelCheckpoint(dirpath=folder, every_n_train_steps=1, filename="at", save_top_k=1)
+    settings = {**QUIET, "max_epochs": 2, "default_root_dir": folder, **options}
+    trainer = pl.Trainer(**settings, callbacks=[saving, *callbacks])
+    with quietly():
+        if model.fail_at is None:
+            trainer.fit(model, data, ckpt_path=resume)
+        else:
+            with pytest.raises(OSError, match="told to fail"):
+                trainer.fit(model, data, ckpt_path=resume)
+    return model
+
+
+def assert_a_failed_fit_goes_on(fit: Callable[..., Recorder], folder: Path, fail_at: int) -> None:
+    """Assert that a fit which fails and its rest are together a whole one."""
+    whole = fit(folder / "whole")
+    broken = fit(folder / "broken", fail_at=fail_at)
+    rest = fit(folder / "broken", resume=folder / "broken" / "at.ckpt")
+    assert broken.log_of.train + rest.log_of.train == whole.log_of.train
+    assert rest.parameters_of() == whole.parameters_of()

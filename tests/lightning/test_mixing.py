@@ -6,7 +6,6 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import yaml
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from seqdata import (
     Bucketed,
@@ -25,7 +24,8 @@ from seqdata import (
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
-from tests.lightning.harness import QUIET, Recorder, quietly, sequences
+from tests.lightning.harness import QUIET, Recorder, sequences
+from tests.lightning.resuming import assert_a_failed_fit_goes_on, fit_saving_steps
 
 MIX = Mix(
     {"books": Part(0.7, Bucketed(3)), "code": Part(0.3, TokenBudget(30))},
@@ -46,18 +46,8 @@ class Mixed(Recorder):
         return super().training_step(batch, batch_idx)
 
 
-def fit(folder, data, *, epochs=2, fail_at=None, resume=None, **options):
-    """Return the model after a fit, or after the error that it was told to have."""
-    saving = ModelCheckpoint(dirpath=folder, every_n_train_steps=1, filename="at", save_top_k=1)
-    settings = {**QUIET, "max_epochs": epochs, "default_root_dir": folder, **options}
-    trainer, model = pl.Trainer(**settings, callbacks=[saving]), Mixed(fail_at)
-    with quietly():
-        if fail_at is None:
-            trainer.fit(model, data, ckpt_path=resume)
-        else:
-            with pytest.raises(OSError, match="told to fail"):
-                trainer.fit(model, data, ckpt_path=resume)
-    return model
+def fit(folder, data, *, fail_at=None, **options):
+    return fit_saving_steps(Mixed(fail_at), folder, data, **options)
 
 
 def test_a_fit_trains_what_a_loader_plays(tmp_path):
@@ -75,18 +65,14 @@ def test_a_fit_trains_what_a_loader_plays(tmp_path):
 
 @pytest.mark.parametrize("fail_at", [5, 24, 37])
 def test_a_fit_that_fails_anywhere_goes_on_exactly(tmp_path, fail_at):
-    whole = fit(tmp_path / "whole", SequenceDataModule(train=named(), batching=MIX))
-    broken = fit(
-        tmp_path / "broken", SequenceDataModule(train=named(), batching=MIX), fail_at=fail_at
-    )
-    data = SequenceDataModule(train=named(), batching=MIX)
-    rest = fit(tmp_path / "broken", data, resume=tmp_path / "broken" / "at.ckpt")
-    assert broken.log_of.train + rest.log_of.train == whole.log_of.train
-    assert rest.parameters_of() == whole.parameters_of()
+    def fit_new(folder, **options):
+        return fit(folder, SequenceDataModule(train=named(), batching=MIX), **options)
+
+    assert_a_failed_fit_goes_on(fit_new, tmp_path, fail_at)
 
 
 def test_other_weights_are_refused_on_resume(tmp_path):
-    fit(tmp_path, SequenceDataModule(train=named(), batching=MIX), epochs=1)
+    fit(tmp_path, SequenceDataModule(train=named(), batching=MIX), max_epochs=1)
     other = Mix({**MIX.parts, "code": Part(0.5, TokenBudget(30))}, batches=24)
     with pytest.raises(ResumeError, match="`policy` was"):
         fit(
@@ -102,7 +88,7 @@ def test_batches_are_made_again_from_the_run_file(tmp_path):
         write_store(tmp_path / name, part)
         paths[name] = tmp_path / name
     data = SequenceDataModule(train=paths, batching=MIX, seed=4)
-    model = fit(tmp_path / "run", data, epochs=1)
+    model = fit(tmp_path / "run", data, max_epochs=1)
     (path,) = (tmp_path / "run").rglob(NAME)
     plain = yaml.safe_load(path.read_text())
     assert list(plain["data"]["train"]["named"]) == ["books", "code"]
@@ -126,7 +112,9 @@ def test_parts_that_carry_a_transform_are_trained_on_and_replayed(tmp_path):
         write_store(tmp_path / name, rows)
         parts[name] = measure_lengths(tmp_path / name, transform, cache=False)
     mix = Mix({"books": 2, "code": 1}, Bucketed(3), batches=24)
-    model = fit(tmp_path / "run", SequenceDataModule(train=parts, batching=mix, seed=4), epochs=1)
+    model = fit(
+        tmp_path / "run", SequenceDataModule(train=parts, batching=mix, seed=4), max_epochs=1
+    )
     (path,) = (tmp_path / "run").rglob(NAME)
     for number in (0, 9, 23):
         found = open_replay(path, ReplayRequest(epoch=0, batch=number), "train")
@@ -138,7 +126,7 @@ def test_parts_that_carry_a_transform_are_trained_on_and_replayed(tmp_path):
 
 def test_data_in_memory_is_named_where_it_cannot_be_replayed(tmp_path):
     data = SequenceDataModule(train=named(), batching=MIX)
-    fit(tmp_path, data, epochs=1)
+    fit(tmp_path, data, max_epochs=1)
     assert data.replay_command(epoch=0, batch=3) == "data.replay(epoch=0, batch=3)"
 
 
@@ -167,9 +155,7 @@ def test_evaluation_by_several_policies_must_say_which():
 
 
 def test_overfitting_plays_the_parts_unshuffled(tmp_path):
-    model = fit(
-        tmp_path, SequenceDataModule(train=named(), batching=MIX), epochs=2, overfit_batches=4
-    )
+    model = fit(tmp_path, SequenceDataModule(train=named(), batching=MIX), overfit_batches=4)
     ids = [train[2] for train in model.log_of.train]
     assert ids[:4] == ids[4:]
 
@@ -178,7 +164,7 @@ def test_overfitting_plays_each_sequence_of_a_weighted_part_once(tmp_path):
     weighted = Weighted(Fixed(2), [100.0] + 29 * [1.0], draws=300)
     mix = Mix({"books": Part(1, weighted), "code": Part(0, Fixed(2))}, batches=15)
     data = SequenceDataModule(train=named(), batching=mix)
-    model = fit(tmp_path, data, epochs=1, overfit_batches=15)
+    model = fit(tmp_path, data, max_epochs=1, overfit_batches=15)
     assert [ids for _, _, ids in model.log_of.train] == [(k, k + 1) for k in range(0, 30, 2)]
 
 
@@ -196,7 +182,7 @@ def test_the_batches_of_an_update_are_of_one_part(tmp_path, own):
     """The Trainer accumulates 4 batches: the mixture draws 4 of a part, unless it says otherwise"""
     mix = Mix({"books": 2, "code": 1}, Fixed(2), batches=24, batches_per_update=own)
     data = SequenceDataModule(train=named(), batching=mix, batches_per_update=4, seed=2)
-    model = fit(tmp_path, data, epochs=1)
+    model = fit(tmp_path, data, max_epochs=1)
     group = own or 4
     parts = [part for part, _ in model.log_of.rates]
     assert all(len(set(parts[k : k + group])) == 1 for k in range(0, 24, group))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from seqdata import (
     Bucketed,
@@ -31,6 +30,7 @@ from seqdata.runs.locate_batch import ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Recorder, quietly, sequences
+from tests.lightning.resuming import assert_a_failed_fit_goes_on, fit_saving_steps
 
 ZIP = Zip({"labelled": Bucketed(3), "unlabelled": TokenBudget(30)}, lead="labelled")
 
@@ -64,22 +64,12 @@ def noted(step):
     ]
 
 
-def fit(folder, data, *, epochs=2, fail_at=None, resume=None, callbacks=(), **options):
-    """Return the model after a fit, or after the error that it was told to have."""
-    saving = ModelCheckpoint(dirpath=folder, every_n_train_steps=1, filename="at", save_top_k=1)
-    settings = {**QUIET, "max_epochs": epochs, "default_root_dir": folder, **options}
-    trainer, model = pl.Trainer(**settings, callbacks=[saving, *callbacks]), Zipped(fail_at)
-    with quietly():
-        if fail_at is None:
-            trainer.fit(model, data, ckpt_path=resume)
-        else:
-            with pytest.raises(OSError, match="told to fail"):
-                trainer.fit(model, data, ckpt_path=resume)
-    return model
+def fit(folder, data, *, fail_at=None, **options):
+    return fit_saving_steps(Zipped(fail_at), folder, data, **options)
 
 
 def test_a_fit_trains_what_a_loader_plays(tmp_path):
-    model = fit(tmp_path, SequenceDataModule(train=named(), batching=ZIP, seed=4), epochs=3)
+    model = fit(tmp_path, SequenceDataModule(train=named(), batching=ZIP, seed=4), max_epochs=3)
     loader = Loader(named(), ZIP, seed=4)
     assert model.log_of.train == [noted(step) for _ in range(3) for step in loader]
     assert len(model.log_of.train) == 3 * len(loader) == 30
@@ -88,18 +78,14 @@ def test_a_fit_trains_what_a_loader_plays(tmp_path):
 
 @pytest.mark.parametrize("fail_at", [5, 10, 14])
 def test_a_fit_that_fails_anywhere_goes_on_exactly(tmp_path, fail_at):
-    whole = fit(tmp_path / "whole", SequenceDataModule(train=named(), batching=ZIP))
-    broken = fit(
-        tmp_path / "broken", SequenceDataModule(train=named(), batching=ZIP), fail_at=fail_at
-    )
-    data = SequenceDataModule(train=named(), batching=ZIP)
-    rest = fit(tmp_path / "broken", data, resume=tmp_path / "broken" / "at.ckpt")
-    assert broken.log_of.train + rest.log_of.train == whole.log_of.train
-    assert rest.parameters_of() == whole.parameters_of()
+    def fit_new(folder, **options):
+        return fit(folder, SequenceDataModule(train=named(), batching=ZIP), **options)
+
+    assert_a_failed_fit_goes_on(fit_new, tmp_path, fail_at)
 
 
 def test_another_lead_is_refused_on_resume(tmp_path):
-    fit(tmp_path, SequenceDataModule(train=named(), batching=ZIP), epochs=1)
+    fit(tmp_path, SequenceDataModule(train=named(), batching=ZIP), max_epochs=1)
     other = SequenceDataModule(train=named(), batching=Zip(ZIP.parts, lead="unlabelled"))
     with pytest.raises(ResumeError, match="`policy` was"):
         fit(tmp_path, other, resume=tmp_path / "at.ckpt")
@@ -154,7 +140,7 @@ def test_skipped_errors_of_all_parts_count_in_checkpoints(tmp_path):
     data = SequenceDataModule(train=named(), batching=ZIP, transform=failing, on_error="mask")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit(tmp_path, data, epochs=1)
+        fit(tmp_path, data, max_epochs=1)
     saved = torch.load(tmp_path / "at.ckpt", weights_only=True)["SequenceDataModule"]
     listed = next(tmp_path.rglob("seqdata-errors-rank0.jsonl")).read_text().splitlines()
     assert saved["errors"] == len(listed) == 2
@@ -249,9 +235,7 @@ def test_a_validation_plays_single_data_sets():
 
 
 def test_overfitting_plays_the_parts_unshuffled(tmp_path):
-    model = fit(
-        tmp_path, SequenceDataModule(train=named(), batching=ZIP), epochs=2, overfit_batches=4
-    )
+    model = fit(tmp_path, SequenceDataModule(train=named(), batching=ZIP), overfit_batches=4)
     ids = [[part[4] for part in step] for step in model.log_of.train]
     assert ids[:4] == ids[4:]
     plain = next(iter(Loader(named(), Zip(ZIP.parts, lead="labelled", shuffle=False))))
@@ -260,9 +244,9 @@ def test_overfitting_plays_the_parts_unshuffled(tmp_path):
 
 def test_updates_of_several_steps_have_scales_of_each_part(tmp_path):
     data = SequenceDataModule(train=named(), batching=ZIP, batches_per_update=4)
-    model = fit(tmp_path, data, epochs=1)
+    model = fit(tmp_path, data, max_epochs=1)
     whole = fit(
-        tmp_path, SequenceDataModule(train=named(), batching=ZIP), epochs=1,
+        tmp_path, SequenceDataModule(train=named(), batching=ZIP), max_epochs=1,
         accumulate_grad_batches=4,
     )  # fmt: skip
     assert model.parameters_of() == whole.parameters_of()

@@ -13,7 +13,7 @@ from seqdata.lightning.callbacks import loss_record
 from seqdata.runs.loss_files import LossFiles
 from seqdata.runs.step_losses import StepLosses
 from seqdata.runs.suspects import explain_steps
-from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+from tests.lightning.harness import QUIET, Recorder, RowLosses, data_of, fit, quietly, sequences
 
 
 class ByRow(Recorder):
@@ -207,20 +207,6 @@ def test_zipped_parts_are_recorded_each(tmp_path):
 
 
 def test_a_bad_sequence_of_a_real_run_is_named_first(tmp_path):
-    class Learning(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch, batch_idx):
-            error = (self.layer(batch["x"]).squeeze(-1) - 0.5) ** 2 * batch.score
-            losses = error.sum(1) / batch.lengths
-            return {"loss": (losses * batch.weight).sum() * batch.sequence_scale, "losses": losses}
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 1e-4)
-
     draws = np.random.default_rng(0)
     given = [draws.normal(size=(draws.integers(3, 12), 1)).astype("f4") for _ in range(300)]
     given[123] += 30
@@ -229,7 +215,7 @@ def test_a_bad_sequence_of_a_real_run_is_named_first(tmp_path):
     with quietly():
         trainer = pl.Trainer(**{**QUIET, "enable_checkpointing": False}, max_epochs=2,
                              callbacks=[record])  # fmt: skip
-        trainer.fit(Learning(), data)
+        trainer.fit(RowLosses(1e-4), data)
     losses = LossFiles.open([tmp_path])
     table = StepLosses.read(losses)
     worst, second = explain_steps(losses, table, table.find_worst(2), 1)
