@@ -57,7 +57,11 @@ class IndexedTar:
     )
 
     def make_index(
-        self, content: NDArray[np.uint8], name: str, place: DataLocation, neighbour: object = None
+        self,
+        content: NDArray[np.uint8],
+        name: str,
+        place: DataLocation,
+        read_sibling: object = None,
     ) -> ShardIndex:
         """Return the index of a shard.
 
@@ -66,7 +70,7 @@ class IndexedTar:
             UnsafeContentError: If a member is a link or a device.
             LimitError: If it exceeds a limit.
         """
-        del neighbour
+        del read_sibling
         found = group_samples(content, place)
         using = checksum_algorithm()
         places = [_places(collected) for collected in found.members.values()]

@@ -150,5 +150,5 @@ def _names(files: RemoteFiles) -> list[str]:
 def _forget(url: str, remote: Remote) -> None:
     """Remove the cached indexes of older shards from this machine."""
     for name in _names(make_remote_files(url, remote)):
-        for path in RemoteShard(url, name, remote).kept(name + INDEX):
+        for path in RemoteShard(url, name, remote).list_side_files(name + INDEX):
             path.unlink(missing_ok=True)

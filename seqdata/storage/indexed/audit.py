@@ -99,10 +99,10 @@ def _audit_shard(
     index, wrong = _load_index(shard, place, file_format, content)
     if index is None and repair:
         try:
-            index = file_format.make_index(content, shard.name, place, shard.neighbour)
+            index = file_format.make_index(content, shard.name, place, shard.read_sibling)
         except DataError as damage:
             return _make_report(shard.name, number, 0, len(content), [damage], "structure")
-        shard.keep_index(index)
+        shard.save_index(index)
     if index is None:
         return _audit_structure(shard, place, file_format, content, wrong)
     damages = _find_damage(content, index, place, file_format, first)
@@ -140,7 +140,7 @@ def _audit_structure(
     errors = [] if error is None else [error]
     count = 0
     try:
-        count = len(file_format.make_index(content, shard.name, place, shard.neighbour))
+        count = len(file_format.make_index(content, shard.name, place, shard.read_sibling))
     except DataError as damage:
         errors.append(damage)
     return _make_report(shard.name, place.shard or 0, count, len(content), errors, "structure")

@@ -146,7 +146,7 @@ def _index_some(
     for number, shard in shards:
         place = DataLocation(dataset=dataset, shard=number, file=shard.name)
         content = read_or_map(shard.path, place)
-        index = file_format.make_index(content, shard.name, place, shard.neighbour)
+        index = file_format.make_index(content, shard.name, place, shard.read_sibling)
         found.append((shard.root, index))
     return found
 
@@ -163,7 +163,7 @@ def map_shards(
     """
     numbers = range(len(shards)) if numbers is None else numbers
     if all(
-        shards[number].here for number in numbers
+        shards[number].is_local for number in numbers
     ):  # threads take memory, and local files have no latency
         return [function(number) for number in numbers]
     return ForkSafeThreadPool(_AT_ONCE).map(function, numbers)
@@ -180,8 +180,8 @@ def build_one_index(
     """Build the index of one file; return its folder, the number of sequences and of bytes."""
     place = DataLocation(dataset=dataset, shard=number, file=shard.name)
     content = shard.content(place, ahead=True)
-    index = file_format.make_index(content, shard.name, place, shard.neighbour)
-    return shard.keep_index(index), len(index), index.bytes
+    index = file_format.make_index(content, shard.name, place, shard.read_sibling)
+    return shard.save_index(index), len(index), index.bytes
 
 
 def compute_sha256(view: NDArray[np.uint8]) -> str:

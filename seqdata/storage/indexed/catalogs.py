@@ -61,7 +61,7 @@ class CatalogShard(LocalShard):
             found if found is not None and found.format_identity == file_format.identity else None
         )
 
-    def keep_index(self, index: ShardIndex) -> str:
+    def save_index(self, index: ShardIndex) -> str:
         """Write its index; return the folder."""
         return str(write_catalog(self.root, [index]).parent)
 

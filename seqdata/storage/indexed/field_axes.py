@@ -38,7 +38,7 @@ class OpenedFiles:
         ids: The ids of all sequences.
         starts: File -> its first sequence, with the total at the end.
         file_of: File -> its location.
-        mend: Compares the local copy of a file with its source, and repairs it.
+        repair_copy: Compares the local copy of a file with its source, and repairs it.
     """
 
     location: str
@@ -50,7 +50,7 @@ class OpenedFiles:
     ids: TextSource
     starts: list[int]
     file_of: Callable[[int], DataLocation]
-    mend: Callable[[int, NDArray[np.uint8]], bool]
+    repair_copy: Callable[[int, NDArray[np.uint8]], bool]
 
     def place(self, shard: int, members: FieldIndex, name: str, at: int | None) -> DataLocation:
         """Return the location of a value for an error; of the first one if ``at`` is None.

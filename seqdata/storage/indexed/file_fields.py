@@ -143,10 +143,10 @@ def _alone(
     layout: ShardLayout,
     shard: int,
     content: NDArray[np.uint8],
-    look: RepairFn | None = None,
+    repair: RepairFn | None = None,
 ) -> tuple[OpenedFiles, ShardLayout]:
     """Return one file as a data set of its own; errors keep the store's numbers."""
-    look = look or partial(opened.mend, shard, content)
+    repair = repair or partial(opened.repair_copy, shard, content)
     first, stop = opened.starts[shard : shard + 2]
     place, key_of = opened.file_of(shard), layout.find_id
     few = replace(
@@ -161,7 +161,7 @@ def _alone(
         lengths_of=lengths_of,
         first_sequence=first,
         locate_shard=few.file_of,
-        repair=CopyRepair([look]),
+        repair=CopyRepair([repair]),
         find_id=None if key_of is None else lambda number: key_of(first + number),
     )
     return few, where

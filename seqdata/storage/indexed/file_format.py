@@ -28,14 +28,14 @@ class FileReader:
         name: Its path below the folder that was opened.
         content: Its bytes, uint8.
         place: Its place, for errors.
-        neighbour: Returns the bytes of a file next to it; None: it has no neighbours.
+        read_sibling: Returns the bytes of a file next to it; None: there are none.
         siblings: The siblings that were read, by path.
     """
 
     name: str
     content: NDArray[np.uint8]
     place: DataLocation
-    neighbour: Callable[[str, DataLocation], NDArray[np.uint8]] | None = None
+    read_sibling: Callable[[str, DataLocation], NDArray[np.uint8]] | None = None
     siblings: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
@@ -62,10 +62,10 @@ class FileReader:
         folder, _, _ = self.name.rpartition("/")
         path = f"{folder}/{name}" if folder else name
         place = replace(self.place, file=path, file_kind=f"sibling of {self.name}", shard=None)
-        if self.neighbour is None or "/" in name or name.startswith("."):
+        if self.read_sibling is None or "/" in name or name.startswith("."):
             raise place.make_error(MissingShardError, "is not there. Restore it")
-        content = self.siblings[path] = self.neighbour(path, place)
-        return FileReader(path, content, place, self.neighbour, self.siblings)
+        content = self.siblings[path] = self.read_sibling(path, place)
+        return FileReader(path, content, place, self.read_sibling, self.siblings)
 
 
 def sibling_facts(file: FileReader) -> dict[str, tuple[int, str]]:

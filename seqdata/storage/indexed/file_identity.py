@@ -45,7 +45,7 @@ def get_checked_content(
     try:
         _check(content, index, place, file_format)
     except DataError:
-        if not shard.mend(content, index, place):
+        if not shard.repair_copy(content, index, place):
             raise
         _check(content, index, place, file_format)
     return content

@@ -181,7 +181,7 @@ def find_shards(
                     path_or_url, remote or Remote(), file_format.suffixes
                 )
                 if not probed:
-                    shards[0].look(
+                    shards[0].check_exists(
                         DataLocation(dataset=redact_url(location), shard=0, file=shards[0].name)
                     )
                     probed = True
@@ -191,7 +191,9 @@ def find_shards(
             files = _local(path, file_format)
             for each in files if there and not path.is_dir() else ():
                 at = len(found) + files.index(each)
-                each.look(DataLocation(dataset=redact_url(location), shard=at, file=each.name))
+                each.check_exists(
+                    DataLocation(dataset=redact_url(location), shard=at, file=each.name)
+                )
             found.extend(files)
     found = _with_lists(found)
     seen = set[tuple[str, str]]()
@@ -257,7 +259,7 @@ def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
     listed = []
     for shard in shards:
         if shard.folder not in lists:
-            raw = shard.list_of_folder()
+            raw = shard.read_shard_list()
             lists[shard.folder] = {} if raw is None else load_list(raw, shard.folder)
         known = lists[shard.folder]
         listed.append(shard.with_listed(known.get(shard.name)) if known else shard)
@@ -284,7 +286,7 @@ def _in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard]:
             f"{folder}: must hold at least one file that ends with "
             f"{join_names(file_format.suffixes)}, but holds none. Check the path"
         )
-    raw = next(iter(shards.values())).list_of_folder()
+    raw = next(iter(shards.values())).read_shard_list()
     if raw is not None:
         due = list(load_list(raw, str(folder)))
         for name in shards.keys() - set(due):

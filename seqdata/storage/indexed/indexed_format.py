@@ -16,7 +16,7 @@ from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex
 
 Decode = Callable[[NDArray[np.uint8], int, int, DataLocation], NDArray[Any]]
 """``decode(raw, shard, number, place)``: the bytes of a value -> (timesteps, *shape)."""
-Neighbour = Callable[[str, DataLocation], NDArray[np.uint8]]
+ReadSibling = Callable[[str, DataLocation], NDArray[np.uint8]]
 """Returns the bytes of a file, by its path below the folder of a data set."""
 
 
@@ -80,7 +80,7 @@ class IndexedFormat(FormatIdentity, Protocol):
         content: NDArray[np.uint8],
         name: str,
         place: DataLocation,
-        neighbour: Neighbour | None = None,
+        read_sibling: ReadSibling | None = None,
     ) -> ShardIndex:
         """Return the index of a file.
 
@@ -88,7 +88,7 @@ class IndexedFormat(FormatIdentity, Protocol):
             content: Its bytes.
             name: Its name.
             place: Its place, for errors.
-            neighbour: Returns the bytes of a file below the same folder.
+            read_sibling: Returns the bytes of a file below the same folder.
 
         Raises:
             DataError: If it is damaged, or not of this format.

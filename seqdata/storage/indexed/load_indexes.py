@@ -101,7 +101,7 @@ def load_known_indexes(
         shards: The files.
         file_format: The format of the files.
     """
-    if not file_format.identity or not all(shard.here for shard in shards):
+    if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
 
     def index_of(shard: Shard) -> ShardIndex | None:
@@ -118,7 +118,7 @@ def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
     """Return whether the siblings of a file are those that its index was built with."""
     for name, facts in index.siblings.items():
         place = DataLocation(dataset=shard.folder, file=name)
-        if file_facts(shard.neighbour(name, place)) != facts:
+        if file_facts(shard.read_sibling(name, place)) != facts:
             return False
     return True
 
@@ -140,13 +140,13 @@ def _check_there(
     without = [i for i in range(first, len(indexes)) if indexes[i] is None]
     if not without:
         return
-    local = all(shard.here for shard in shards)
+    local = all(shard.is_local for shard in shards)
     for i in without if local else without[:1]:
         place = DataLocation(dataset=location, shard=i, file=shards[i].name)
         if local:
             shards[i].content(place)
         else:
-            shards[i].look(place)
+            shards[i].check_exists(place)
 
 
 def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:

@@ -157,17 +157,17 @@ def open_shards(
                 return files.content(shard, release_nothing)
         return files.read_extents(shard, extents)
 
-    def mend(shard: int, content: NDArray[np.uint8]) -> bool:
-        return shards[shard].mend(content, indexes[shard], files.locate(shard))
+    def repair_copy(shard: int, content: NDArray[np.uint8]) -> bool:
+        return shards[shard].repair_copy(content, indexes[shard], files.locate(shard))
 
-    local, many = all(shard.here for shard in shards), has_many_files(shards, file_format)
+    local, many = all(shard.is_local for shard in shards), has_many_files(shards, file_format)
     content = tuple(map(files.content, range(len(shards)))) if local and not many else None
     how = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     opened = OpenedFiles(
         location=location, names=names, indexes=indexes, hold=hold_some, content=content,
         verify=resolve_verify_mode(options.verify, how, location),
         ids=make_unique_ids(location, names, indexes, options.keys),
-        starts=shard_offsets_of(indexes), file_of=files.locate, mend=mend,
+        starts=shard_offsets_of(indexes), file_of=files.locate, repair_copy=repair_copy,
     )  # fmt: skip
     wanted = file_format.fields(opened)
     digest = _digest(indexes, wanted)
@@ -221,7 +221,7 @@ def _count(
 ) -> NDArray[np.int64]:
     """Return the timesteps of values that must be decoded for it, counted once and kept."""
     name = hashlib.sha256(f"{digest}\n{field.name}".encode()).hexdigest()[:32]
-    places, count = shard.kept(f"lengths-{name}.npy"), sum(counts)
+    places, count = shard.list_side_files(f"lengths-{name}.npy"), sum(counts)
     for content in filter(None, map(read_with_digest, places)):
         with suppress(ValueError, EOFError):
             saved: NDArray[np.int64] = np.load(io.BytesIO(content), allow_pickle=False)
@@ -252,13 +252,13 @@ def open_once(path: Path, file_format: IndexedFormat) -> ShardStore:
     Raises:
         DataError: If it is damaged, or not of the format.
     """
-    shard = _FileWithoutIndex(path.parent, path.name, file_kind=file_format)
+    shard = _FileWithoutIndex(path.parent, path.name, file_format=file_format)
     return open_shards(Options(location=str(path), file_format=file_format), None, [shard], False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileWithoutIndex(LocalShard):
-    file_kind: IndexedFormat
+    file_format: IndexedFormat
 
     def has_index(self, file_format: FormatIdentity) -> bool:
         del file_format
@@ -268,8 +268,8 @@ class _FileWithoutIndex(LocalShard):
         del file_format
         place = DataLocation(dataset=dataset, shard=number, file=self.name)
         content = self.content(place, ahead=True)
-        return self.file_kind.make_index(content, self.name, place, self.neighbour)
+        return self.file_format.make_index(content, self.name, place, self.read_sibling)
 
-    def kept(self, name: str) -> list[Path]:
+    def list_side_files(self, name: str) -> list[Path]:
         del name
         return []

@@ -57,12 +57,12 @@ class RemoteShard:
 
     @property
     def folder(self) -> str:
-        """Where it lies, without credentials."""
+        """The URL of its folder, without credentials."""
         return redact_url(self.url)
 
     @property
-    def here(self) -> bool:
-        """It does not."""
+    def is_local(self) -> bool:
+        """False."""
         return False
 
     def content(
@@ -83,12 +83,14 @@ class RemoteShard:
         held = hold(wanted, place, release)
         return np.frombuffer(held.mapping, dtype=np.uint8)
 
-    def neighbour(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
+    def read_sibling(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Fetch another file of the same folder; see ``shards.Shard``."""
         return replace(self, name=name).content(place)
 
-    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
-        """Look whether its copy in the cache is what was indexed, and mend it; see ``Shard``."""
+    def repair_copy(
+        self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation
+    ) -> bool:
+        """Compare its copy in the cache with what was indexed, and repair it; see ``Shard``."""
         cache = make_cache(make_remote_files(self.url, self.remote))
         return cache.repair(CacheRequest(self.name, index.bytes, index.sha256), content, place)
 
@@ -98,8 +100,8 @@ class RemoteShard:
             return make_remote_files(self.url, self.remote).stat(self.name).size
         return 0
 
-    def look(self, place: DataLocation) -> None:
-        """Look whether it is there; see ``shards.Shard``."""
+    def check_exists(self, place: DataLocation) -> None:
+        """Raise if it is not there; see ``shards.Shard``."""
         make_remote_files(self.url, self.remote).stat(self.name, place)
 
     def has_index(self, file_format: FormatIdentity) -> bool:
@@ -108,7 +110,7 @@ class RemoteShard:
             with suppress(DataError):
                 return self.index(self.folder, 0, file_format) is not None
             return False
-        if self.kept(self.name + INDEX_SUFFIX)[0].is_file():
+        if self.list_side_files(self.name + INDEX_SUFFIX)[0].is_file():
             return True
         files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)
         return _if_there(lambda: files.stat(self.name + INDEX_SUFFIX)) is not None
@@ -120,10 +122,10 @@ class RemoteShard:
         found = None if raw is None else load_index(raw, place, file_format)
         return None if found is None or found.format_identity != file_format.identity else found
 
-    def keep_index(self, index: ShardIndex) -> str:
+    def save_index(self, index: ShardIndex) -> str:
         """Save its index next to it, else on this machine; return the folder."""
         content = dump_index(with_declared(index, self.listed))
-        (cached,) = self.kept(self.name + INDEX_SUFFIX)
+        (cached,) = self.list_side_files(self.name + INDEX_SUFFIX)
         url = join_url(self.url, INDEX_FOLDER)
         with suppress(ConfigError, RemoteReadError), tempfile.TemporaryDirectory() as spot:
             path = Path(spot, "index")
@@ -140,13 +142,13 @@ class RemoteShard:
                 "to a folder that can be written"
             ) from error
 
-    def kept(self, name: str) -> list[Path]:
-        """Return the file of this machine in which more may be kept."""
+    def list_side_files(self, name: str) -> list[Path]:
+        """Return the path of a file about it in the cache."""
         folder = hashlib.sha256(identify_url(self.url).encode()).hexdigest()[:16]
         return [cache_folder() / "index" / folder / name]
 
-    def list_of_folder(self) -> bytes | None:
-        """Return the file of the list of its folder's shards; see ``shards.Shard``."""
+    def read_shard_list(self) -> bytes | None:
+        """Return the bytes of the list of its folder's shards; see ``shards.Shard``."""
         return _list_of(self.url, self.remote)
 
     def with_listed(self, listed: ListedShard | None) -> RemoteShard:
@@ -154,7 +156,7 @@ class RemoteShard:
         return replace(self, listed=listed)
 
     def _raw_index(self, place: DataLocation) -> bytes | None:
-        (cached,) = self.kept(self.name + INDEX_SUFFIX)
+        (cached,) = self.list_side_files(self.name + INDEX_SUFFIX)
         if cached.is_file():
             return read_small_file(cached, place)
         files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)

@@ -40,11 +40,11 @@ class Shard(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where it lies, for people."""
+        """The path or URL of its folder, for messages."""
         ...
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it lies on this machine."""
         ...
 
@@ -76,7 +76,7 @@ class Shard(Protocol):
         """
         ...
 
-    def neighbour(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
+    def read_sibling(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Return the bytes of another file below the same folder.
 
         Raises:
@@ -84,8 +84,10 @@ class Shard(Protocol):
         """
         ...
 
-    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
-        """Look whether a copy of it is what was indexed, and mend it; see ``FileCache.repair``.
+    def repair_copy(
+        self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation
+    ) -> bool:
+        """Compare a copy of it with what was indexed, and repair it; see ``FileCache.repair``.
 
         Args:
             content: Its bytes, as ``content`` gave them.
@@ -98,8 +100,8 @@ class Shard(Protocol):
         """Return its bytes; 0 where it cannot be asked for."""
         ...
 
-    def look(self, place: DataLocation) -> None:
-        """Look whether it is there.
+    def check_exists(self, place: DataLocation) -> None:
+        """Raise if it is not there.
 
         Args:
             place: Its place, for errors.
@@ -122,20 +124,20 @@ class Shard(Protocol):
         """
         ...
 
-    def keep_index(self, index: ShardIndex) -> str:
-        """Keep its index; gives the folder.
+    def save_index(self, index: ShardIndex) -> str:
+        """Save its index; return the folder.
 
         Raises:
-            ConfigError: If it can be kept nowhere.
+            ConfigError: If it can be saved nowhere.
         """
         ...
 
-    def kept(self, name: str) -> list[Path]:
-        """Return the files of this machine in which more than its index may be kept."""
+    def list_side_files(self, name: str) -> list[Path]:
+        """Return the local paths at which another file about it may be, the preferred one first."""
         ...
 
-    def list_of_folder(self) -> bytes | None:
-        """Return the file of the list of its folder's shards; None: there is none.
+    def read_shard_list(self) -> bytes | None:
+        """Return the bytes of the list of its folder's shards; None: there is none.
 
         Raises:
             RemoteReadError: If it cannot be asked for.
@@ -168,17 +170,17 @@ class LocalShard:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Its path."""
         return self.root / self.name
 
     @property
     def folder(self) -> str:
-        """Where it lies."""
+        """The path of its folder."""
         return str(self.root)
 
     @property
-    def here(self) -> bool:
-        """It does."""
+    def is_local(self) -> bool:
+        """True."""
         return True
 
     def content(
@@ -193,11 +195,13 @@ class LocalShard:
         del index, release
         return map_shard(self.path, place, ahead=ahead)
 
-    def neighbour(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
+    def read_sibling(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Map another file below the same folder; see ``Shard``."""
         return map_shard(self.root / name, place)
 
-    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
+    def repair_copy(
+        self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation
+    ) -> bool:
         """Return False: it is not a copy; see ``Shard``."""
         del content, index, place
         return False
@@ -208,8 +212,8 @@ class LocalShard:
             return self.path.stat().st_size
         return 0
 
-    def look(self, place: DataLocation) -> None:
-        """Look whether it is there; what else it is, is told when it is opened."""
+    def check_exists(self, place: DataLocation) -> None:
+        """Raise if it is not there; other errors are raised when it is opened."""
         with suppress(OSError):
             check_exists(self.path, place)
 
@@ -228,17 +232,17 @@ class LocalShard:
             found if found is not None and found.format_identity == file_format.identity else None
         )
 
-    def keep_index(self, index: ShardIndex) -> str:
-        """Keep its index next to it, or in the cache; returns the folder."""
+    def save_index(self, index: ShardIndex) -> str:
+        """Save its index next to it, or in the cache; return the folder."""
         return str(write_index(self.path, with_declared(index, self.listed), self.root).parent)
 
-    def kept(self, name: str) -> list[Path]:
-        """Return the files in which more may be kept."""
+    def list_side_files(self, name: str) -> list[Path]:
+        """Return the paths of a file about it: next to its index, and in the cache."""
         beside, cached = index_files(self.path, self.root)
         return [beside.with_name(name), cached.with_name(name)]
 
-    def list_of_folder(self) -> bytes | None:
-        """Return the file of the list of its folder's shards; None: there is none."""
+    def read_shard_list(self) -> bytes | None:
+        """Return the bytes of the list of its folder's shards; None: there is none."""
         path = self.root / INDEX_FOLDER / SHARD_LIST
         place = DataLocation(dataset=self.folder, file=SHARD_LIST)
         return read_small_file(path, place) if path.is_file() else None

@@ -34,7 +34,7 @@ from seqdata.storage.indexed.file_format import (
     sibling_facts,
 )
 from seqdata.storage.indexed.file_identity import ENDS
-from seqdata.storage.indexed.indexed_format import Decode, IndexedField, Neighbour
+from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 
@@ -100,7 +100,7 @@ class UserFormat:
         content: NDArray[np.uint8],
         name: str,
         place: DataLocation,
-        neighbour: Neighbour | None = None,
+        read_sibling: ReadSibling | None = None,
     ) -> ShardIndex:
         """Return the index of a file, with checksums of all values.
 
@@ -108,7 +108,7 @@ class UserFormat:
             DataError: If the file is damaged, or not of the format.
             PluginError: If the format returns an invalid index.
         """
-        file = FileReader(name, content, place, neighbour)
+        file = FileReader(name, content, place, read_sibling)
         found = self._asked(file, place)
         count = count_sequences(found, self._where(name))
         fields = list(found.fields.items())

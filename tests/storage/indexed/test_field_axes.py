@@ -34,7 +34,7 @@ def opened(*members):
     ids = BufferSource.of("__key__", TEXT, layout, [np.frombuffer(texts, np.uint8)], [offsets])
     return OpenedFiles(
         location="/d", names=LAYOUT.shards, indexes=indexes, hold=None, content=None,
-        verify="off", ids=ids, starts=starts, file_of=place_of, mend=None,
+        verify="off", ids=ids, starts=starts, file_of=place_of, repair_copy=None,
     )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ def open_neighbour(path, place):
     return np.frombuffer(FILES[path], np.uint8)
 
 
-def make_reader(name="sub/a.tok", neighbour=open_neighbour):
+def make_reader(name="sub/a.tok", read_sibling=open_neighbour):
     place = DataLocation(dataset="/d", shard=0, file=name)
-    return FileReader(name, np.frombuffer(FILES["sub/a.tok"], np.uint8), place, neighbour)
+    return FileReader(name, np.frombuffer(FILES["sub/a.tok"], np.uint8), place, read_sibling)
 
 
 def test_bytes_are_read_up_to_the_end_of_the_file():
@@ -49,7 +49,7 @@ def test_a_sibling_is_a_plain_name_in_the_same_folder(name):
 
 def test_a_file_without_neighbours_has_no_siblings():
     with pytest.raises(MissingShardError, match="is not there"):
-        make_reader(neighbour=None).sibling("a.ends")
+        make_reader(read_sibling=None).sibling("a.ends")
 
 
 def test_another_content_of_the_same_size_has_other_facts():

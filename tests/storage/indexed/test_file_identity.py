@@ -34,7 +34,7 @@ class Copy:
         self.mapped = np.frombuffer(bytearray(self.contents.pop(0)), np.uint8)
         return self.mapped
 
-    def mend(self, content, index, place):
+    def repair_copy(self, content, index, place):
         if self.contents:
             content[:] = np.frombuffer(self.contents.pop(0), np.uint8)
         return True

@@ -28,7 +28,7 @@ class Lines:
     item: str = "line"
     needs_command: bool = False
 
-    def make_index(self, content, name, place, neighbour=None):
+    def make_index(self, content, name, place, read_sibling=None):
         raw = content.tobytes()
         if raw and not raw.endswith(b"\n"):
             raise place.make_error(DataError, "must end with a line break. Restore it")

@@ -34,18 +34,18 @@ def shard(tmp_path, monkeypatch):
 
 def test_its_bytes_and_those_next_to_it_are_mapped(shard):
     assert shard.content(PLACE).tobytes() == b"bytes of it"
-    assert shard.neighbour("more/a.ends", PLACE).tobytes() == b"near it"
+    assert shard.read_sibling("more/a.ends", PLACE).tobytes() == b"near it"
     assert shard.size() == 11
-    assert shard.here
-    assert not shard.mend(shard.content(PLACE), make_index(), PLACE)  # it is not a copy
-    shard.look(PLACE)
+    assert shard.is_local
+    assert not shard.repair_copy(shard.content(PLACE), make_index(), PLACE)  # it is not a copy
+    shard.check_exists(PLACE)
 
 
 def test_it_may_be_gone(shard):
     shard.path.unlink()
     assert shard.size() == 0
     with pytest.raises(MissingShardError, match="is not there"):
-        shard.look(PLACE)
+        shard.check_exists(PLACE)
     with pytest.raises(MissingShardError, match="is not there"):
         shard.content(PLACE)
 
@@ -60,7 +60,7 @@ def test_a_path_is_a_shard_of_its_folder(shard):
 def test_an_index_is_kept_for_kinds_of_its_identity(shard):
     assert not shard.has_index(Records())
     assert shard.index("/d", 0, Records()) is None
-    folder = shard.keep_index(make_index())
+    folder = shard.save_index(make_index())
     assert folder == str(shard.root / INDEX_FOLDER / "more")
     assert shard.has_index(Records())
     assert shard.index("/d", 0, Records()).shard == "a.recs"
@@ -70,7 +70,7 @@ def test_an_index_is_kept_for_kinds_of_its_identity(shard):
 
 
 def test_a_damaged_index_is_not_one_that_is_there(shard):
-    shard.keep_index(make_index())
+    shard.save_index(make_index())
     path = shard.root / INDEX_FOLDER / "more" / "a.recs.idx"
     path.write_bytes(path.read_bytes()[:-1])
     assert not shard.has_index(Records())
@@ -78,16 +78,16 @@ def test_a_damaged_index_is_not_one_that_is_there(shard):
 
 def test_an_index_says_what_the_list_of_the_folder_says(shard):
     listed = ListedShard("0" * 64, {"y": ("y", "int8", (), None)})
-    assert shard.list_of_folder() is None
+    assert shard.read_shard_list() is None
     assert with_declared(make_index(), None).declared == make_index().declared
     listed_shard = shard.with_listed(listed)
     assert listed_shard.listed is listed
-    listed_shard.keep_index(make_index())
+    listed_shard.save_index(make_index())
     assert shard.index("/d", 0, Records()).declared == listed.declared
 
 
 def test_more_is_kept_in_the_first_place_that_can_be_written(shard):
-    near, cached = places = shard.kept("lengths.npy")
+    near, cached = places = shard.list_side_files("lengths.npy")
     assert near == shard.root / INDEX_FOLDER / "more" / "lengths.npy"
     save_sealed(places, b"first")
     assert read_with_digest(near) == b"first"
