@@ -73,10 +73,10 @@ class IndexedTar:
         del read_sibling
         found = group_samples(content, place)
         using = checksum_algorithm()
-        places = [_places(collected) for collected in found.members.values()]
+        places = [_get_places(collected) for collected in found.members.values()]
         sums = compute_checksums(content, places, using)
         members = {
-            extension: _members(extension, collected, *both)
+            extension: _make_field_index(extension, collected, *both)
             for (extension, collected), both in zip(found.members.items(), sums, strict=True)
         }
         return ShardIndex(
@@ -132,10 +132,10 @@ class IndexedTar:
             UnsafeContentError: If an extension stands for code.
         """
         wanted = infer_specs(extensions_of(opened), self.schema, opened.location, self.unsafe)
-        return [_field(opened, wanted_field) for wanted_field in wanted]
+        return [_make_field(opened, wanted_field) for wanted_field in wanted]
 
 
-def _field(opened: OpenedFiles, wanted: Wanted) -> IndexedField:
+def _make_field(opened: OpenedFiles, wanted: Wanted) -> IndexedField:
     def decoded(raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation) -> NDArray[Any]:
         members = opened.indexes[shard].members[wanted.extension]
         head = None if members.codes is None else heads_of(members)[int(members.codes[at])]
@@ -150,7 +150,7 @@ def _field(opened: OpenedFiles, wanted: Wanted) -> IndexedField:
     )  # fmt: skip
 
 
-def _members(
+def _make_field_index(
     extension: str,
     collected: CollectedMembers,
     sums: NDArray[np.uint32],
@@ -158,7 +158,7 @@ def _members(
 ) -> FieldIndex:
     flac = any(head.kind == "flac" for head in collected.headers)
     numbers = collected.are_whole_numbers and last_part(extension) in NUMBER_EXTENSIONS
-    begins, sizes = _places(collected)
+    begins, sizes = _get_places(collected)
     return FieldIndex(
         begins=begins,
         sizes=sizes,
@@ -170,5 +170,5 @@ def _members(
     )
 
 
-def _places(collected: CollectedMembers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _get_places(collected: CollectedMembers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.array(collected.begins, dtype=np.int64), np.array(collected.sizes, dtype=np.int64)

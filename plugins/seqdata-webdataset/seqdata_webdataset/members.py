@@ -23,7 +23,7 @@ def heads_of(members: FieldIndex) -> tuple[ArrayHeader, ...]:
         ValueError, KeyError, TypeError: If their index is invalid.
     """
     return tuple(
-        _head(
+        _parse_head(
             str(head["kind"]), str(head["descr"]), tuple(map(int, head["shape"])),
             bool(head["scalar"]), bool(head["fortran"]),
         )
@@ -32,7 +32,7 @@ def heads_of(members: FieldIndex) -> tuple[ArrayHeader, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _head(
+def _parse_head(
     kind: str, descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool
 ) -> ArrayHeader:
     return ArrayHeader(kind, descr, shape, scalar, fortran)
@@ -41,10 +41,10 @@ def _head(
 def extensions_of(opened: OpenedFiles) -> list[Extension]:
     """Return the extensions of shards, in order of occurrence."""
     names = dict.fromkeys(name for index in opened.indexes for name in index.members)
-    return [_extension(opened, name) for name in names]
+    return [_describe_extension(opened, name) for name in names]
 
 
-def _extension(opened: OpenedFiles, name: str) -> Extension:
+def _describe_extension(opened: OpenedFiles, name: str) -> Extension:
     having = [
         (i, index.members[name]) for i, index in enumerate(opened.indexes) if name in index.members
     ]
@@ -74,7 +74,7 @@ def steps_of(opened: OpenedFiles, wanted: Wanted) -> NDArray[np.int64] | None:
     having = [index.members.get(wanted.extension) for index in opened.indexes]
     there = [members for members in having if members is not None]
     if any(members.heads for members in there):
-        counts = [_steps(members) for members in there if members.codes is not None]
+        counts = [_count_steps(members) for members in there if members.codes is not None]
         return np.concatenate([_NONE, *counts])
     if wanted.how != "place":
         return None
@@ -89,7 +89,7 @@ def steps_of(opened: OpenedFiles, wanted: Wanted) -> NDArray[np.int64] | None:
     return sizes // width
 
 
-def _steps(members: FieldIndex) -> NDArray[np.int64]:
+def _count_steps(members: FieldIndex) -> NDArray[np.int64]:
     heads = heads_of(members)
     if any(head.kind == "flac" for head in heads) and members.numbers is not None:
         return members.numbers

@@ -84,7 +84,7 @@ def write_webdataset(  # noqa: PLR0913
         return open_webdataset(local_path(location))
     url, how = os.fspath(location), resolve_remote(remote)
     upload_store(url, how, _Tar(write), resume=resume, overwrite=overwrite)
-    _forget(url, how)
+    _remove_cached(url, how)
     return open_webdataset(url, remote=how)
 
 
@@ -103,7 +103,7 @@ class _Tar:
         return f"{INDEX_FOLDER}/{SHARD_LIST}"
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
-        names = _names(files)
+        names = _list_names(files)
         if MANIFEST in names:
             raise ConfigError(
                 f"{files.location}: already contains a store. Choose another location"
@@ -132,23 +132,23 @@ class _Tar:
         ]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        indexes = _names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
-        found = [name for name in _names(files) if is_own(name)]
+        indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
+        found = [name for name in _list_names(files) if is_own(name)]
         return [
             *found,
             *(f"{INDEX_FOLDER}/{name}" for name in indexes if is_own(name.removesuffix(INDEX))),
         ]
 
 
-def _names(files: RemoteFiles) -> list[str]:
+def _list_names(files: RemoteFiles) -> list[str]:
     try:
         return files.names()
     except MissingShardError:  # there is no such folder yet
         return []
 
 
-def _forget(url: str, remote: Remote) -> None:
+def _remove_cached(url: str, remote: Remote) -> None:
     """Remove the cached indexes of older shards from this machine."""
-    for name in _names(make_remote_files(url, remote)):
+    for name in _list_names(make_remote_files(url, remote)):
         for path in RemoteShard(url, name, remote).list_side_files(name + INDEX):
             path.unlink(missing_ok=True)

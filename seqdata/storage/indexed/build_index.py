@@ -220,7 +220,7 @@ def compute_checksums(
         else:
             yield _compute_one_by_one(view, begins, sizes, using)
         return
-    bounds, at = _bounds(begins[order], sizes[order], counts[order])
+    bounds, at = _compute_bounds(begins[order], sizes[order], counts[order])
     computed = np.zeros(max(1, len(bounds) - 1), dtype=np.uint32)  # [0] if all are missing
     get_kernel().checksums(view, bounds, computed[: len(bounds) - 1], using)
     places = np.zeros(len(begins), dtype=np.int64)
@@ -230,7 +230,7 @@ def compute_checksums(
     for extents, _ in fields:
         part = slice(first, first + len(extents))
         first = part.stop
-        which = np.repeat(places[part], counts[part]) + _within(counts[part])
+        which = np.repeat(places[part], counts[part]) + _count_within(counts[part])
         values = computed[which]
         values[np.repeat(missing[part], counts[part])] = 0
         firsts = None
@@ -252,7 +252,7 @@ def _compute_one_by_one(
     return np.concatenate(each), firsts
 
 
-def _bounds(
+def _compute_bounds(
     begins: NDArray[np.int64], sizes: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the bounds of all blocks of values; each gap between values is one more piece.
@@ -261,13 +261,13 @@ def _bounds(
         int64 (pieces+1,), ascending; and per value the number of its first piece.
     """
     at = np.concatenate([[0], np.cumsum(counts + 1)]).astype(np.int64)
-    bounds = np.repeat(begins, counts + 1) + CHECKSUM_BYTES * _within(counts + 1)
+    bounds = np.repeat(begins, counts + 1) + CHECKSUM_BYTES * _count_within(counts + 1)
     bounds[at[1:] - 1] = begins + sizes
     last = bounds[-1:] if len(bounds) else np.zeros(1, dtype=np.int64)
     return np.concatenate([bounds, last]), at[:-1]
 
 
-def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return 0, 1, … for each count, concatenated, int64."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)

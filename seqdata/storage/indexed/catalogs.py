@@ -93,7 +93,7 @@ def read_catalogs(root: Path, file_format: FormatIdentity) -> dict[str, ShardInd
         CorruptShardError: If a catalog is damaged.
     """
     found: dict[str, ShardIndex] = {}
-    for path in _paths(root):
+    for path in _list_paths(root):
         catalog = read_index(str(root), 0, path, file_format)
         if catalog.table is not None and catalog.format_identity == file_format.identity:
             try:
@@ -119,13 +119,13 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
         OSError: If no folder is writable.
     """
     digest = hashlib.sha256("\n".join(index.shard for index in indexes).encode()).hexdigest()[:16]
-    number = len(_paths(root))
+    number = len(_list_paths(root))
     beside, cached = (
         path.with_name(f"{_NAME}{number:06d}-{digest}{INDEX_SUFFIX}")
         for path in index_files(root / "x", root)
     )
     content = dump_index(make_catalog(indexes))
-    old = _paths(root)
+    old = _list_paths(root)
     try:
         path = put_file(beside, content)
     except OSError:  # the folder is not writable, or the disk is full
@@ -136,7 +136,7 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
     return path
 
 
-def _paths(root: Path) -> list[Path]:
+def _list_paths(root: Path) -> list[Path]:
     folders = [path.parent for path in index_files(root / "x", root)]
     return [path for folder in folders for path in sorted(folder.glob(f"{_NAME}*{INDEX_SUFFIX}"))]
 
@@ -163,8 +163,8 @@ def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
         "name_ends": np.array([0, *itertools.accumulate(map(len, names))], dtype=np.int64),
         "bytes": np.array([index.bytes for index in indexes], dtype=np.int64),
         "counts": np.array([len(index) for index in indexes], dtype=np.int64),
-        "sha256": _digests([index.sha256 for index in indexes]),
-        "ends": _digests([index.ends for index in indexes]),
+        "sha256": _pack_digests([index.sha256 for index in indexes]),
+        "ends": _pack_digests([index.ends for index in indexes]),
     }
     members = {
         name: join_fields([index.members[name] for index in indexes]) for name in first.members
@@ -214,17 +214,17 @@ def join_fields(parts: Sequence[FieldIndex]) -> FieldIndex:
         sums=np.concatenate([part.sums for part in parts]),
         firsts=firsts,
         heads=parts[0].heads,
-        numbers=_concat([part.numbers for part in parts]),
-        values=_concat([part.values for part in parts]),
+        numbers=_concat_arrays([part.numbers for part in parts]),
+        values=_concat_arrays([part.values for part in parts]),
     )
 
 
-def _concat(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+def _concat_arrays(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
     there = [part for part in parts if part is not None]
     return np.concatenate(there) if there and len(there) == len(parts) else None
 
 
-def _digests(texts: Sequence[str]) -> NDArray[np.uint8]:
+def _pack_digests(texts: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(bytes.fromhex("".join(texts)), dtype=np.uint8)
 
 

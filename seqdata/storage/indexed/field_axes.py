@@ -110,7 +110,7 @@ def assign_axes(
                 expected=int(lengths_of[axis][number]), found=int(lengths[number]),
             )  # fmt: skip
         if len(other):
-            own = _axis_name(field.name, lengths_of)
+            own = _make_axis_name(field.name, lengths_of)
             fields[field.name] = replace(field.field, axis=own)
             lengths_of[own] = lengths
     ordered = {field.name: fields[field.name] for field in wanted}
@@ -119,7 +119,7 @@ def assign_axes(
     return ordered, lengths_of
 
 
-def _axis_name(name: str, taken: Mapping[str, object]) -> str:
+def _make_axis_name(name: str, taken: Mapping[str, object]) -> str:
     """Return a name for an axis after its field: ``text`` for ``text.npy``."""
     short = _NO_NAME.sub("_", name.rpartition(".")[0] or name)
     return _NO_NAME.sub("_", name) if short in taken else short

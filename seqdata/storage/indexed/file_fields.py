@@ -79,10 +79,10 @@ def make_file_fields(
     Raises:
         DecodeError: If a sequence has no value of a field, or lengths do not fit together.
     """
-    extents = {field.member: _extents(opened, field.member) for field in wanted}
-    checks, bits = _checks(opened, list(extents), bits, digest)
+    extents = {field.member: _make_extents(opened, field.member) for field in wanted}
+    checks, bits = _make_checks(opened, list(extents), bits, digest)
     bare = ShardLayout(
-        opened.location, opened.names, opened.starts, {}, opened.file_of, _keys(opened)
+        opened.location, opened.names, opened.starts, {}, opened.file_of, _make_key_of(opened)
     )
     lengths = {
         field.name: _count_timesteps(opened, bare, field, extents[field.member], checks, survey)
@@ -99,17 +99,17 @@ def make_file_fields(
     sources: dict[str, FieldSource] = {}
     if opened.content is not None:
         sources = {
-            field.name: _source(opened, layout, field, extents[field.member], checks, 0)
+            field.name: _make_source(opened, layout, field, extents[field.member], checks, 0)
             for field in by_name.values()
         }
 
     def open_file(shard: int, content: NDArray[np.uint8], again: RepairFn | None) -> StoreFields:
-        few, where = _alone(opened, layout, shard, content, again)
-        mine = _checks_of(checks, shard)
+        few, where = _select_file(opened, layout, shard, content, again)
+        mine = _get_checks(checks, shard)
         if again is not None:  # verify whatever the bits say
             mine = {member: replace(checksums, bits=None) for member, checksums in mine.items()}
         found = {
-            name: _source(few, where, field, [extents[field.member][shard]], mine, shard)
+            name: _make_source(few, where, field, [extents[field.member][shard]], mine, shard)
             for name, field in by_name.items()
         }
         return StoreFields(where, found, None)
@@ -132,13 +132,15 @@ def _count_timesteps(
 
     def open_values(shard: int) -> DecodedValues:
         content = opened.hold(shard, extents[shard])
-        files, where = _alone(opened, layout, shard, content)
-        return _decoded(files, where, field, [extents[shard]], _checks_of(checks, shard), shard)
+        files, where = _select_file(opened, layout, shard, content)
+        return _make_decoded(
+            files, where, field, [extents[shard]], _get_checks(checks, shard), shard
+        )
 
     return survey(field, open_values, [len(index) for index in opened.indexes])
 
 
-def _alone(
+def _select_file(
     opened: OpenedFiles,
     layout: ShardLayout,
     shard: int,
@@ -167,7 +169,7 @@ def _alone(
     return few, where
 
 
-def _checks_of(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, FieldChecksums]:
+def _get_checks(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, FieldChecksums]:
     return {
         name: replace(
             checksums, values=(checksums.values[shard],), offsets=(checksums.offsets[shard],),
@@ -177,7 +179,7 @@ def _checks_of(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, Fi
     }  # fmt: skip
 
 
-def _keys(opened: OpenedFiles) -> Callable[[int], str | None]:
+def _make_key_of(opened: OpenedFiles) -> Callable[[int], str | None]:
     def key_of(number: int) -> str | None:
         try:
             return str(opened.ids.take([number])[0]) if opened.ids.is_readable(number) else None
@@ -187,7 +189,7 @@ def _keys(opened: OpenedFiles) -> Callable[[int], str | None]:
     return key_of
 
 
-def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
+def _make_extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
     """Return the extents of a field.
 
     Raises:
@@ -215,7 +217,7 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
     return extents
 
 
-def _checks(
+def _make_checks(
     opened: OpenedFiles, members: Sequence[str], bits: SharedBits | None, digest: str
 ) -> tuple[dict[str, FieldChecksums], SharedBits | None]:
     """Return the checksums of each field, and the bits of all."""
@@ -240,7 +242,7 @@ def _checks(
     return {name: replace(checksums, bits=bits.buffer) for name, checksums in checks.items()}, bits
 
 
-def _source(
+def _make_source(
     opened: OpenedFiles,
     layout: ShardLayout,
     field: IndexedField,
@@ -252,23 +254,23 @@ def _source(
     if field.how == "place":
         return BufferSource.over(field.name, field.field, layout, files, extents, found)
     if field.how == "decode":
-        return _decoded(opened, layout, field, extents, checks, first)
+        return _make_decoded(opened, layout, field, extents, checks, first)
     about = field.field if field.how == "text" else RAW
     raw = BufferSource.over(field.name, about, layout, files, extents, found)
     if field.how == "text":
         return raw if field.advice is None else replace(raw, advice=field.advice)
     having = [index.members.get(field.member) for index in opened.indexes]
-    values = [_kept(members) for members in having if members is not None]
+    values = [_get_indexed_values(members) for members in having if members is not None]
     return IndexedValues.of(field.name, field.field, layout, values, raw)
 
 
-def _kept(members: FieldIndex) -> NDArray[Any]:
+def _get_indexed_values(members: FieldIndex) -> NDArray[Any]:
     if members.values is not None:
         return members.values
     return _NONE if members.numbers is None else members.numbers
 
 
-def _decoded(
+def _make_decoded(
     opened: OpenedFiles,
     layout: ShardLayout,
     field: IndexedField,

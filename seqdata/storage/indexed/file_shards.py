@@ -155,7 +155,7 @@ class FileShards:
 
     def lay(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
         """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
-        return self._found.open_file(number, self._view(number, content), repair)
+        return self._found.open_file(number, self._make_view(number, content), repair)
 
     def join(self, shards: Sequence[OpenShard]) -> None:
         """Return None: each file is read by itself."""
@@ -167,9 +167,9 @@ class FileShards:
         reader.check([number])
         file = SparseFile(allocate_sparse(self.indexes[number].bytes))
         reader.bring({number: file}, {number: [np.stack(extents, axis=1)]})
-        return self._view(number, file.content)
+        return self._make_view(number, file.content)
 
-    def _view(self, number: int, content: Any) -> NDArray[np.uint8]:
+    def _make_view(self, number: int, content: Any) -> NDArray[np.uint8]:
         view = np.frombuffer(content, dtype=np.uint8)[: self.indexes[number].bytes]
         view.flags.writeable = False
         return view

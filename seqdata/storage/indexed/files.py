@@ -80,7 +80,7 @@ def read_small_file(path: Path, place: DataLocation) -> bytes:
         check_small(path.stat().st_size, place)
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(place, error) from error
+        raise _make_unreadable_error(place, error) from error
 
 
 def check_small(size: int, place: DataLocation) -> None:
@@ -102,7 +102,7 @@ def list_folder(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise _unreadable(DataLocation(dataset=str(folder)), error) from error
+        raise _make_unreadable_error(DataLocation(dataset=str(folder)), error) from error
 
 
 def check_exists(path: Path, place: DataLocation) -> None:
@@ -115,7 +115,7 @@ def check_exists(path: Path, place: DataLocation) -> None:
     try:
         os.stat(path)
     except FileNotFoundError as error:
-        raise _missing(place) from error
+        raise _make_missing_error(place) from error
 
 
 def join_names(names: tuple[str, ...]) -> str:
@@ -123,11 +123,11 @@ def join_names(names: tuple[str, ...]) -> str:
     return " or ".join(map(repr, names))
 
 
-def _missing(place: DataLocation) -> MissingShardError:
+def _make_missing_error(place: DataLocation) -> MissingShardError:
     return place.make_error(MissingShardError, "is not there. Restore it, or check the location")
 
 
-def _unreadable(place: DataLocation, error: OSError) -> DataError:
+def _make_unreadable_error(place: DataLocation, error: OSError) -> DataError:
     few = error.errno in (errno.EMFILE, errno.ENFILE)
     remedy = f"Raise {describe_limit(error)}" if few else "Check its permissions"
     return place.make_error(
@@ -146,9 +146,9 @@ def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
     try:
         descriptor = os.open(path, _OPEN)
     except FileNotFoundError as error:
-        raise _missing(place) from error
+        raise _make_missing_error(place) from error
     except OSError as error:
-        raise _unreadable(place, error) from error
+        raise _make_unreadable_error(place, error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

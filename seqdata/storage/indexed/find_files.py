@@ -85,11 +85,11 @@ def _expand_choices(inside: str) -> Iterator[str]:
         first, last = int(found[1]), int(found[2])
         padded = any(re.match(r"-?0\d", bound) for bound in found.groups()[:2])
         width = max(len(found[1]), len(found[2])) if padded else 0
-        for number in _range(first, last, found[3]):
+        for number in _expand_range(first, last, found[3]):
             yield f"{number:0{width}d}"
         return
     if found := _LETTERS.fullmatch(inside):
-        yield from map(chr, _range(ord(found[1]), ord(found[2]), found[3]))
+        yield from map(chr, _expand_range(ord(found[1]), ord(found[2]), found[3]))
         return
     parts = _split_choices(inside)
     if len(parts) == 1:  # no alternatives: the braces are part of the name
@@ -99,7 +99,7 @@ def _expand_choices(inside: str) -> Iterator[str]:
         yield from expand_braces(part)
 
 
-def _range(first: int, last: int, step: str | None) -> range:
+def _expand_range(first: int, last: int, step: str | None) -> range:
     size = abs(int(step or 1)) or 1
     return range(first, last + 1, size) if first <= last else range(first, last - 1, -size)
 
@@ -138,7 +138,7 @@ def _from_root(part: str) -> str:
     if not part or "://" in part or _is_program(part):
         return part
     if part.startswith("{"):  # the folder may be in the braces
-        return JOINED.join(str(local_path(path)) for path in _expanded(part, part, "store"))
+        return JOINED.join(str(local_path(path)) for path in _expand(part, part, "store"))
     return str(local_path(part))
 
 
@@ -174,7 +174,7 @@ def find_shards(
         )
     for part in parts:
         probed = not (there and "{" in part and count_expansions(part) > _MANY)
-        for path_or_url in _expanded(part, location, file_format.name):
+        for path_or_url in _expand(part, location, file_format.name):
             _refuse_packed(path_or_url, file_format)
             if is_remote(path_or_url):
                 shards: Sequence[Shard] = find_remote(
@@ -188,7 +188,7 @@ def find_shards(
                 found.extend(shards)
                 continue
             path = local_path(path_or_url)
-            files = _local(path, file_format)
+            files = _find_local(path, file_format)
             for each in files if there and not path.is_dir() else ():
                 at = len(found) + files.index(each)
                 each.check_exists(
@@ -216,10 +216,10 @@ def _refuse_packed(path: str, file_format: IndexedFormat) -> None:
         )
 
 
-def _local(path: Path, file_format: IndexedFormat) -> list[LocalShard]:
+def _find_local(path: Path, file_format: IndexedFormat) -> list[LocalShard]:
     """Return the local files of a path, which may be a glob."""
     if path.is_dir():
-        return _in_folder(path, file_format)
+        return _find_in_folder(path, file_format)
     if path.exists() or not glob.has_magic(str(path)):
         return [LocalShard.at(path)]
     names = sorted(filter(os.path.isfile, glob.glob(str(path), recursive=True)))
@@ -234,7 +234,7 @@ def _local(path: Path, file_format: IndexedFormat) -> list[LocalShard]:
     return found
 
 
-def _expanded(part: str, location: str, format_name: str) -> Iterator[str]:
+def _expand(part: str, location: str, format_name: str) -> Iterator[str]:
     """Yield the expansions of braces one by one: there may be very many."""
     if "{" not in part:
         yield part
@@ -266,7 +266,7 @@ def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
     return listed
 
 
-def _in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard]:
+def _find_in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard]:
     names = list_folder(folder)
     begun = any(name.startswith(STAGING_PREFIX) for name in names)
     if begun and not (folder / INDEX_FOLDER / SHARD_LIST).is_file():
@@ -275,7 +275,7 @@ def _in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard]:
             "was not finished writing. Repeat the same call, which resumes it, or remove the "
             "folder '.seqdata-tmp-…' in it",
         )
-    names = list(_below(folder)) if file_format.is_nested else names
+    names = list(_list_below(folder)) if file_format.is_nested else names
     shards = {
         name: LocalShard(folder, name)
         for name in names
@@ -300,7 +300,7 @@ def _in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard]:
     return list(shards.values())
 
 
-def _below(folder: Path) -> Iterator[str]:
+def _list_below(folder: Path) -> Iterator[str]:
     """Yield the paths of all files below a folder, sorted; hidden ones are left out."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != INDEX_FOLDER)
@@ -314,7 +314,7 @@ def _refuse_gone(
     folder: Path, shards: Mapping[str, LocalShard], file_format: IndexedFormat
 ) -> None:
     """Raise if a folder has an index of a missing file."""
-    indexes = _below(folder / INDEX_FOLDER)
+    indexes = _list_below(folder / INDEX_FOLDER)
     for name in (
         index.removesuffix(INDEX_SUFFIX) for index in indexes if index.endswith(INDEX_SUFFIX)
     ):

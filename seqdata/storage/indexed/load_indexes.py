@@ -190,7 +190,7 @@ def make_unique_ids(
         DecodeError: If an id occurs twice.
     """
     if keys == "by_shard":
-        indexes = [_prefixed(index, name) for index, name in zip(indexes, names, strict=True)]
+        indexes = [_add_prefix(index, name) for index, name in zip(indexes, names, strict=True)]
     ids = make_ids(location, indexes, names)
     if isinstance(ids, NumberedIds):
         return ids
@@ -210,7 +210,7 @@ def make_unique_ids(
     return ids
 
 
-def _prefixed(index: ShardIndex, name: str) -> ShardIndex:
+def _add_prefix(index: ShardIndex, name: str) -> ShardIndex:
     if index.is_numbered:
         return index
     head = np.frombuffer(f"{name}/".encode(), dtype=np.uint8)

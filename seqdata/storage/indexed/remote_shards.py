@@ -113,12 +113,12 @@ class RemoteShard:
         if self.list_side_files(self.name + INDEX_SUFFIX)[0].is_file():
             return True
         files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)
-        return _if_there(lambda: files.stat(self.name + INDEX_SUFFIX)) is not None
+        return _get_if_exists(lambda: files.stat(self.name + INDEX_SUFFIX)) is not None
 
     def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index; see ``shards.Shard``."""
         place = locate_index(dataset, number, Path(self.name + INDEX_SUFFIX))
-        raw = self._raw_index(place)
+        raw = self._read_raw_index(place)
         found = None if raw is None else load_index(raw, place, file_format)
         return None if found is None or found.format_identity != file_format.identity else found
 
@@ -149,21 +149,21 @@ class RemoteShard:
 
     def read_shard_list(self) -> bytes | None:
         """Return the bytes of the list of its folder's shards; see ``shards.Shard``."""
-        return _list_of(self.url, self.remote)
+        return _read_shard_list(self.url, self.remote)
 
     def with_listed(self, listed: ListedShard | None) -> RemoteShard:
         """Return the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
-    def _raw_index(self, place: DataLocation) -> bytes | None:
+    def _read_raw_index(self, place: DataLocation) -> bytes | None:
         (cached,) = self.list_side_files(self.name + INDEX_SUFFIX)
         if cached.is_file():
             return read_small_file(cached, place)
         files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)
-        return _if_there(lambda: _whole(files, self.name + INDEX_SUFFIX, place))
+        return _get_if_exists(lambda: _read_whole(files, self.name + INDEX_SUFFIX, place))
 
 
-def _if_there(call: Callable[[], Given]) -> Given | None:
+def _get_if_exists(call: Callable[[], Given]) -> Given | None:
     """Return what a call gives; None where a file is not there.
 
     Who may not list a bucket is refused what is not there.
@@ -178,7 +178,7 @@ def _if_there(call: Callable[[], Given]) -> Given | None:
         raise
 
 
-def _whole(files: RemoteFiles, name: str, place: DataLocation) -> bytes:
+def _read_whole(files: RemoteFiles, name: str, place: DataLocation) -> bytes:
     """Return the bytes of a small file.
 
     Raises:
@@ -191,15 +191,17 @@ def _whole(files: RemoteFiles, name: str, place: DataLocation) -> bytes:
     return files.read(name, 0, size, place)
 
 
-def _list_of(url: str, remote: Remote) -> bytes | None:
+def _read_shard_list(url: str, remote: Remote) -> bytes | None:
     """Return the file of the list of the shards of a folder; None: there is none.
 
     Raises:
         RemoteReadError: If it cannot be asked for.
     """
     files = make_remote_files(join_url(url, INDEX_FOLDER), remote)
-    return _if_there(
-        lambda: _whole(files, SHARD_LIST, DataLocation(dataset=files.location, file=SHARD_LIST))
+    return _get_if_exists(
+        lambda: _read_whole(
+            files, SHARD_LIST, DataLocation(dataset=files.location, file=SHARD_LIST)
+        )
     )
 
 
@@ -217,7 +219,7 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
         where, pattern = split_url(url)
         if not any(sign in pattern for sign in "*?["):
             return [RemoteShard(where, pattern, remote)]
-    raw = _list_of(where, remote)
+    raw = _read_shard_list(where, remote)
     names = (
         sorted(make_remote_files(where, remote).names())
         if raw is None

@@ -182,7 +182,7 @@ def dump_index(index: ShardIndex) -> bytes:
         name: {
             **{field: put(getattr(member, field)) for field in _ARRAYS},
             "heads": [dict(head) for head in member.heads],
-            **_dumped_values(member, put),
+            **_dump_values(member, put),
         }
         for name, member in index.members.items()
     }
@@ -198,7 +198,7 @@ def dump_index(index: ShardIndex) -> bytes:
 _ARRAYS = ("begins", "sizes", "sums", "firsts", "codes", "numbers")
 
 
-def _dumped_values(member: FieldIndex, put: Any) -> dict[str, Any]:
+def _dump_values(member: FieldIndex, put: Any) -> dict[str, Any]:
     if member.values is None:
         return {}
     raw = np.ascontiguousarray(member.values)
@@ -222,29 +222,29 @@ def load_index(
     body = memoryview(content)[len(_MAGIC) + _SEAL + 1 :]
     seal = content[len(_MAGIC) : len(_MAGIC) + _SEAL]
     if not content.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != seal:
-        raise _damaged(place, "is damaged or not an index")
+        raise _make_damage_error(place, "is damaged or not an index")
     try:
         begin = len(_MAGIC) + _SEAL + 1
         text = content[begin : content.index(b"\n", begin)]
         facts = json.loads(text)
         if facts["version"] != VERSION:
-            raise _damaged(place, f"is of version {facts['version']!r}, not {VERSION}")
-        arrays = list(_arrays(facts["arrays"], body, len(text) + 1))
-        found = _index(facts, arrays)
+            raise _make_damage_error(place, f"is of version {facts['version']!r}, not {VERSION}")
+        arrays = list(_iterate_arrays(facts["arrays"], body, len(text) + 1))
+        found = _parse_index(facts, arrays)
         if file_format is not None and found.format_identity == file_format.identity:
             file_format.check(found)
     except INVALID_JSON as error:
-        raise _damaged(place, f"is invalid ({type(error).__name__}: {error})") from error
+        raise _make_damage_error(place, f"is invalid ({type(error).__name__}: {error})") from error
     return found
 
 
-def _damaged(place: DataLocation, what: str) -> CorruptShardError:
+def _make_damage_error(place: DataLocation, what: str) -> CorruptShardError:
     return place.make_error(
         CorruptShardError, f"must be a valid index, but {what}. Rebuild it with `--repair-index`"
     )
 
 
-def _arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
+def _iterate_arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
     for descr, count in described:
         if descr not in _DTYPES or type(count) is not int or count < 0:
             raise ValueError(f"an array of {count} {descr}")
@@ -253,11 +253,11 @@ def _arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]
         at += dtype.itemsize * count + -(dtype.itemsize * count) % _ALIGNED
 
 
-def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
+def _parse_index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     numbered = facts.get("numbered")
     if numbered is None:
-        keys = _array(arrays, facts["keys"], "|u1")
-        key_ends = _array(arrays, facts["key_ends"], "<i8")
+        keys = _parse_array(arrays, facts["keys"], "|u1")
+        key_ends = _parse_array(arrays, facts["key_ends"], "<i8")
     else:
         longest = max(map(len, arrays), default=0)  # of its fields: memory for more is not taken
         check(type(numbered) is int and 0 <= numbered <= longest, "numbers")
@@ -271,7 +271,8 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     texts = ("shard", "sha256", "ends", "algorithm")
     check(all(isinstance(facts[name], str) for name in texts), "texts")
     members = {
-        name: _members(member, arrays, count, size) for name, member in facts["members"].items()
+        name: _parse_members(member, arrays, count, size)
+        for name, member in facts["members"].items()
     }
     declared = {
         name: (str(declared[0]), str(declared[1]), tuple(map(int, declared[2])), declared[3])
@@ -291,11 +292,11 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     )  # fmt: skip
 
 
-def _members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> FieldIndex:
-    begins, sizes = (_array(arrays, facts[name], "<i8") for name in ("begins", "sizes"))
-    sums, heads = _array(arrays, facts["sums"], "<u4"), tuple(map(dict, facts["heads"]))
+def _parse_members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> FieldIndex:
+    begins, sizes = (_parse_array(arrays, facts[name], "<i8") for name in ("begins", "sizes"))
+    sums, heads = _parse_array(arrays, facts["sums"], "<u4"), tuple(map(dict, facts["heads"]))
     firsts, codes, numbers = (
-        None if facts[name] is None else _array(arrays, facts[name], dtype)
+        None if facts[name] is None else _parse_array(arrays, facts[name], dtype)
         for name, dtype in (("firsts", "<i8"), ("codes", "<u2"), ("numbers", "<i8"))
     )
     check(len(begins) == len(sizes) == count, "places")
@@ -309,22 +310,22 @@ def _members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> F
     else:
         check(len(firsts) == count + 1 and firsts[0] == 0 and firsts[-1] == len(sums), "checksums")
         check(bool((np.diff(firsts) >= 0).all()), "checksums")
-    values = _values(facts.get("values"), arrays, count)
+    values = _parse_values(facts.get("values"), arrays, count)
     return FieldIndex(begins, sizes, sums, firsts, heads, codes, numbers, values)
 
 
-def _values(facts: Any, arrays: list[NDArray[Any]], count: int) -> NDArray[Any] | None:
+def _parse_values(facts: Any, arrays: list[NDArray[Any]], count: int) -> NDArray[Any] | None:
     if facts is None:
         return None
     number, dtype, shape = facts
     check(
         dtype in NUMBER_DTYPES and all(type(size) is int and size > 0 for size in shape), "values"
     )
-    values: NDArray[Any] = _array(arrays, number, "|u1").view(dtype).reshape(count, *shape)
+    values: NDArray[Any] = _parse_array(arrays, number, "|u1").view(dtype).reshape(count, *shape)
     return values
 
 
-def _array(arrays: list[NDArray[Any]], number: Any, dtype: str) -> NDArray[Any]:
+def _parse_array(arrays: list[NDArray[Any]], number: Any, dtype: str) -> NDArray[Any]:
     check(type(number) is int and number >= 0 and arrays[number].dtype.str == dtype, "arrays")
     found: NDArray[Any] = arrays[number]
     return found
@@ -356,7 +357,7 @@ class NumberedIds:
         Raises:
             ConfigError: If there is no such sequence.
         """
-        return [self._id(number) for number in np.asarray(numbers, dtype=np.int64).tolist()]
+        return [self._parse_id(number) for number in np.asarray(numbers, dtype=np.int64).tolist()]
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the concatenated bytes of ids; see ``text_bytes``."""
@@ -366,7 +367,7 @@ class NumberedIds:
         """Return whether a sequence exists."""
         return 0 <= number < self.starts[-1]
 
-    def _id(self, number: int) -> str:
+    def _parse_id(self, number: int) -> str:
         if not self.is_readable(number):
             raise ConfigError(
                 f"{self.location}: the sequence must be in [0, {self.starts[-1]}), but is "

@@ -61,7 +61,7 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
     try:
         facts = json.loads(content)
         declared = {
-            name: _field(facts_of_field) for name, facts_of_field in facts["fields"].items()
+            name: _parse_field(facts_of_field) for name, facts_of_field in facts["fields"].items()
         }
         shards = [(str(name), str(sha256)) for name, sha256 in facts["shards"]]
         whole = dump_list(shards, declared) == content
@@ -77,6 +77,6 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
     return {name: ListedShard(sha256, declared) for name, sha256 in shards}
 
 
-def _field(facts: Any) -> tuple[str, str, tuple[int, ...], str | None]:
+def _parse_field(facts: Any) -> tuple[str, str, tuple[int, ...], str | None]:
     name, dtype, shape, axis = facts
     return str(name), str(dtype), tuple(map(int, shape)), axis

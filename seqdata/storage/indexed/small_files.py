@@ -146,8 +146,8 @@ class SmallFiles:
         outside = (numbers < 0) | (numbers >= len(whole))
         if outside.any():
             whole.find_shard(int(numbers[outside][0]))  # raises
-        needed = [self._needed(self._by_name[name], spans, axis) for name in names]
-        memory = self._brought(numbers, needed)
+        needed = [self._find_needed(self._by_name[name], spans, axis) for name in names]
+        memory = self._read_ranges(numbers, needed)
         along: dict[str | None, NDArray[np.int64]] = {axis: spans}
         columns: dict[str, Any] = {}
         for name, its_bytes in zip(names, needed, strict=True):
@@ -156,10 +156,10 @@ class SmallFiles:
                 along[field.axis] = make_full_spans(whole, numbers, field.axis)
             rows = along[field.axis].copy()
             rows[:, 0] = np.arange(len(rows))
-            columns[name] = self._column(self._by_name[name], numbers, rows, memory, its_bytes)
+            columns[name] = self._make_column(self._by_name[name], numbers, rows, memory, its_bytes)
         return columns
 
-    def _needed(self, field: IndexedField, spans: NDArray[np.int64], axis: str) -> _Needed:
+    def _find_needed(self, field: IndexedField, spans: NDArray[np.int64], axis: str) -> _Needed:
         members, numbers = self._members[field.member], spans[:, 0]
         sizes = members.sizes[numbers]
         low, high = np.zeros_like(sizes), sizes
@@ -177,7 +177,9 @@ class SmallFiles:
         np.cumsum(room[:-1], out=bases[1:])
         return _Needed(members.begins[numbers], sizes, low, high, bases, int(room.sum()))
 
-    def _brought(self, numbers: NDArray[np.int64], needed: Sequence[_Needed]) -> NDArray[np.uint8]:
+    def _read_ranges(
+        self, numbers: NDArray[np.int64], needed: Sequence[_Needed]
+    ) -> NDArray[np.uint8]:
         """Read the ranges of each sequence; ``bases`` become offsets in the returned memory."""
         total = 0
         for field in needed:
@@ -200,7 +202,7 @@ class SmallFiles:
         content.flags.writeable = False
         return content
 
-    def _column(
+    def _make_column(
         self,
         field: IndexedField,
         numbers: NDArray[np.int64],
@@ -215,7 +217,7 @@ class SmallFiles:
             numbers=numbers, whole=whole, moved=needed.bases - needed.begins,
         )  # fmt: skip
         extents = [(needed.bases, needed.bases + needed.sizes)]
-        checks = self._checks(field.member, numbers)
+        checks = self._make_checks(field.member, numbers)
         if field.how == "place":
             source = BufferSource.over(field.name, field.field, layout, [memory], extents, checks)
             return source.column(rows)
@@ -231,7 +233,7 @@ class SmallFiles:
         kept = np.empty(0, np.int64) if values is None else values[numbers]
         return IndexedValues.of(field.name, field.field, layout, [kept], raw).column(rows)
 
-    def _checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
+    def _make_checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
         """Return the checksums of the rows of a batch."""
         if self._parts.verify == "off":
             return None

@@ -109,24 +109,26 @@ class UserFormat:
             PluginError: If the format returns an invalid index.
         """
         file = FileReader(name, content, place, read_sibling)
-        found = self._asked(file, place)
-        count = count_sequences(found, self._where(name))
+        found = self._index_file(file, place)
+        count = count_sequences(found, self._describe_place(name))
         fields = list(found.fields.items())
         for field, given in fields:
-            check_extents(given, count, len(content), f"{self._where(name)}, field {field!r}")
+            check_extents(
+                given, count, len(content), f"{self._describe_place(name)}, field {field!r}"
+            )
         extents = [(clamp_begins(extents), value_sizes(extents)) for _, extents in fields]
         using = choose_algorithm()
-        sums = _sums(content, extents, using)
+        sums = _compute_sums(content, extents, using)
         members = {
             field: FieldIndex(
                 begins=both[0], sizes=both[1], sums=values, firsts=firsts,
-                heads=(self._head(given, f"{self._where(name)}, field {field!r}"),),
+                heads=(self._make_head(given, f"{self._describe_place(name)}, field {field!r}"),),
                 numbers=None if given.lengths is None else np.array(given.lengths, dtype=np.int64),
-                values=_values(given),
+                values=_get_values(given),
             )
             for (field, given), both, (values, firsts) in zip(fields, extents, sums, strict=True)
         }  # fmt: skip
-        keys, key_ends = _keys(found, count, name, place)
+        keys, key_ends = _pack_keys(found, count, name, place)
         numbered = found.ids is None and count > 1
         last = max(0, len(content) - ENDS)
         return ShardIndex(
@@ -144,7 +146,7 @@ class UserFormat:
         """
         for members in index.members.values():
             check(len(members.heads) == 1 and members.codes is None, "fields")
-            field, decoder = _field_of(members.heads[0]), members.heads[0]["decoder"]
+            field, decoder = _make_field(members.heads[0]), members.heads[0]["decoder"]
             check(field.dtype in FIELD_DTYPES, "fields")
             check(decoder is None or str(decoder).startswith(_DECODER), "decoders")
             lengths = members.numbers
@@ -168,12 +170,14 @@ class UserFormat:
         first = opened.indexes[0]
         for i, index in enumerate(opened.indexes):
             _check_alike(opened, i, index, first)
-        return [self._field(opened, name, first.members[name]) for name in first.members]
+        return [
+            self._make_indexed_field(opened, name, first.members[name]) for name in first.members
+        ]
 
-    def _where(self, name: str) -> str:
+    def _describe_place(self, name: str) -> str:
         return f"{type(self.format).__name__}.index({name!r})"
 
-    def _asked(self, file: FileReader, place: DataLocation) -> FileIndex:
+    def _index_file(self, file: FileReader, place: DataLocation) -> FileIndex:
         try:
             found = self.format.index(file)
         except SeqDataError:
@@ -186,12 +190,12 @@ class UserFormat:
             ) from error
         if not isinstance(found, FileIndex) or not found.fields:
             raise PluginError.at(
-                f"{self._where(file.name)}: must return a FileIndex with at least one field, but "
-                f"returned a {type(found).__name__}. Tell its author"
+                f"{self._describe_place(file.name)}: must return a FileIndex with at least one "
+                f"field, but returned a {type(found).__name__}. Tell its author"
             )
         return found
 
-    def _head(self, extents: Extents, where: str) -> Mapping[str, Any]:
+    def _make_head(self, extents: Extents, where: str) -> Mapping[str, Any]:
         decoder = None if extents.decoder is None else self._name_of(extents.decoder, where)
         shape, axis = list(extents.shape), extents.axis
         return {"dtype": extents.dtype, "shape": shape, "axis": axis, "decoder": decoder}
@@ -206,9 +210,11 @@ class UserFormat:
             f"but is {decoder!r}. Tell its author"
         )
 
-    def _field(self, opened: OpenedFiles, name: str, members: FieldIndex) -> IndexedField:
+    def _make_indexed_field(
+        self, opened: OpenedFiles, name: str, members: FieldIndex
+    ) -> IndexedField:
         heads = [index.members[name].heads[0] for index in opened.indexes]
-        head, field = heads[0], _field_of(heads[0])
+        head, field = heads[0], _make_field(heads[0])
         how, decode = "place", None
         if not kind_of(field).is_array:
             how = "text"
@@ -218,7 +224,7 @@ class UserFormat:
             how = "values"
         return IndexedField(
             name=name, member=name, field=field, how=how, decode=decode,
-            lengths=None if field.axis is None else _lengths(opened, name, heads),
+            lengths=None if field.axis is None else _find_lengths(opened, name, heads),
         )  # fmt: skip
 
     def _decode(self, heads: Sequence[Mapping[str, Any]], field: Field) -> Decode:
@@ -256,7 +262,7 @@ class UserFormat:
         return decode
 
 
-def _values(extents: Extents) -> NDArray[Any] | None:
+def _get_values(extents: Extents) -> NDArray[Any] | None:
     return (
         None if extents.values is None else np.asarray(extents.values, native_name(extents.dtype))
     )
@@ -266,13 +272,13 @@ def _is_native(dtype: str) -> bool:
     return np.dtype(dtype).isnative
 
 
-def _field_of(head: Mapping[str, Any]) -> Field:
+def _make_field(head: Mapping[str, Any]) -> Field:
     axis = head["axis"]
     shape = tuple(map(int, head["shape"]))
     return Field(native_name(str(head["dtype"])), shape, None if axis is None else str(axis))
 
 
-def _width(head: Mapping[str, Any]) -> int:
+def _find_width(head: Mapping[str, Any]) -> int:
     return int(np.dtype(str(head["dtype"])).itemsize * math.prod(head["shape"]))
 
 
@@ -280,12 +286,12 @@ def _are_alike(heads: Sequence[Mapping[str, Any]]) -> bool:
     return all(head is heads[0] or head == heads[0] for head in heads)
 
 
-def _lengths(
+def _find_lengths(
     opened: OpenedFiles, name: str, heads: Sequence[Mapping[str, Any]]
 ) -> NDArray[np.int64] | None:
     """Return the timesteps by indexes or sizes; None if some are known only by decoding."""
     lengths: list[NDArray[np.int64]] = []
-    width = _width(heads[0])  # a field has one shape and one itemsize in all files
+    width = _find_width(heads[0])  # a field has one shape and one itemsize in all files
     for index, head in zip(opened.indexes, heads, strict=True):
         members = index.members[name]
         if members.numbers is not None:
@@ -297,20 +303,20 @@ def _lengths(
     return np.concatenate(lengths)
 
 
-def _sums(
+def _compute_sums(
     content: NDArray[np.uint8], extents: Sequence[tuple[NDArray[Any], NDArray[Any]]], using: str
 ) -> list[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
     """Return the checksums of fields, whose values may overlap."""
     engine = get_kernel()
     return [
-        _few_sums(content, *both, using, engine)
+        _compute_few_sums(content, *both, using, engine)
         if len(both[0]) <= _FEW and int(both[1].max(initial=0)) <= CHECKSUM_BYTES
         else next(compute_checksums(content, [both], using))
         for both in extents
     ]
 
 
-def _few_sums(
+def _compute_few_sums(
     content: NDArray[np.uint8],
     begins: NDArray[np.int64],
     sizes: NDArray[np.int64],
@@ -327,7 +333,7 @@ def _few_sums(
     return sums, None
 
 
-def _keys(
+def _pack_keys(
     found: FileIndex, count: int, name: str, place: DataLocation
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     ids = found.ids
@@ -369,7 +375,7 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
     if mine == must:
         return
     for name, head in mine.items():
-        found, due = _field_of(head), _field_of(must[name])
+        found, due = _make_field(head), _make_field(must[name])
         if found != due:
             raise replace(opened.file_of(i), field=name).make_error(
                 DecodeError,

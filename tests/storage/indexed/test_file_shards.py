@@ -73,7 +73,7 @@ def make_without_index(folder, indexes):
 def test_a_view_ends_with_the_file_and_cannot_be_written(folder):
     files = make(folder)
     size = files.sizes[0]
-    view = files._view(0, bytearray(size + 4096))  # memory comes in pages
+    view = files._make_view(0, bytearray(size + 4096))  # memory comes in pages
     assert len(view) == size
     assert not view.flags.writeable
     assert view.dtype == np.uint8
