@@ -202,15 +202,20 @@ def describe_steps(
     for (number, of_rows, segments, tokens, width, scale), starts, label in endless:
         described = dict(zip(rows, of_rows, strict=True))
         described["segments"] = segments
-        if isinstance(label.part, list):  # filler has the first row alone
-            count = len(described["lengths"])
-            label = PartLabel(label.part[:count], cast(list[int], label.epoch)[:count])
         known = {
             "carry": plan.carry, "overlap": plan.overlap, "axes": axes, "number": number,
             "num_tokens": tokens, "padded_length": width, "lr_scale": scale, "bounds": starts,
-            "part": label.part, "part_epoch": label.epoch,
         }  # fmt: skip
+        if label is not _NO_LABEL:
+            known["part"], known["part_epoch"] = _cut_label(label, len(described["lengths"]))
         yield SequenceBatch.described(described, known)
+
+
+def _cut_label(label: PartLabel, rows: int) -> PartLabel:
+    """Return the label of so many rows; filler has the first row alone."""
+    if not isinstance(label.part, list):
+        return label
+    return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])
 
 
 def _split_rows(array: NDArray[Any], offsets: NDArray[np.int64]) -> Iterable[NDArray[Any]]:

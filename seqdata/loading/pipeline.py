@@ -94,6 +94,11 @@ class BatchPipeline:
     _next_number: int = field(default=-1, init=False)  # the first step
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
+    _has_bounded_lengths: bool = field(init=False)
+    _is_step_of_one_batch: bool = field(init=False)  # and of no other sequences than planned
+    _loss_scale: int = field(
+        init=False
+    )  # ranks, and batches of an update, of which a mean is taken
 
     def __post_init__(self) -> None:
         parts, plan = self.parts, self.share.plan
@@ -101,6 +106,13 @@ class BatchPipeline:
         self._preparer = StepPreparer(
             reader, parts.occurrences, parts.joint_targets, plan, self.epoch
         )
+        world, update_schedule = self.share.world, self.update_schedule
+        self._has_bounded_lengths = reader.has_bounded_lengths
+        is_exact = parts.on_error == "raise" and not self._has_bounded_lengths
+        is_alone = world.size == world.time_parts == 1
+        self._is_step_of_one_batch = is_alone and not plan.lanes and is_exact
+        accumulate = update_schedule.accumulate if update_schedule.is_loss_divided else 1
+        self._loss_scale = world.size * accumulate
 
     def prepare_request(self, number: int) -> StepRequest:
         """Return the request of a step; the step is kept until its batch is made."""
@@ -162,7 +174,7 @@ class BatchPipeline:
         batch = self._fill_counts(prepared, number)
         with profile_range(FETCH):
             columns, axes = self.fetch(prepared.request)
-        if self.parts.fetcher.reader.has_bounded_lengths:
+        if self._has_bounded_lengths:
             prepared = self._preparer.prepare(shorten_step(prepared.make_step(), columns, axes))
             batch = self._fill_counts(prepared, number)
         batch.axes = axes
@@ -190,10 +202,9 @@ class BatchPipeline:
     def _fill_counts(self, prepared: PreparedStep, number: int) -> SequenceBatch:
         """Return the batch of a step with its counts, without data."""
         batch = prepared.metadata
-        for described in (batch,) if batch.whole is None else (batch, batch.whole):
-            self._set_totals(described, number)
-            described.loader = self.parts.name
-            described.horizon = prepared.request.horizon
+        self._set_totals(batch, number, prepared.request.horizon)
+        if batch.whole is not None:
+            self._set_totals(batch.whole, number, prepared.request.horizon)
         return batch
 
     def _repair(
@@ -208,24 +219,20 @@ class BatchPipeline:
         for span, span_error in sorted(repaired.errors.items()) if is_counted else ():
             parts.error_log.add(span_error, request, span, loader=parts.name, batch=step.number)
         step = repaired.step
-        if parts.fetcher.reader.has_bounded_lengths:
+        if self._has_bounded_lengths:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._fill_counts(self._preparer.prepare(step), number)
         batch.axes, batch.bounds = repaired.axes, None  # the columns differ from the planned ones
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
 
-    def _set_totals(self, batch: SequenceBatch, number: int) -> None:
+    def _set_totals(self, batch: SequenceBatch, number: int, horizon: int) -> None:
         """Set what the step and its update count over all ranks, known from the plan."""
-        update_schedule, share = self.update_schedule, self.share
+        update_schedule, scale = self.update_schedule, self._loss_scale
         accumulate = update_schedule.accumulate
-        is_exact = (
-            self.parts.on_error == "raise" and not self.parts.fetcher.reader.has_bounded_lengths
-        )
-        is_alone = share.world.size == share.world.time_parts == 1
-        if is_alone and not share.plan.lanes and is_exact:  # the step has only this batch
+        if self._is_step_of_one_batch:
             step_totals = batch.num_tokens, len(batch)
         else:
-            step_totals = share.totals(number, number + 1)
+            step_totals = self.share.totals(number, number + 1)
         if accumulate == 1:
             totals = step_totals
             if update_schedule.steps is not None and number >= update_schedule.steps:
@@ -235,8 +242,7 @@ class BatchPipeline:
                 self._update_number = number // accumulate
                 self._update_totals = self._sum_update(self._update_number)
             totals = self._update_totals
-        scale = share.world.size * (accumulate if update_schedule.is_loss_divided else 1)
-        batch.epoch = self.epoch
+        batch.epoch, batch.loader, batch.horizon = self.epoch, self.parts.name, horizon
         batch.global_num_tokens = step_totals[0]
         batch.update_num_tokens = totals[0]
         batch.loss_scale = scale / totals[0] if totals[0] else 0.0
