@@ -49,7 +49,7 @@ def cases(draw):
     return policy, SequenceIndex.from_parts(parts), draw(st.lists(weights, max_size=5))
 
 
-@examples(1, here=40)
+@examples(0.3, here=40)
 @given(cases(), st.integers(0, 1 << 40))
 def test_shares_and_passes_hold_over_changes(case, seed):
     policy, index, changes = case
@@ -95,7 +95,7 @@ def make_part(size, name="a"):
     return PartRows(name, 100, np.arange(size), size)
 
 
-@examples(1, here=40)
+@examples(0.3, here=40)
 @given(st.integers(1, 60), st.integers(0, 200), st.integers(0, 150), st.integers(0, 1 << 40))
 def test_any_piece_of_a_run_is_cut_out_of_the_whole(size, first, count, seed):
     whole = draw_run(make_part(size), seed, 0, first + count)
@@ -134,7 +134,7 @@ STORES = {
 }
 
 
-@examples(0.25, here=8)
+@examples(0.1, here=8)
 @given(st.integers(0, 99), st.sampled_from([1, 2, 4]), st.integers(1, 16), st.booleans(), st.data())
 def test_a_run_continues_with_its_state_alone_on_any_ranks(seed, world, stop, is_cropped, data):
     inner = Windows(3, batch_size=2, random=True) if is_cropped else Bucketed(2)

@@ -133,7 +133,7 @@ PARTS = {
 }
 
 
-@examples(0.25, here=10)
+@examples(0.1, here=10)
 @given(
     st.integers(0, 99),
     st.sampled_from([1, 4, 6]),
@@ -188,7 +188,7 @@ def test_workers_read_nothing_beyond_a_segment(workers):
     assert chain.drawn == whole.drawn
 
 
-@examples(0.25, here=10)
+@examples(0.1, here=10)
 @given(
     inner_policies, st.integers(1, 12), st.lists(st.floats(0, 9), min_size=COUNT, max_size=COUNT)
 )
@@ -203,7 +203,7 @@ def test_the_number_of_batches_is_declared(inner, length, weights):
     assert number == count == policy.num_batches(loader._engine.index) == len(loader)
 
 
-@examples(0.25, here=10)
+@examples(0.1, here=10)
 @given(st.integers(0, 1_000), st.integers(1, 12), st.integers(1, 7))
 def test_a_segment_draws_each_sequence_as_often_as_its_weight_says(seed, length, size):
     policy = Segments(Weighted(Fixed(size), draws=200), length)

@@ -122,7 +122,7 @@ def test_any_world_shares_all_that_was_drawn(case, size, epoch, tail, data):
     check_elastic(plan, [*legs, (1, 0)])
 
 
-@examples(0.25, here=10)
+@examples(0.1, here=10)
 @given(makers(), st.integers(2, 8), st.integers(0, 2), st.data())
 @pytest.mark.slow
 def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data):
