@@ -120,14 +120,14 @@ def get_callbacks(trainer: Trainer) -> list[Callback]:
     return callbacks
 
 
-def find_callback(trainer: Trainer | None, kind: type[Any]) -> Any:
-    """Return the callback of a Trainer that is of a kind; None if there is none.
+def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
+    """Return the callback of a Trainer that is of a type; None if there is none.
 
     Raises:
         ConfigError: If there are several.
     """
     callbacks = [] if trainer is None else get_callbacks(trainer)
-    found = [callback for callback in callbacks if isinstance(callback, kind)]
+    found = [callback for callback in callbacks if isinstance(callback, callback_type)]
     if len(found) > 1:
         name = type(found[0]).__name__
         raise ConfigError(

@@ -95,10 +95,8 @@ class BatchPipeline:
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
     _has_bounded_lengths: bool = field(init=False)
-    _is_step_of_one_batch: bool = field(init=False)  # and of no other sequences than planned
-    _loss_scale: int = field(
-        init=False
-    )  # ranks, and batches of an update, of which a mean is taken
+    _is_step_of_one_batch: bool = field(init=False)  # and of the planned lengths
+    _loss_scale: int = field(init=False)  # by how many losses the caller divides
 
     def __post_init__(self) -> None:
         parts, plan = self.parts, self.share.plan
