@@ -11,7 +11,7 @@ from seqdata.backends import AuditReport, Location, Remote, ShardStore, audit_fi
 from seqdata_webdataset.indexed_format import IndexedTar
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
-from seqdata_webdataset.sending import write_webdataset
+from seqdata_webdataset.writing import write_webdataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from seqdata.backends import INDEX_FOLDER, Remote, ShardStore, find_index, read_
 from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
 from seqdata_webdataset.indexed_format import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
-from seqdata_webdataset.sending import write_webdataset
+from seqdata_webdataset.writing import write_webdataset
 
 _SHARD_BYTES = (
     9_000  # bytes of a shard: a member takes a block for its header and at least one more

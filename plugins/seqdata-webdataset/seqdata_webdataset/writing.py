@@ -1,22 +1,26 @@
 """Writing of tar shards that the webdataset library reads, all of them or none.
 
 The core's sharded writer writes shards to a staging directory, each with its index; they are
-renamed into place when all are complete, and their indexes after them.
+renamed into place when all are complete, and their indexes after them. In a bucket the list of
+shards is uploaded last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from seqdata import ConfigError, DecodeError
+from seqdata import ConfigError, DecodeError, MissingShardError
 from seqdata.backends import (
     FACTS_SUFFIX,
     INDEX_FOLDER,
@@ -25,8 +29,13 @@ from seqdata.backends import (
     DataLocation,
     FinishedShard,
     ProgressFn,
+    Remote,
+    RemoteFiles,
+    RemoteShard,
     ResumeKey,
+    ShardStore,
     StoreFiles,
+    WritableFiles,
     check_unique_ids,
     checksum_algorithm,
     dump_list,
@@ -34,14 +43,23 @@ from seqdata.backends import (
     hash_texts,
     infer_fields,
     is_part_list,
+    is_remote,
     load_index,
+    load_list,
+    local_path,
     make_ids,
+    make_remote_files,
     normalize_sequences,
     open_sharded_writer,
+    refuse_remote,
+    resolve_remote,
     sync_file,
+    upload_store,
     write_synced,
 )
+from seqdata.backends import INDEX_SUFFIX as INDEX
 from seqdata_webdataset.indexed_format import SUFFIX, IndexedTar
+from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.tar_format import TarFile, TarFormat, shard_name
 
 _FILES = StoreFiles(
@@ -50,7 +68,59 @@ _FILES = StoreFiles(
 FieldsOfExtensions = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
 
 
-def write_local(
+def write_webdataset(  # noqa: PLR0913
+    location: str | os.PathLike[str],
+    sequences: Iterable[Any],
+    *,
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int,
+    key: str = "id",
+    executor: Executor | None = None,
+    resume: bool = True,
+    progress: bool | ProgressFn | None = None,
+    overwrite: bool = False,
+    remote: str | Remote | None = None,
+) -> ShardStore:
+    """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
+
+    A field ``mel`` is written as ``mel.npy``, integers as ``.cls``, text as ``.txt``, bytes as
+    ``.bin``; names with these extensions are kept. Opened again, fields have their own names.
+
+    Args:
+        location: A folder, created if needed; or a URL, for which the shards are written on this
+            machine first, then uploaded.
+        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
+        shard_bytes: Size from which on a shard is closed, in bytes.
+        key: The ``str`` field that becomes the key; without one, samples are numbered.
+        executor: The executor that indexes and writes shards; None: threads of this process.
+        resume: Whether to continue where a writer stopped; otherwise its files are removed.
+        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        overwrite: Whether existing shards of this writer are replaced.
+        remote: The options for a URL; None: the transport's configuration.
+
+    Raises:
+        ConfigError: If an argument is invalid, or does not fit the existing files.
+        DecodeError: If a sequence does not match the first one, or the one that was written before.
+        IncompleteDatasetError: If the disk is full.
+        RemoteReadError: If a URL cannot be reached.
+        WorkerDiedError: If the executor broke.
+    """
+    write = partial(
+        _write_local, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
+        executor=executor, resume=resume, progress=progress,
+    )  # fmt: skip
+    if not is_remote(location):
+        refuse_remote(location, remote)
+        write(local_path(location), overwrite=overwrite)
+        return open_webdataset(local_path(location))
+    url, how = os.fspath(location), resolve_remote(remote)
+    upload_store(url, how, _Tar(write), resume=resume, overwrite=overwrite)
+    _remove_cached(url, how)
+    return open_webdataset(url, remote=how)
+
+
+def _write_local(
     root: Path,
     sequences: Iterable[Any],
     *,
@@ -62,7 +132,7 @@ def write_local(
     progress: bool | ProgressFn | None,
     overwrite: bool,
 ) -> None:
-    """Write shards to a folder of this machine; see ``sending.write_webdataset``."""
+    """Write shards to a folder of this machine; see ``write_webdataset``."""
     _check_target(root, overwrite=overwrite)
     if is_part_list(sequences):
         sequences = itertools.chain.from_iterable(part() for part in sequences)
@@ -91,7 +161,7 @@ def _check_target(root: Path, *, overwrite: bool) -> None:
     if (root / MANIFEST).exists():
         raise ConfigError(f"{root}: already holds a store. Choose another folder")
     tars = sorted(path.name for path in root.glob(f"*{SUFFIX}"))
-    others = [name for name in tars if not is_own(name)]
+    others = [name for name in tars if not _is_own(name)]
     begun = (
         find_staging_dirs(root) and not (root / INDEX_FOLDER / SHARD_LIST).exists()
     )  # interrupted in its commit
@@ -102,7 +172,7 @@ def _check_target(root: Path, *, overwrite: bool) -> None:
         )
 
 
-def is_own(name: str) -> bool:
+def _is_own(name: str) -> bool:
     """Return whether a shard has a name of this writer."""
     return _FILES.names.fullmatch(name) is not None
 
@@ -150,3 +220,69 @@ def _commit(
         os.replace(folder / tar.index, root / INDEX_FOLDER / f"{name}.idx")
     os.replace(folder / SHARD_LIST, root / INDEX_FOLDER / SHARD_LIST)
     sync_file(root / INDEX_FOLDER)
+
+
+class _Write(Protocol):
+    def __call__(self, root: Path, *, overwrite: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Tar:
+    """Tar shards, their indexes and the list of them: an ``UploadPlan`` of the core."""
+
+    make: _Write
+
+    @property
+    def last(self) -> str:
+        return f"{INDEX_FOLDER}/{SHARD_LIST}"
+
+    def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
+        names = _list_names(files)
+        if MANIFEST in names:
+            raise ConfigError(
+                f"{files.location}: already contains a store. Choose another location"
+            )
+        tars = [name for name in names if name.endswith(SUFFIX)]
+        others = [name for name in tars if not _is_own(name)]
+        unsent = [
+            name for name in tars if f"{INDEX_FOLDER}/{name}{INDEX}" not in sent
+        ]  # uploaded first
+        if others or (unsent and not overwrite):
+            advice = "Choose one" if others else "Choose one, or pass `overwrite`=True"
+            raise ConfigError(
+                f"{files.location}: must be an empty folder, but holds {(others or unsent)[0]!r}. "
+                f"{advice}"
+            )
+
+    def write(self, folder: Path, *, overwrite: bool) -> None:
+        self.make(folder, overwrite=overwrite)
+
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        listed = load_list((folder / self.last).read_bytes(), str(folder))
+        indexes = [f"{INDEX_FOLDER}/{name}{INDEX}" for name in listed]
+        return [  # an index without a list means that writing was not finished
+            {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in indexes},
+            {name: file.sha256 for name, file in listed.items()},
+        ]
+
+    def old(self, files: WritableFiles) -> Iterable[str]:
+        indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
+        found = [name for name in _list_names(files) if _is_own(name)]
+        return [
+            *found,
+            *(f"{INDEX_FOLDER}/{name}" for name in indexes if _is_own(name.removesuffix(INDEX))),
+        ]
+
+
+def _list_names(files: RemoteFiles) -> list[str]:
+    try:
+        return files.names()
+    except MissingShardError:  # there is no such folder yet
+        return []
+
+
+def _remove_cached(url: str, remote: Remote) -> None:
+    """Remove the cached indexes of older shards from this machine."""
+    for name in _list_names(make_remote_files(url, remote)):
+        for path in RemoteShard(url, name, remote).list_side_files(name + INDEX):
+            path.unlink(missing_ok=True)

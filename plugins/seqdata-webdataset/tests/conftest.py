@@ -11,7 +11,9 @@ import fsspec
 import numpy as np
 import pytest
 import webdataset
-from seqdata_webdataset import open_webdataset
+from seqdata_webdataset import open_webdataset, write_webdataset
+
+from tests.few_shards import SHARD, files, rows
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,13 @@ def shards(tmp_path_factory):
             for number in range(10 * shard, 10 * shard + 10):
                 writer.write({"__key__": f"dir/u{number}", **samples[number]})
     return folder, samples
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """The files of a few shards by our writer, by their paths."""
+    write_webdataset(tmp_path / "whole", rows(), shard_bytes=SHARD)
+    return files(tmp_path / "whole")
 
 
 @pytest.fixture

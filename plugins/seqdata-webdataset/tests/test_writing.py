@@ -10,28 +10,7 @@ from seqdata_webdataset import open_webdataset, write_webdataset, writing
 
 from seqdata import open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
-
-SHARD = 20_000
-
-
-def rows(count=40, wrong=None):
-    for number in range(count):
-        x = np.arange(number % 9 * 50, dtype=np.int32)
-        yield {"id": f"u{number}", "x": x if number != wrong else x.astype(np.int64), "y": number}
-
-
-def files(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-@pytest.fixture
-def whole(tmp_path):
-    write_webdataset(tmp_path / "whole", rows(), shard_bytes=SHARD)
-    return files(tmp_path / "whole")
+from tests.few_shards import SHARD, files, rows
 
 
 def test_there_are_several_shards_with_an_index_each(whole):

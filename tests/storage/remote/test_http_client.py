@@ -12,9 +12,7 @@ from seqdata import ConfigError, Remote, RemoteReadError, UnsafeContentError, op
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults.network import Answer, folder_of, served
 from seqdata_testing.waiting import patient
-from tests.storage.remote.samples import read_all, write
-
-CONTENT = bytes(range(256)) * 16
+from tests.storage.remote.samples import CONTENT, read_all, write
 
 
 def leading_to(target, *, status=302):
@@ -24,14 +22,6 @@ def leading_to(target, *, status=302):
         return Answer(status, (("Location", target + asked.path),))
 
     return answer
-
-
-@pytest.fixture
-def web(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "file.bin").write_bytes(CONTENT)
-    with served(folder_of(tmp_path / "data")) as made:
-        yield made
 
 
 def quick(tmp_path, **options):

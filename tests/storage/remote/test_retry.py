@@ -13,17 +13,8 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.retry import find_retry_after, retry
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults import network
-from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient, within
 from tests.storage.remote.samples import CONTENT, PASSING, make_quick_remote
-
-
-@pytest.fixture
-def web(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "file.bin").write_bytes(CONTENT)
-    with served(folder_of(tmp_path / "data")) as made:
-        yield made
 
 
 @pytest.mark.parametrize("fault", PASSING)

@@ -15,19 +15,10 @@ from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url
 from seqdata_testing.faults import network
-from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient, within
 from tests.storage.remote.samples import CONTENT, PASSING, make_quick_remote
 
 EMPTY = {".lock", "CACHEDIR.TAG"}  # what a cache without files holds
-
-
-@pytest.fixture
-def web(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "file.bin").write_bytes(CONTENT)
-    with served(folder_of(tmp_path / "data")) as made:
-        yield made
 
 
 def test_a_body_that_crawls_is_given_up_in_time(web, tmp_path):

@@ -19,34 +19,13 @@ from seqdata.errors import (
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import before, folder_of, served
 from seqdata_testing.waiting import patient
-
-SHARD = 20_000
-
-
-def rows(count=40, wrong=None):
-    for number in range(count):
-        x = np.arange(number % 9 * 50, dtype=np.int32)
-        yield {"id": f"u{number}", "x": x if number != wrong else x.astype(np.int64), "y": number}
-
-
-def files(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+from tests.few_shards import SHARD, files, rows
 
 
 def there(system, folder):
     system.invalidate_cache()
     names = system.find(folder)
     return {name.partition(f"{folder.lstrip('/')}/")[2]: system.cat_file(name) for name in names}
-
-
-@pytest.fixture
-def whole(tmp_path):
-    write_webdataset(tmp_path / "whole", rows(), shard_bytes=SHARD)
-    return files(tmp_path / "whole")
 
 
 @pytest.fixture
