@@ -27,7 +27,6 @@ from seqdata.cli._report.curriculum import (
     parse_rules,
     take_curriculum_options,
 )
-from seqdata.cli._report.lane_plot import draw_lanes
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
 from seqdata.cli._report.mixture import (
     MIX_OPTIONS,
@@ -43,7 +42,7 @@ from seqdata.cli._report.mixture import (
     parse_batch_sizes,
     parse_weights,
 )
-from seqdata.cli._report.padding_plot import draw_plan
+from seqdata.cli._report.plots import draw_lanes, draw_plan
 from seqdata.cli._report.statistics import WorldStats, compute_idle_share, compute_world_stats
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
