@@ -177,18 +177,21 @@ class RankLockstep:
     def _wait(self, work: Any, *, is_leaving: bool = False) -> None:
         """Wait until all ranks have reported; ranks that leave (``is_leaving``) still do."""
         deadline = time.monotonic() + BATCH_TIMEOUT
-        while True:
+        while not work.is_completed():
             failure = self._watchdog.failure or (None if is_leaving else self._watchdog.left_error)
             try:
                 work.wait(_WAIT_SLICE)
-                return
             except RuntimeError as cause:
-                if work.is_completed():
-                    raise self._watchdog.await_lost_error(cause) from cause
+                if work.is_completed():  # it has failed; or it was late, and is complete now
+                    break
                 if failure is not None:
                     raise failure from cause
                 if time.monotonic() > deadline:
                     raise self._watchdog.make_lost_error(cause) from cause
+        try:
+            work.wait()
+        except RuntimeError as cause:
+            raise self._watchdog.await_lost_error(cause) from cause
 
     def _raise_agreed(self, pending: _PendingItem[Item]) -> NoReturn:
         own_report = _make_report(pending.code, pending.error, self._get_stop_reason())

@@ -1,9 +1,18 @@
-"""Errors of one rank arrive on the others as what they are."""
+"""What ranks wait for, and errors of one rank, which arrive on the others as what they are."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import HashStore, ProcessGroupGloo
 
 from seqdata.errors import DecodeError, PeerFailedError
-from seqdata.lightning.ranks.lockstep import _make_report, _rebuild_error
+from seqdata.lightning.ranks import watchdog
+from seqdata.lightning.ranks.lockstep import RankLockstep, _make_report, _rebuild_error
+from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
+from seqdata_testing.waiting import patient
 
 
 class Local(Exception):
@@ -34,3 +43,61 @@ def test_an_error_of_ours_arrives_with_class_text_facts_and_rank():
     error = _rebuild_error(_make_report(3, DecodeError.at("field 'x' is bad", shard=7), None), 2)
     assert type(error) is DecodeError
     assert (str(error), error.facts) == ("rank 2: field 'x' is bad", {"shard": 7, "rank": 2})
+
+
+@pytest.fixture
+def groups():
+    """The gloo groups of two ranks, both in this process."""
+    store, timeout = HashStore(), timedelta(seconds=patient(60))
+    with ThreadPoolExecutor(2) as executor:
+        begun = [executor.submit(ProcessGroupGloo, store, rank, 2, timeout) for rank in range(2)]
+    return [group.result() for group in begun]
+
+
+@pytest.fixture
+def lockstep():
+    """That of rank 0, whose watchdog does not run."""
+    own = RankWatchdog(None, [describe_own_process(0)], 0, RankTimeouts())
+    return RankLockstep(None, 0, own, lambda: None)
+
+
+class JustInTime:
+    """A reduction that is complete when the wait for it says that it has timed out."""
+
+    def __init__(self, work, complete):
+        self.work = work
+        self.complete = complete
+        self.is_completed = work.is_completed
+
+    def wait(self, timeout=None):
+        if timeout is not None:
+            self.complete()
+            raise RuntimeError("Timed out waiting 1000ms for recv operation to complete")
+        return self.work.wait()
+
+
+def test_a_reduction_that_is_complete_as_its_wait_times_out_has_not_failed(groups, lockstep):
+    mine, other = torch.tensor([1]), torch.tensor([2])
+    work = groups[0].allreduce([mine])
+
+    def complete():
+        groups[1].allreduce([other]).wait()
+        work.wait()
+
+    lockstep._wait(JustInTime(work, complete))
+    assert mine.tolist() == other.tolist() == [3]
+
+
+def test_a_reduction_that_has_failed_as_its_wait_times_out_is_the_error_of_a_lost_rank(
+    groups, lockstep, monkeypatch
+):
+    monkeypatch.setattr(watchdog, "_CAUSE_TIMEOUT", 0)
+    work = groups[0].allreduce([torch.tensor([1])])
+
+    def complete():
+        groups.pop()  # its connections are closed
+        with pytest.raises(RuntimeError):
+            work.wait()
+
+    with pytest.raises(PeerFailedError, match=r"rank 0 has lost another rank: .*[Cc]onnection"):
+        lockstep._wait(JustInTime(work, complete))

@@ -46,6 +46,7 @@ def in_child(
         Its outcomes; one that ``died`` or is ``stuck`` where it gave none. The last says what was
         left behind.
     """
+    util.get_temp_dir()  # for the child's sockets, too: a killed one does not remove its folder
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     with (
@@ -120,7 +121,6 @@ def _child(
     os.setsid()
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
-    util.get_temp_dir()  # for sockets, also of processes that are killed: it goes with this one
     try:
         answer = work(*arguments)
     except Exception as error:  # of the work itself, which is no outcome of a fault
