@@ -7,7 +7,7 @@ from tests.storage.remote.samples import CONTENT
 
 
 @pytest.fixture
-def web(tmp_path):
+def file_server(tmp_path):
     """A server whose ``file.bin`` is ``CONTENT``."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file.bin").write_bytes(CONTENT)

@@ -34,8 +34,8 @@ def quick(tmp_path, **options):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_another_web_server_is_followed(web, tmp_path, status):
-    with served(leading_to(web.url, status=status)) as first:
+def test_a_redirect_to_another_web_server_is_followed(file_server, tmp_path, status):
+    with served(leading_to(file_server.url, status=status)) as first:
         files = make_remote_files(first.url, quick(tmp_path))
         assert files.stat("file.bin").size == len(CONTENT)
         assert files.read("file.bin", 10, 300) == CONTENT[10:300]
@@ -97,7 +97,7 @@ def test_servers_that_send_to_each_other_are_an_error_in_time(tmp_path):
             files.read("file.bin", 0, 9)
 
 
-def test_what_is_secret_stays_with_its_server_and_out_of_messages(web, tmp_path):
+def test_what_is_secret_stays_with_its_server_and_out_of_messages(file_server, tmp_path):
     told = []
 
     def listening(asked):
@@ -140,7 +140,7 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore:BasicAuth is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_cookies_and_credentials_stay_with_their_server(tmp_path, web, kind):
+def test_cookies_and_credentials_stay_with_their_server(tmp_path, file_server, kind):
     aiohttp = pytest.importorskip("aiohttp")
     options = KINDS[kind]
     if kind == "credentials":
@@ -174,7 +174,7 @@ def test_cookies_and_credentials_stay_with_their_server(tmp_path, web, kind):
         assert not {"cookie", "authorization"} & set(headers)
 
 
-def test_a_jar_with_cookies_of_no_server_is_refused(tmp_path, web):
+def test_a_jar_with_cookies_of_no_server_is_refused(tmp_path, file_server):
     aiohttp = pytest.importorskip("aiohttp")
     import asyncio
 
@@ -185,11 +185,11 @@ def test_a_jar_with_cookies_of_no_server_is_refused(tmp_path, web):
 
     def read(cookies):
         options = {"client_kwargs": {"cookie_jar": asyncio.run(cookies)}}
-        return make_remote_files(web.url, quick(tmp_path, **options)).read("file.bin", 0, 9)
+        return make_remote_files(file_server.url, quick(tmp_path, **options)).read("file.bin", 0, 9)
 
     from yarl import URL
 
-    assert read(jar(URL(web.url))) == CONTENT[:9]
+    assert read(jar(URL(file_server.url))) == CONTENT[:9]
     text = "`cookie_jar` holds key without a domain, each cookie must have one, or it goes to every"
     with pytest.raises(ConfigError, match=text):
         read(jar())
@@ -220,18 +220,18 @@ def certificate(tmp_path):
     return path
 
 
-def test_a_redirect_may_lead_into_https_and_never_out_of_it(web, tmp_path, certificate):
+def test_a_redirect_may_lead_into_https_and_never_out_of_it(file_server, tmp_path, certificate):
     trusted = ssl.create_default_context(cafile=certificate)
     safe = quick(tmp_path, ssl=trusted, headers={"X-Key": "token99"})
     with served(folder_of(tmp_path / "data"), certificate=certificate) as there:
         assert there.url.startswith("https://")
         with served(leading_to(there.url)) as first:
             assert make_remote_files(first.url, safe).read("file.bin", 0, 9) == CONTENT[:9]
-    with served(leading_to(web.url), certificate=certificate) as first:
-        web.asked.clear()
+    with served(leading_to(file_server.url), certificate=certificate) as first:
+        file_server.asked.clear()
         text = (
             "is redirected from https:// to 'http://.*', but redirects must stay on http or https"
         )
         with pytest.raises(UnsafeContentError, match=text):
             make_remote_files(first.url, safe).read("file.bin", 0, 9)
-        assert web.asked == []
+        assert file_server.asked == []

@@ -24,32 +24,32 @@ def remote(tmp_path):
     )
 
 
-def test_a_body_that_never_ends_is_left_after_what_was_asked_for(web, remote):
-    web.fault = Endless()
+def test_a_body_that_never_ends_is_left_after_what_was_asked_for(file_server, remote):
+    file_server.fault = Endless()
     text = (
         r'\("file\.bin"\).*: could not be read \(2 bytes were requested, but more were received; '
         r"tried once\)\. "
         r"Use a server that supports range requests"
     )
     with pytest.raises(RemoteReadError, match=text):
-        make_remote_files(web.url, remote).read("file.bin", 1, 3)
-    assert web.fault.bodies == 1
-    assert web.fault.taken < BUFFERS
+        make_remote_files(file_server.url, remote).read("file.bin", 1, 3)
+    assert file_server.fault.bodies == 1
+    assert file_server.fault.taken < BUFFERS
 
 
-def test_the_body_of_an_error_is_not_read(web, remote):
-    web.fault = Endless()
+def test_the_body_of_an_error_is_not_read(file_server, remote):
+    file_server.fault = Endless()
     with served(lambda asked: Answer(404, (), b"" if asked.method == "HEAD" else b"no")) as gone:
-        gone.fault = web.fault
+        gone.fault = file_server.fault
         files = make_remote_files(gone.url, remote)
         for ask in (lambda: files.stat("file.bin"), lambda: files.read("file.bin", 1, 3)):
             with pytest.raises(MissingShardError):
                 ask()
-    assert web.fault.bodies
-    assert web.fault.taken < BUFFERS
+    assert file_server.fault.bodies
+    assert file_server.fault.taken < BUFFERS
 
 
-def test_a_listing_that_never_ends_is_left(web, remote):
+def test_a_listing_that_never_ends_is_left(file_server, remote):
     page = Answer(200, (("Content-Type", "text/html"),), b'<a href="file.bin">file.bin</a>')
     with served(lambda _: page) as listing:
         assert make_remote_files(listing.url, remote).names() == ["file.bin"]

@@ -18,9 +18,11 @@ from tests.storage.remote.samples import CONTENT, PASSING, make_quick_remote
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, fault):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path, retry_seconds=patient(20)))
-    web.fault = fault(2)
+def test_what_passes_is_tried_again_with_a_line_each(file_server, tmp_path, caplog, fault):
+    files = make_remote_files(
+        file_server.url, make_quick_remote(tmp_path, retry_seconds=patient(20))
+    )
+    file_server.fault = fault(2)
     with caplog.at_level(logging.WARNING, "seqdata.remote"):
         assert files.read("file.bin", 10, 5000) == CONTENT[10:5000]
     lines = [one.getMessage() for one in caplog.records if one.name == "seqdata.remote"]
@@ -30,9 +32,11 @@ def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, faul
 
 @pytest.mark.parametrize("fault", PASSING)
 @pytest.mark.slow
-def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp_path, fault):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path))
-    web.fault = fault()
+def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(
+    file_server, tmp_path, fault
+):
+    files = make_remote_files(file_server.url, make_quick_remote(tmp_path))
+    file_server.fault = fault()
     with (
         within(15),
         pytest.raises(
@@ -45,9 +49,11 @@ def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp
     assert facts["attempts"] >= 2
 
 
-def test_a_refusal_is_an_error_at_once(web, tmp_path):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path, retry_seconds=patient(30)))
-    web.fault = network.refused()
+def test_a_refusal_is_an_error_at_once(file_server, tmp_path):
+    files = make_remote_files(
+        file_server.url, make_quick_remote(tmp_path, retry_seconds=patient(30))
+    )
+    file_server.fault = network.refused()
     with pytest.raises(RemoteReadError, match=r"403.*tried once\)\. Check address, permissions"):
         files.read("file.bin", 0, 10)
     with pytest.raises(RemoteReadError, match="403"):
@@ -148,8 +154,10 @@ def test_a_wait_beyond_the_deadline_is_an_error_at_once(tmp_path):
         retry(call, DataLocation(dataset="hf://x"), make_quick_remote(tmp_path, retry_seconds=60))
 
 
-def test_what_is_not_there_is_said_at_once(web, tmp_path):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path, retry_seconds=patient(30)))
+def test_what_is_not_there_is_said_at_once(file_server, tmp_path):
+    files = make_remote_files(
+        file_server.url, make_quick_remote(tmp_path, retry_seconds=patient(30))
+    )
     with pytest.raises(MissingShardError, match=r'\("nope"\).*is not there\. Restore it'):
         files.stat("nope")
     with pytest.raises(MissingShardError):

@@ -21,39 +21,41 @@ from tests.storage.remote.samples import CONTENT, PASSING, make_quick_remote
 EMPTY = {".lock", "CACHEDIR.TAG"}  # what a cache without files holds
 
 
-def test_a_body_that_crawls_is_given_up_in_time(web, tmp_path):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path, stall_seconds=patient(0.5)))
-    web.fault = network.slow(1000)
+def test_a_body_that_crawls_is_given_up_in_time(file_server, tmp_path):
+    files = make_remote_files(
+        file_server.url, make_quick_remote(tmp_path, stall_seconds=patient(0.5))
+    )
+    file_server.fault = network.slow(1000)
     with within(15), pytest.raises(RemoteReadError, match="FSTimeoutError"):
         files.read("file.bin", 0, len(CONTENT))
 
 
-def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_path):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path))
-    web.fault = network.unavailable()
+def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(file_server, tmp_path):
+    files = make_remote_files(file_server.url, make_quick_remote(tmp_path))
+    file_server.fault = network.unavailable()
     with pytest.raises(RemoteReadError):
         files.stat("file.bin")
-    web.fault = network.unavailable(2)  # HEAD, then GET
+    file_server.fault = network.unavailable(2)  # HEAD, then GET
     assert files.stat("file.bin").size == len(CONTENT)
 
 
 @pytest.mark.parametrize("fault", [*PASSING, lambda: network.slow(500)])
 @pytest.mark.slow
-def test_what_could_not_be_read_is_not_in_the_cache(web, tmp_path, fault):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path))
+def test_what_could_not_be_read_is_not_in_the_cache(file_server, tmp_path, fault):
+    files = make_remote_files(file_server.url, make_quick_remote(tmp_path))
     cache, wanted = make_cache(files), CacheRequest("file.bin")
-    web.hits, stat = "file.bin", files.stat("file.bin")
-    web.fault = fault()
+    file_server.hits, stat = "file.bin", files.stat("file.bin")
+    file_server.fault = fault()
     with pytest.raises(RemoteReadError):
         cache.acquire(CacheRequest("file.bin", stat.size, "0" * 64))
     assert set(os.listdir(tmp_path / "cache" / "seqdata-shards")) == EMPTY
-    web.fault = None
+    file_server.fault = None
     assert bytes(memoryview(cache.acquire(wanted).mapping)) == CONTENT
 
 
-def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept(web, tmp_path):
-    files = make_remote_files(web.url, make_quick_remote(tmp_path))
-    web.fault = network.retagged(after=2)  # the first look, and the body
+def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept(file_server, tmp_path):
+    files = make_remote_files(file_server.url, make_quick_remote(tmp_path))
+    file_server.fault = network.retagged(after=2)  # the first look, and the body
     with pytest.raises(
         FingerprintMismatch, match="must not change while it is read, but was replaced"
     ):
@@ -105,11 +107,13 @@ def read_in_child(location, how):
 @pytest.mark.parametrize("kind", ["s3", "http"])
 @pytest.mark.slow
 def test_clients_work_on_both_sides_of_a_fork(
-    s3, bucket, remote, web, tmp_path, kind, rounds, caplog
+    s3, bucket, remote, file_server, tmp_path, kind, rounds, caplog
 ):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     location, how = (
-        (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, make_quick_remote(tmp_path))
+        (f"s3://{bucket}", remote())
+        if kind == "s3"
+        else (file_server.url, make_quick_remote(tmp_path))
     )
     for _ in range(rounds):
         assert make_remote_files(location, how).read("file.bin", 0, 4) == CONTENT[:4]
@@ -121,11 +125,13 @@ def test_clients_work_on_both_sides_of_a_fork(
 @pytest.mark.parametrize("kind", ["s3", "http"])
 @pytest.mark.slow
 def test_a_forked_process_does_not_close_what_its_parent_uses(
-    s3, bucket, remote, web, tmp_path, kind
+    s3, bucket, remote, file_server, tmp_path, kind
 ):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     location, how = (
-        (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, make_quick_remote(tmp_path))
+        (f"s3://{bucket}", remote())
+        if kind == "s3"
+        else (file_server.url, make_quick_remote(tmp_path))
     )
     files = make_remote_files(location, how)
     files.stat("file.bin")
@@ -154,19 +160,19 @@ def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
 
 
 @pytest.mark.slow
-def test_no_message_and_no_repr_holds_what_is_secret(web, tmp_path, caplog):
-    address = web.url.replace("http://", "http://me:password@") + "?signature=abcdef"
+def test_no_message_and_no_repr_holds_what_is_secret(file_server, tmp_path, caplog):
+    address = file_server.url.replace("http://", "http://me:password@") + "?signature=abcdef"
     remote = make_quick_remote(tmp_path, storage_options={"headers": {"X-Key": "token99"}})
     files = make_remote_files(address, remote)
     assert files.read("file.bin", 0, 5) == CONTENT[:5]
-    web.fault = network.unavailable()
+    file_server.fault = network.unavailable()
     told = [repr(files), repr(remote), files.location]
     with caplog.at_level(logging.DEBUG, "seqdata"):
         for name in ("file.bin", "nope"):
             with pytest.raises(RemoteReadError) as caught:
                 files.read(name, 0, 5)
             told += [str(caught.value), str(caught.value.facts), repr(caught.value.__cause__)]
-        web.fault = network.refused()
+        file_server.fault = network.refused()
         with pytest.raises(RemoteReadError) as caught:
             files.stat("file.bin")
     told += [str(caught.value), caplog.text]
@@ -235,8 +241,8 @@ def test_urls_are_joined_parted_and_shown():
     assert redact_secrets(text) == "403, url='https://h/x' and s3://b/y"
 
 
-def test_a_file_is_known_by_its_own_url(web, tmp_path):
-    files, name = make_remote_file(f"{web.url}/file.bin", make_quick_remote(tmp_path))
+def test_a_file_is_known_by_its_own_url(file_server, tmp_path):
+    files, name = make_remote_file(f"{file_server.url}/file.bin", make_quick_remote(tmp_path))
     assert files.read(name, 1, 3) == CONTENT[1:3]
     assert files.read(name, 3, 3) == b""
     assert name == "file.bin"
