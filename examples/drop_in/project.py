@@ -40,7 +40,7 @@ class Model(L.LightningModule):
 
     def forward(self, x, lengths):
         """Return one score per class for each row."""
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         _, (last, _) = self.lstm(packed)
         return self.head(last[-1])
 

@@ -123,7 +123,9 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 @_make_flag("--segments", help="Rows continue with the lane's next sequence (tbptt).")
 @_make_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
 @click.option("--axis", help="The axis to plan on.")
-@click.option("--shift", type=int, default=0, show_default=True, help="Seed of the loader.")
+@click.option(
+    "--shift", type=int, default=0, show_default=True, help="Timesteps from inputs to targets."
+)
 @click.option("--no-shuffle", is_flag=True, help="Plan in the order of evaluation.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=int, default=0, show_default=True)

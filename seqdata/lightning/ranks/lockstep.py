@@ -189,7 +189,7 @@ class RankLockstep:
                 if time.monotonic() > deadline:
                     raise self._watchdog.make_lost_error(cause) from cause
         try:
-            work.wait()
+            work.wait()  # ends: it is complete
         except RuntimeError as cause:
             raise self._watchdog.await_lost_error(cause) from cause
 

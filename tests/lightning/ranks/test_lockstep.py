@@ -14,6 +14,8 @@ from seqdata.lightning.ranks.lockstep import RankLockstep, _make_report, _rebuil
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
 from seqdata_testing.waiting import patient
 
+LONG = timedelta(seconds=patient(60))
+
 
 class Local(Exception):
     """An error that one rank makes, and another may not know."""
@@ -48,10 +50,10 @@ def test_an_error_of_ours_arrives_with_class_text_facts_and_rank():
 @pytest.fixture
 def groups():
     """The gloo groups of two ranks, both in this process."""
-    store, timeout = HashStore(), timedelta(seconds=patient(60))
+    store = HashStore()
     with ThreadPoolExecutor(2) as executor:
-        begun = [executor.submit(ProcessGroupGloo, store, rank, 2, timeout) for rank in range(2)]
-    return [group.result() for group in begun]
+        begun = [executor.submit(ProcessGroupGloo, store, rank, 2, LONG) for rank in range(2)]
+    return [group.result(timeout=LONG.seconds) for group in begun]
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ class JustInTime:
         if timeout is not None:
             self.complete()
             raise RuntimeError("Timed out waiting 1000ms for recv operation to complete")
-        return self.work.wait()
+        return self.work.wait(LONG)
 
 
 def test_a_reduction_that_is_complete_as_its_wait_times_out_has_not_failed(groups, lockstep):
@@ -81,8 +83,8 @@ def test_a_reduction_that_is_complete_as_its_wait_times_out_has_not_failed(group
     work = groups[0].allreduce([mine])
 
     def complete():
-        groups[1].allreduce([other]).wait()
-        work.wait()
+        groups[1].allreduce([other]).wait(LONG)
+        work.wait(LONG)
 
     lockstep._wait(JustInTime(work, complete))
     assert mine.tolist() == other.tolist() == [3]
@@ -97,7 +99,7 @@ def test_a_reduction_that_has_failed_as_its_wait_times_out_is_the_error_of_a_los
     def complete():
         groups.pop()  # its connections are closed
         with pytest.raises(RuntimeError):
-            work.wait()
+            work.wait(LONG)
 
     with pytest.raises(PeerFailedError, match=r"rank 0 has lost another rank: .*[Cc]onnection"):
         lockstep._wait(JustInTime(work, complete))
