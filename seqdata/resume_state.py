@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from seqdata.errors import ResumeError
@@ -19,6 +19,7 @@ STATE_VERSION = 1
 Value = str | int | None
 _MAX_NUMBER = 2**63
 _MAX_SHOWN = 500
+_LEFT_OUT = {"is_left_out": True}  # of a field: where it is None, as in states of earlier releases
 _PLAN_KEYS = ("data", "policy", "seed", "shift")
 
 
@@ -86,8 +87,8 @@ class ResumeState:
     shift: int
     world_size: int
     transform: str | None = None
-    weights: str | None = None
-    parts: str | None = None
+    weights: str | None = field(default=None, metadata=_LEFT_OUT)
+    parts: str | None = field(default=None, metadata=_LEFT_OUT)
 
     _WHERE: ClassVar[str] = "loader"
     _ELSE: ClassVar[str] = "begin a new run"
@@ -112,10 +113,8 @@ class ResumeState:
     def as_dict(self) -> dict[str, Value]:
         """Return the state as primitives, which ``torch.load(weights_only=True)`` reads."""
         values = {"version": STATE_VERSION, **asdict(self)}
-        for name in ("weights", "parts"):  # as earlier releases, which have none
-            if values[name] is None:
-                del values[name]
-        return values
+        left_out = [entry.name for entry in fields(self) if entry.metadata == _LEFT_OUT]
+        return {k: value for k, value in values.items() if value is not None or k not in left_out}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -130,16 +129,16 @@ class ResumeState:
                 f"{cls._WHERE}: the state must have version {STATE_VERSION}, but has "
                 f"{version!r:.60}. Continue with the release of seqdata that saved it."
             )
-        values = {field.name: state.get(field.name) for field in fields(cls)}
-        for field in fields(cls):
-            value = values[field.name]
-            if field.name in ("transform", "weights", "parts") and value is None:
-                continue  # saved by an earlier release, or without segments
-            kind = int if field.type == "int" else str
+        values = {entry.name: state.get(entry.name) for entry in fields(cls)}
+        for entry in fields(cls):
+            value = values[entry.name]
+            if value is None and entry.default is None:
+                continue  # saved by an earlier release, or the run has none
+            kind = int if entry.type == "int" else str
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < _MAX_NUMBER):
                 needed = "an integer of at least 0" if kind is int else "a text"
                 raise ResumeError(
-                    f"{cls._WHERE}: `{field.name}` of the state must be {needed}, but is "
+                    f"{cls._WHERE}: `{entry.name}` of the state must be {needed}, but is "
                     f"{value!r:.60}. The state is damaged."
                 )
         return cls(**values)  # type: ignore[arg-type]
@@ -255,15 +254,6 @@ class FitState(ResumeState):
     _ELSE: ClassVar[str] = "fit without `ckpt_path`"
     _MAX_POLICY: ClassVar[int] = 300
     _SHORT_POLICY: ClassVar[str] = "{start}... {digest}"
-    _ORDER: ClassVar[tuple[str, ...]] = (
-        "version", "epoch", "position", "fingerprint", "data", "policy", "seed", "shift", "tail",
-        "world_size", "accumulate", "errors", "transform", "weights", "parts",
-    )  # fmt: skip
-
-    def as_dict(self) -> dict[str, Value]:
-        """Return the state as primitives, in the order of earlier releases."""
-        values = ResumeState.as_dict(self)
-        return {name: values[name] for name in self._ORDER if name in values}
 
 
 def _shown(value: Value) -> str:

@@ -1,5 +1,7 @@
 """A state comes back from its dict, and damage of it is refused."""
 
+from dataclasses import fields
+
 import pytest
 
 from seqdata.errors import ResumeError
@@ -9,6 +11,12 @@ from tests.lightning.resuming import SAVED
 
 def test_a_state_comes_back_from_its_dict():
     assert FitState.from_dict(SAVED).as_dict() == SAVED
+
+
+def test_nothing_of_a_state_is_lost_in_its_dict():
+    whole = {**SAVED, "transform": "t", "weights": "w", "parts": "p"}
+    assert {entry.name for entry in fields(FitState)} == whole.keys() - {"version"}
+    assert FitState.from_dict(whole).as_dict() == whole
 
 
 @pytest.mark.parametrize("version", [0, 2, None, "1"])

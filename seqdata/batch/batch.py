@@ -227,7 +227,7 @@ class SequenceBatch:
         """Return the batch with its ragged fields in another layout; only padding is lost.
 
         Args:
-            layout: ``padded``, ``pack``, ``jagged`` or ``varlen``.
+            layout: ``padded``, ``packed``, ``jagged`` or ``varlen``.
             padding: Value of padding, if the layout has any.
 
         Raises:

@@ -1,13 +1,13 @@
 """The layouts of ragged values as tensors, and conversions between them without loss.
 
 ``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row after row; ``jagged`` is torch's
-nested tensor over the same flat values; ``pack`` is a PackedSequence. Lengths stay on the CPU, so
+nested tensor over the same flat values; ``packed`` is a PackedSequence. Lengths stay on the CPU, so
 nothing here waits for a device.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from seqdata.errors import ConfigError
 
 LayoutName = Literal["padded", "packed", "jagged", "varlen"]
-LAYOUTS: tuple[LayoutName, ...] = ("padded", "packed", "jagged", "varlen")
+LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 
 
 def check_layout(name: str) -> TypeGuard[LayoutName]:

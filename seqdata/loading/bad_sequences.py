@@ -18,6 +18,7 @@ from seqdata.errors import DataError, SeqDataError
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, ValueOptions
 from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.transforms.results import is_whole_value
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
 from seqdata.storage.array_column import ArrayColumn
@@ -172,7 +173,7 @@ def _replace_bad_rows(
 
 
 def _is_ragged(axes: Axes, name: str, piece: Any) -> bool:
-    return not isinstance(piece, str | bytes) and axes.along(name) == axes.axis
+    return not is_whole_value(piece) and axes.along(name) == axes.axis
 
 
 def _mask_bad_rows(step: Step, errors: Mapping[int, Exception]) -> Step:
@@ -241,7 +242,7 @@ def _make_zeros(
     length = int(request.lengths[number])
     lengths_of = fetcher.reader.store.lengths_of
     for name, example in template.items():
-        if isinstance(example, str | bytes):
+        if is_whole_value(example):
             pieces[name] = type(example)()
             continue
         axis, steps = axes.along(name), 1
@@ -259,6 +260,9 @@ def _make_columns(rows: list[dict[str, Any]], template: Mapping[str, Any]) -> di
     columns: dict[str, Any] = {}
     for name, example in template.items():
         pieces = [row[name] for row in rows]
-        is_text = isinstance(example, str | bytes)
-        columns[name] = pieces if is_text else ArrayColumn(example.dtype, example.shape[1:], pieces)
+        columns[name] = (
+            pieces
+            if is_whole_value(example)
+            else ArrayColumn(example.dtype, example.shape[1:], pieces)
+        )
     return columns

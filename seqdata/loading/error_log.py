@@ -99,7 +99,7 @@ class ErrorLog:
         entry = {
             "error": type(error).__name__,
             "message": str(error)[:_MAX_TEXT],
-            **getattr(error, "facts", {}),
+            **getattr(error, "facts", {}),  # a column below takes precedence
             "loader": loader,
             "sequence": int(request.ids[span]),
             "epoch": request.epoch,

@@ -16,8 +16,9 @@ from torch.profiler import record_function
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import check_layout
 from seqdata.collators.base import SupportsWorkerCollate
-from seqdata.errors import REPLAY_PREFIX, SeqDataError, format_step
+from seqdata.errors import REPLAY_PREFIX, ConfigError, SeqDataError, format_step
 from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
 from seqdata.loading.batch_metadata import PreparedStep, StepPreparer
 from seqdata.loading.error_log import ErrorLog
@@ -185,7 +186,15 @@ class BatchPipeline:
             return collator.filled(columns, batch)  # collated by a worker
         if prepared.request.is_shifted_stream and batch.bounds is None:
             columns = self._select_step_columns(columns, batch, prepared.make_step())
+        width = batch.padded_length
         batch = collator(columns, batch)
+        check_layout(batch.layout)
+        if batch.horizon and batch.padded_length != width:
+            raise ConfigError(
+                f"collator: `padded_length` of windows with a horizon must stay {width}, since the "
+                f"horizon follows it, but is {batch.padded_length}. Pad what the model is given, "
+                "not the batch."
+            )
         batch.bounds = None  # no longer needed
         return batch
 

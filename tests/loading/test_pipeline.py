@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import Fixed, Loader, World
+from seqdata import ConfigError, Fixed, Loader, Windows, World
 from seqdata.errors import SeqDataError
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.options import EngineOptions, UpdateSchedule
@@ -71,3 +71,23 @@ def test_a_stop_iteration_does_not_end_the_epoch():
 
     with pytest.raises(RuntimeError, match="a transform, collator or data set raised Stop"):
         list(Loader(STORE, PLAN, transform=transform, prefetch=0))
+
+
+def test_a_layout_that_nobody_knows_is_refused():
+    def blocked(columns, batch):
+        batch.layout = "blocked"
+        return batch
+
+    with pytest.raises(ConfigError, match=r"layout 'blocked' is unknown. Layouts: padded, packed"):
+        next(iter(Loader(STORE, PLAN, collator=blocked, prefetch=0)))
+
+
+def test_a_collator_may_widen_rows_but_not_windows_with_a_horizon():
+    def widened(columns, batch):
+        batch.padded_length = 64
+        return batch
+
+    assert next(iter(Loader(STORE, PLAN, collator=widened, prefetch=0))).mask.shape == (2, 64)
+    windows = Windows(size=2, horizon=1, batch_size=2)
+    with pytest.raises(ConfigError, match=r"`padded_length` of windows .* must stay .*64"):
+        next(iter(Loader(STORE, windows, collator=widened, prefetch=0)))

@@ -4,7 +4,8 @@
 
     class TestMine(StoreContract):
         def make(self, folder, sequences):
-            write_mine(folder / "data", sequences) return open_mine(folder / "data")
+            write_mine(folder / "data", sequences)
+            return open_mine(folder / "data")
 """
 
 from __future__ import annotations

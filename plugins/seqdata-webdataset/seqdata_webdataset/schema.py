@@ -217,6 +217,12 @@ def _make_given_spec(extension: Extension, given_type: Any, encoding: str, datas
 
 def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wanted:
     """Return the field of arrays and sound, by their headers."""
+    if not extension.headers:
+        raise extension.place.make_error(
+            DecodeError,
+            f"members of extension {quote(extension.name)} must have headers in the index, but "
+            "have none: another release made it. Rebuild it with `seqdata index --rebuild`",
+        )
     for header in extension.headers:
         if header.kind == "bad":
             error_type = UnsafeContentError if "Python objects" in header.descr else DecodeError

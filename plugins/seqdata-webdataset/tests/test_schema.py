@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
 from seqdata_webdataset.decoders import MAX_MEMBER_BYTES
+from seqdata_webdataset.schema import Extension, infer_specs
 
 from seqdata.errors import ConfigError, CorruptSampleError, DecodeError, LimitError
 from seqdata.protocols import Field
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import add_digest
 from seqdata_testing.stores import check_store
 
@@ -372,3 +374,9 @@ def test_a_text_that_is_none_is_named(npy, opened):
 
 def test_members_are_capped():
     assert MAX_MEMBER_BYTES == 2 << 30
+
+
+def test_an_index_of_a_release_that_read_no_headers_is_refused_with_the_remedy():
+    old = Extension("npy", (), False, DataLocation(dataset="x.tar", key="a", field="npy"))
+    with pytest.raises(DecodeError, match=r"must have headers .*index --rebuild`"):
+        infer_specs([old], None, "x.tar")

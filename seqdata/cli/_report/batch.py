@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.base_engine import StepBatch
+from seqdata.loading.transforms.results import is_whole_value
 from seqdata.protocols import Store, SupportsParts
 from seqdata.storage.local_files import write_atomically
 
@@ -159,9 +160,7 @@ def _iter_stats(name: str, value: Any, full_value: Any) -> Iterator[tuple[str, d
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _iter_stats(f"{name}.{key}", item, item)
-    elif isinstance(value, list | tuple) and not all(
-        isinstance(item, str | bytes) for item in value
-    ):
+    elif isinstance(value, list | tuple) and not all(map(is_whole_value, value)):
         for key, item in enumerate(value):
             yield from _iter_stats(f"{name}.{key}", item, item)
     elif isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ import numpy as np
 from seqdata.batch.axes import Axes
 from seqdata.errors import DecodeError, must_be
 from seqdata.loading.transforms.declare import Ragged
-from seqdata.loading.transforms.results import FlatValues, TransformResults
+from seqdata.loading.transforms.results import FlatValues, TransformResults, is_whole_value
 from seqdata.protocols import Columns
 
 
@@ -65,7 +65,7 @@ def check_columnar_result(
             columns[name] = _make_flat(value, count, name, describe)
             axis_of[name] = axes.along(name) or axes.axis
             continue
-        if _is_text(value):
+        if _are_whole_values(value):
             columns[name] = list(value)
         else:
             array = np.asarray(value)
@@ -120,5 +120,5 @@ def _make_flat(value: Ragged, count: int, name: str, describe: Callable[[], str]
     return FlatValues(values, lengths.astype(np.int64))
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(item, str | bytes) for item in value)
+def _are_whole_values(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(is_whole_value, value))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,15 @@ FindAxis = Callable[[str, int], str | None]
 """Returns the axis of an array, from its field's name and number of dimensions."""
 
 
+def is_whole_value(value: object) -> TypeGuard[str | bytes]:
+    """Return whether a value belongs to its sequence as a whole and is not an array.
+
+    Such values are sent by workers, repaired and collated in a list; another kind of them is added
+    here.
+    """
+    return isinstance(value, str | bytes)
+
+
 def check_result(
     result: Any, piece: int, find_axis: FindAxis, make_error: ErrorFactory
 ) -> dict[str, Any]:
@@ -107,7 +116,7 @@ def check_result(
         )
     arrays: dict[str, Any] = {}
     for name, value in result.items():
-        if isinstance(value, str | bytes):
+        if is_whole_value(value):
             arrays[name] = value
             continue
         array = np.asarray(value)
@@ -140,8 +149,8 @@ def concat_results(
     columns: dict[str, Any] = {}
     axes: dict[str, str | None] = {}
     for name, first in results[0].items():
-        is_text = isinstance(first, str | bytes)
-        axis = None if is_text else find_axis(name, first.ndim)
+        is_whole = is_whole_value(first)
+        axis = None if is_whole else find_axis(name, first.ndim)
         values: list[Any] = []
         for piece, result in enumerate(results):
             value = result.get(name)
@@ -155,7 +164,7 @@ def concat_results(
                 )
             values.append(value)
         axes[name] = axis
-        if is_text:
+        if is_whole:
             columns[name] = values
         else:
             columns[name] = SeparateArrays(
@@ -165,7 +174,7 @@ def concat_results(
 
 
 def _is_alike(first: Any, value: Any, axis: str | None) -> bool:
-    if isinstance(first, str | bytes):
+    if is_whole_value(first):
         return type(value) is type(first)
     if not isinstance(value, np.ndarray) or value.dtype != first.dtype or value.ndim != first.ndim:
         return False

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import PluginError
+from seqdata.errors import CorruptShardError, PluginError
 from seqdata.protocols import Field
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, MAX_WIDTH, kind_of
 from seqdata.storage.indexed.file_format import Extents, FileIndex
 
@@ -38,11 +40,19 @@ def count_sequences(found: FileIndex, where: str) -> int:
     return next(iter(counts.values()))
 
 
-def check_extents(extents: Extents, count: int, size: int, where: str) -> None:
+def check_extents(extents: Extents, count: int, size: int, where: str, place: DataLocation) -> None:
     """Raise if the extents of a field are invalid.
+
+    Args:
+        extents: Of all sequences of the file.
+        count: How many they are.
+        size: Size of the file in bytes.
+        where: The format's method and the field, for errors of the format.
+        place: The field in the file, for errors of the file.
 
     Raises:
         PluginError: If they are.
+        CorruptShardError: If values end after the file.
     """
     begins, ends = np.asarray(extents.begins), np.asarray(extents.ends)
     try:
@@ -54,13 +64,14 @@ def check_extents(extents: Extents, count: int, size: int, where: str) -> None:
     if not (_are_integers(begins, count) and _are_integers(ends, count)):
         said = f"{begins.dtype} {list(begins.shape)} and {ends.dtype} {list(ends.shape)}"
         raise _make_error(where, f"`begins` and `ends` must be integers ({count},)", said)
-    outside = (begins < -1) | ((begins >= 0) & ((ends < begins) | (ends > size)))
-    if outside.any():
-        at = int(np.argmax(outside))
+    wrong = (begins < -1) | ((begins >= 0) & (ends < begins))
+    if wrong.any():
+        at = int(np.argmax(wrong))
         raise _make_error(
-            where, f"extents must be inside of the {size} bytes of the file",
+            where, "extents must begin at 0 or later, and end where they begin or later",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
+    _check_inside(begins, ends, size, place)
     if not kind_of(Field(dtype)).is_array:
         if extents.axis is not None or extents.shape or extents.decoder is not None:
             raise _make_error(
@@ -90,8 +101,22 @@ def check_extents(extents: Extents, count: int, size: int, where: str) -> None:
         _check_sizes(extents, value_sizes(extents), width, where)
 
 
+def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: DataLocation) -> None:
+    outside = (begins >= 0) & (ends > size)
+    if outside.any():
+        at = int(np.argmax(outside))
+        begin, end = int(begins[at]), int(ends[at])
+        raise replace(place, offset=begin, length=end - begin).make_error(
+            CorruptShardError,
+            f"the values of its sequence {at} must end inside of the {size} bytes of the file, but "
+            f"end at {end}: it is cut off. Restore it; if it is complete, tell the author of its "
+            "format",
+            expected=end, found=size,
+        )  # fmt: skip
+
+
 def _are_integers(values: NDArray[Any], count: int) -> bool:
-    return values.dtype.kind in "iu" and values.shape == (count,)
+    return values.shape == (count,) and (values.dtype.kind in "iu" or not count)
 
 
 def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:

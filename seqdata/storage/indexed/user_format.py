@@ -113,9 +113,8 @@ class UserFormat:
         count = count_sequences(found, self._describe_place(name))
         fields = list(found.fields.items())
         for field, given in fields:
-            check_extents(
-                given, count, len(content), f"{self._describe_place(name)}, field {field!r}"
-            )
+            where = f"{self._describe_place(name)}, field {field!r}"
+            check_extents(given, count, len(content), where, replace(place, field=field))
         extents = [(clamp_begins(extents), value_sizes(extents)) for _, extents in fields]
         using = choose_algorithm()
         sums = _compute_sums(content, extents, using)

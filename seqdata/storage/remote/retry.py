@@ -67,7 +67,7 @@ def retry(
         if final_error is not None:
             raise final_error from None  # the cause may contain a URL with secrets
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
-        spread = 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not retry at once
+        spread = 0.5 + time.monotonic_ns() % 1000 / 2000  # many processes must not retry at once
         if least_wait:
             reason += f"; the server asks to wait {least_wait:.0f} s"
         wait = max(wait * spread, least_wait + _FIRST_WAIT * spread)

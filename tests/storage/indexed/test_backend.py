@@ -315,10 +315,7 @@ def field_of(**changes):
     [
         ({"dtype": "object"}, "`dtype` must be one of bool, int8"),
         ({"dtype": "nonsense"}, "`dtype` must be one of"),
-        (
-            {"ends": [4, 999]},
-            r"must be inside of the 200 bytes of the file, but is '4..999 of sequence 1",
-        ),
+        ({"ends": [4, 3]}, r"must begin at 0 or later, .*, but is '4..3 of sequence 1"),
         ({"ends": [4]}, "`begins` and `ends` must be integers"),
         ({"begins": [0.0, 4.0]}, "`begins` and `ends` must be integers"),
         ({"ends": [4, 7]}, "must have a multiple of 4 bytes"),
@@ -334,6 +331,11 @@ def field_of(**changes):
 def test_what_a_format_says_is_compared_before_it_is_believed(tokens, changes, text):
     with pytest.raises(PluginError, match=text):
         open_store(tokens, backend=field_of(**changes))
+
+
+def test_a_file_that_ends_before_its_values_is_damaged_and_not_the_format(tokens):
+    with pytest.raises(CorruptShardError, match=r"sequence 1 must end inside of the 200 bytes"):
+        open_store(tokens, backend=field_of(ends=[4, 999]))
 
 
 def test_other_byte_orders_and_empty_values_are_read(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.errors import PluginError
+from seqdata.errors import CorruptShardError, PluginError
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.extent_checks import (
     check_extents,
     clamp_begins,
@@ -15,6 +16,8 @@ from seqdata.storage.indexed.extent_checks import (
 )
 from seqdata.storage.indexed.file_format import Extents, FileIndex
 
+PLACE = DataLocation(dataset="data", file="a.rec", field="x")
+
 
 def make(**changes):
     given = {"begins": [0, 4], "ends": [4, 12], "dtype": "<i4", **changes}
@@ -23,12 +26,12 @@ def make(**changes):
 
 
 def test_valid_extents_pass():
-    check_extents(make(), 2, 12, "w")
-    check_extents(make(begins=[-1, 4], ends=[-1, 12]), 2, 12, "w")
-    check_extents(make(shape=(1,), lengths=np.array([1, 2])), 2, 12, "w")
-    check_extents(make(dtype="str", axis=None), 2, 12, "w")
-    check_extents(make(axis=None, values=np.zeros(2)), 2, 12, "w")
-    check_extents(make(begins=np.zeros(2, np.uint64)), 2, 12, "w")
+    check_extents(make(), 2, 12, "w", PLACE)
+    check_extents(make(begins=[-1, 4], ends=[-1, 12]), 2, 12, "w", PLACE)
+    check_extents(make(shape=(1,), lengths=np.array([1, 2])), 2, 12, "w", PLACE)
+    check_extents(make(dtype="str", axis=None), 2, 12, "w", PLACE)
+    check_extents(make(axis=None, values=np.zeros(2)), 2, 12, "w", PLACE)
+    check_extents(make(begins=np.zeros(2, np.uint64)), 2, 12, "w", PLACE)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +46,8 @@ def test_valid_extents_pass():
             r"`begins` and `ends` must be integers \(2,\), but is 'int64 \[1, 2",
         ),
         ({"ends": [4.0, 12.0]}, r"`begins` and `ends` must be integers"),
-        ({"begins": [-2, 4]}, r"inside of the 12 bytes of the file, but is '-2..4 of sequence 0"),
-        ({"ends": [4, 3]}, r"inside of the 12 bytes of the file, but is '4..3 of sequence 1"),
-        ({"ends": [4, 13]}, r"inside of the 12 bytes of the file, but is '4..13 of sequence 1"),
+        ({"begins": [-2, 4]}, r"must begin at 0 or later, .*, but is '-2..4 of sequence 0"),
+        ({"ends": [4, 3]}, r"end where they begin or later, but is '4..3 of sequence 1"),
         ({"dtype": "bytes", "axis": None, "shape": (2,)}, "texts must have `axis`=None, no shape"),
         ({"shape": (0,)}, "`shape` must have at least one number, and less than 2 GiB"),
         ({"shape": (-1, -1)}, "`shape` must have at least one number, and less than 2 GiB"),
@@ -63,7 +65,23 @@ def test_valid_extents_pass():
 )
 def test_what_cannot_be_is_named(changes, text):
     with pytest.raises(PluginError, match=f"^Format.index.*{text}.*Tell its author"):
-        check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'")
+        check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'", PLACE)
+
+
+def test_a_file_without_sequences_may_have_empty_arrays_of_any_dtype():
+    check_extents(make(begins=np.array([]), ends=np.array([])), 0, 12, "w", PLACE)
+
+
+def test_values_that_end_after_the_file_say_that_it_is_cut_off():
+    check_extents(make(begins=[-1, 4], ends=[99, 12]), 2, 12, "w", PLACE)
+    with pytest.raises(CorruptShardError) as caught:
+        check_extents(make(ends=[4, 13]), 2, 12, "w", PLACE)
+    assert str(caught.value) == (
+        'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside of '
+        "the 12 bytes of the file, but end at 13: it is cut off. Restore it; if it is complete, "
+        "tell the author of its format"
+    )
+    assert caught.value.facts["expected"] == 13
 
 
 def test_fields_and_ids_have_the_same_number_of_sequences():

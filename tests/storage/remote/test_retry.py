@@ -10,6 +10,7 @@ import pytest
 
 from seqdata import MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote import retry as retry_module
 from seqdata.storage.remote.retry import find_retry_after, retry
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults import network
@@ -144,6 +145,26 @@ def test_a_retry_waits_as_long_as_the_server_asks(tmp_path, monkeypatch, error):
     assert retry(call, where, remote) == "body"
     assert len(waits) == 1
     assert 7 <= waits[0] < 8
+
+
+def test_waits_double_and_none_is_longer_than_the_longest(tmp_path, monkeypatch):
+    waits, now = [], [0.0]
+
+    def sleep(seconds):
+        waits.append(seconds)
+        now[0] += seconds
+
+    def call(seconds):
+        raise ConnectionResetError
+
+    monkeypatch.setattr(retry_module.time, "sleep", sleep)
+    monkeypatch.setattr(retry_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(retry_module.time, "monotonic_ns", lambda: 123_457 * len(waits))
+    with pytest.raises(RemoteReadError, match=r"tried 1\d times"):
+        retry(call, DataLocation(dataset="s3://x"), make_quick_remote(tmp_path, retry_seconds=60))
+    bounds = [min(0.1 * 2**tried, retry_module._LONGEST_WAIT) for tried in range(len(waits))]
+    assert bounds[-1] == retry_module._LONGEST_WAIT
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, bounds, strict=True))
 
 
 def test_a_wait_beyond_the_deadline_is_an_error_at_once(tmp_path):
