@@ -308,8 +308,17 @@ class _ParquetColumnReader:
             file = parquet.ParquetFile(pa.BufferReader(buffer), metadata=self.metadata)
             if rows >= group.rows:
                 table = file.read_row_group(unit, columns=[name], use_threads=False)
-                return table.column(name).combine_chunks()
-            return self._read_in_batches(location, file, rows, buffer.size)
+                values = table.column(name).combine_chunks()
+            else:
+                values = self._read_in_batches(location, file, rows, buffer.size)
+        if len(values) != group.rows:  # pages that PyArrow skips or cuts without an error
+            raise location.make_error(
+                CorruptShardError,
+                f"must have {group.rows} rows as its footer says, but {len(values)} can be read: "
+                "it is damaged. Restore it",
+                expected=group.rows, found=len(values),
+            )  # fmt: skip
+        return values
 
     def _read_in_batches(self, location: DataLocation, file: Any, rows: int, size: int) -> pa.Array:
         """Read texts that may be very much longer than the file, and count their bytes."""

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
+from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, LimitError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.table_file import (
@@ -108,3 +109,30 @@ def test_digests_are_of_content_and_of_versions(tmp_path):
     assert digest == digest_files([later], {"x": 1}) != digest_files([first], {"x": 2})
     assert digest_versions([first], digest) != digest_versions([later], digest)
     assert len(digest) == 32
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_rows_that_pyarrow_leaves_out_without_an_error_are_damage(tmp_path, version):
+    """A flipped bit in the header of a page may make PyArrow skip the page, or its end."""
+    path = tmp_path / "x.parquet"
+    table = pa.table({"x": [[1, 2], [3], [4, 5, 6]]})
+    parquet.write_table(
+        table, path, compression="none", use_dictionary=False, data_page_version=version
+    )
+    well, first = path.read_bytes(), parquet.ParquetFile(path).metadata.row_group(0).column(0)
+    left_out = 0
+    for bit in range(8 * first.data_page_offset, 8 * (first.data_page_offset + 24)):
+        damaged = bytearray(well)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            rows = len(parquet.read_table(path))
+        except (OSError, ValueError):
+            continue
+        if rows == 3:
+            assert len(open_store(path)) == 3
+            continue
+        with pytest.raises(CorruptShardError) as caught:
+            open_store(path)
+        left_out += f"must have 3 rows as its footer says, but {rows} can be" in str(caught.value)
+    assert left_out
