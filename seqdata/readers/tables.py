@@ -48,13 +48,11 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
     """Return the sequences of Parquet files, by row group where rows are sequences.
 
     Raises:
-        DecodeError: If a file is not Parquet or a value is missing.
+        DecodeError: If a file is not Parquet or is damaged, or a value is missing.
         ConfigError: If a requested column does not exist.
     """
-    from pyarrow import parquet
-
     if options.group is not None:
-        return _iter_sequences(_read_concatenated("parquet", files, parquet.read_table), options)
+        return _iter_sequences(_read_concatenated("parquet", files, _read_parquet_file), options)
     return _iter_row_groups(files, options)
 
 
@@ -64,8 +62,28 @@ def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Itera
     for file in files:
         opened = _read_checked("parquet", file, partial(parquet.ParquetFile, str(file.path)))
         for number in range(opened.num_row_groups):
-            table = _read_checked("parquet", file, partial(opened.read_row_group, number))
+            table = _read_checked("parquet", file, partial(_read_row_group, opened, number))
             yield from _iter_sequences(table, options)
+
+
+def _read_parquet_file(path: str) -> pa.Table:
+    from pyarrow import parquet
+
+    opened = parquet.ParquetFile(path)
+    return _check_rows(opened.read(), opened.metadata.num_rows)
+
+
+def _read_row_group(opened: Any, number: int) -> pa.Table:
+    return _check_rows(opened.read_row_group(number), opened.metadata.row_group(number).num_rows)
+
+
+def _check_rows(table: pa.Table, rows: int) -> pa.Table:
+    """Return a table if it has all rows: PyArrow skips damaged pages without an error."""
+    import pyarrow as pa
+
+    if table.num_rows != rows:
+        raise pa.ArrowInvalid(f"{rows} rows by the footer, but {table.num_rows} can be read")
+    return table
 
 
 def _read_concatenated(

@@ -201,3 +201,30 @@ def test_files_whose_columns_do_not_go_together_are_refused(tmp_path):
     save(tmp_path / "b.jsonl", {"x": ["text"]})
     with pytest.raises(DecodeError, match="jsonl: the files' columns do not match"):
         read(tmp_path, kind="jsonl")
+
+
+@pytest.mark.parametrize("options", [ROW, ReadOptions(group="x")])
+def test_rows_that_pyarrow_leaves_out_without_an_error_are_damage(tmp_path, options):
+    """A flipped bit in the header of a page may make PyArrow skip the page, or its end."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = tmp_path / "t.parquet"
+    values = [[1], [2, 3], [4]] if options is ROW else [1, 2, 2]
+    parquet.write_table(pa.table({"x": values}), path, compression="none", use_dictionary=False)
+    well = path.read_bytes()
+    begin = parquet.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+    left_out = 0
+    for bit in range(8 * begin, 8 * (begin + 24)):
+        damaged = bytearray(well)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            rows = len(parquet.read_table(path))
+        except (OSError, ValueError):
+            continue
+        if rows != 3:
+            left_out += 1
+            with pytest.raises(DecodeError, match=f"3 rows by the footer, but {rows} can be read"):
+                read(tmp_path, options)
+    assert left_out
