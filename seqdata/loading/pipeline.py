@@ -16,7 +16,7 @@ from torch.profiler import record_function
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.batch.layouts import check_layout
+from seqdata.batch.layouts import LAYOUTS, check_layout
 from seqdata.collators.base import SupportsWorkerCollate
 from seqdata.errors import REPLAY_PREFIX, ConfigError, SeqDataError, format_step
 from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
@@ -188,7 +188,8 @@ class BatchPipeline:
             columns = self._select_step_columns(columns, batch, prepared.make_step())
         width = batch.padded_length
         batch = collator(columns, batch)
-        check_layout(batch.layout)
+        if batch.layout not in LAYOUTS:
+            check_layout(batch.layout)  # raises
         if batch.horizon and batch.padded_length != width:
             raise ConfigError(
                 f"collator: `padded_length` of windows with a horizon must stay {width}, since the "

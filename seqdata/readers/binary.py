@@ -8,7 +8,9 @@ bytes, and refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from tokenize import TokenError
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -119,12 +121,15 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     name = options.one_field("npy")
     for file in files:
         try:
-            array = np.load(file.path, mmap_mode=None, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
+            with file.path.open("rb") as stream:
+                array = np.load(stream, allow_pickle=False)
+                rest = len(stream.read(1)) if isinstance(array, np.ndarray) else 0
+        except (ValueError, EOFError, OSError, SyntaxError, TokenError, BadZipFile) as error:
             raise _make_error(file, f"cannot be read ({error})") from error
         if not isinstance(array, np.ndarray):
-            array.close()
             raise _make_error(file, "is an archive of several arrays")
+        if rest:
+            raise _make_error(file, f"has more bytes than its header says ({array.shape})")
         if array.ndim == 0:
             raise _make_error(file, "holds a single number")
         yield {"id": file.key, name: array}

@@ -38,18 +38,14 @@ def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lis
     Raises:
         DecodeError: If values are missing, or a list holds something other than numbers.
     """
-    import pyarrow as pa
     from pyarrow import types
 
-    chunks = table.column(name).chunks
-    column = pa.concat_arrays(chunks or [pa.array([], type=table.schema.field(name).type)])
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = combine_column(table, name)
     refuse_missing(name, column)
     if _is_number(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     if types.is_string(column.type) or types.is_large_string(column.type):
-        texts = [str(text) for text in column.to_pylist()]
+        texts = _get_texts(name, column)
         return (
             _parse_cells(name, texts) if texts and all(t.startswith("[") for t in texts) else texts
         )
@@ -57,6 +53,28 @@ def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lis
         return _convert_lists(name, column)
     warn_left_out(name, f"of type {column.type}")
     return None
+
+
+def combine_column(table: pa.Table, name: str) -> pa.Array:
+    """Return a column in one piece, its values in place of codes of a dictionary."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    chunks = table.column(name).chunks or [pa.array([], type=table.schema.field(name).type)]
+    if types.is_dictionary(chunks[0].type):
+        chunks = [chunk.dictionary_decode() for chunk in chunks]
+    return pa.concat_arrays(chunks)
+
+
+def _get_texts(name: str, column: Any) -> list[str]:
+    try:
+        return [str(text) for text in column.to_pylist()]
+    except UnicodeDecodeError as error:
+        raise DecodeError.at(
+            f"table: column {name!r} must hold texts in UTF-8, but does not ({error}). Convert the "
+            "file",
+            field=name,
+        ) from error
 
 
 def refuse_missing(name: str, column: Any) -> None:

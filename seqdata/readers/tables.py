@@ -16,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.readers.columns import ListColumn, convert_column, refuse_missing, warn_left_out
+from seqdata.readers.columns import (
+    ListColumn,
+    combine_column,
+    convert_column,
+    refuse_missing,
+    warn_left_out,
+)
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.inputs import drop_index_columns
@@ -24,24 +30,71 @@ from seqdata.storage.inputs import drop_index_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BLOCK_BYTES = 1 << 26  # of a CSV or JSON file that are parsed at once; a row must fit into it
+
 
 def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of CSV files; a cell like ``[1, 2, 3]`` is a list.
+
+    The columns of ids and groups are texts as the file has them: ``01`` is not ``1``.
 
     Raises:
         DecodeError: If a file is not CSV, a value is missing, or a cell's list is wrong.
         ConfigError: If a requested column does not exist.
     """
+    import pyarrow as pa
     from pyarrow import csv
 
-    return _iter_sequences(_read_concatenated("csv", files, csv.read_csv), options)
+    read = partial(
+        csv.read_csv,
+        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types={name: pa.string() for name in _names(options)}
+        ),
+    )
+    table = _read_concatenated("csv", files, read)
+    for name in _names(options):
+        if name in table.column_names:
+            _refuse_empty(name, table.column(name))
+    return _iter_sequences(table, options)
+
+
+def _names(options: ReadOptions) -> list[str]:
+    """Return the columns whose values name sequences."""
+    return [name for name in (options.group, options.id) if name is not None]
+
+
+def _refuse_empty(name: str, column: Any) -> None:
+    import pyarrow.compute as pc
+
+    empty = pc.sum(pc.equal(column, "")).as_py()
+    if empty:
+        raise DecodeError.at(
+            f"table: column {name!r} has {empty} missing values. Fill or drop them first",
+            field=name,
+        )
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
+    read = partial(_read_json, names=_names(options))
+    return _iter_sequences(_read_concatenated("jsonl", files, read), options)
+
+
+def _read_json(path: str, names: Iterable[str]) -> pa.Table:
+    """Return the table of a file; what names sequences stays text where it looks like a date."""
+    import pyarrow as pa
     from pyarrow import json as arrow_json
 
-    return _iter_sequences(_read_concatenated("jsonl", files, arrow_json.read_json), options)
+    block = arrow_json.ReadOptions(block_size=_BLOCK_BYTES)
+    table = arrow_json.read_json(path, read_options=block)
+    types = {name: table.schema.field(name).type for name in names if name in table.column_names}
+    dates = [name for name, type_ in types.items() if pa.types.is_timestamp(type_)]
+    if not dates:
+        return table
+    texts = arrow_json.ParseOptions(explicit_schema=pa.schema([(n, pa.string()) for n in dates]))
+    return arrow_json.read_json(path, read_options=block, parse_options=texts)
 
 
 def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -57,19 +110,28 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
 
 
 def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    from pyarrow import parquet
-
     for file in files:
-        opened = _read_checked("parquet", file, partial(parquet.ParquetFile, str(file.path)))
+        opened = _read_checked("parquet", file, partial(_open_parquet, str(file.path)))
         for number in range(opened.num_row_groups):
             table = _read_checked("parquet", file, partial(_read_row_group, opened, number))
             yield from _iter_sequences(table, options)
 
 
-def _read_parquet_file(path: str) -> pa.Table:
+def _open_parquet(path: str) -> Any:
+    """Return an opened file whose pages' checksums are compared, if it has any."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    opened = parquet.ParquetFile(path)
+    opened = parquet.ParquetFile(path, page_checksum_verification=True)
+    about = opened.metadata
+    rows = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
+    if rows != about.num_rows:
+        raise pa.ArrowInvalid(f"{about.num_rows} rows by the footer, but {rows} in its row groups")
+    return opened
+
+
+def _read_parquet_file(path: str) -> pa.Table:
+    opened = _open_parquet(path)
     return _check_rows(opened.read(), opened.metadata.num_rows)
 
 
@@ -133,6 +195,11 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
 def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
     columns = {name: convert_column(table, name) for name in drop_index_columns(table.column_names)}
     id_column = columns.pop(key, None) if key is not None else None
+    if key is not None and (id_column is None or isinstance(id_column, ListColumn)):
+        raise ConfigError(
+            f"table: column {key!r} must hold texts or numbers to be ids, but is of type "
+            f"{table.schema.field(key).type}. Name another column"
+        )
     usable_columns = {name: column for name, column in columns.items() if column is not None}
     if not any(isinstance(column, ListColumn) for column in usable_columns.values()):
         raise ConfigError(
@@ -160,12 +227,19 @@ def iter_groups(
         ConfigError: If the column does not exist, or no other column holds numbers.
         DecodeError: If a value is missing, or changes where it must not.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if group not in table.column_names:
         raise make_unknown_name_error("table", "column", group, table.column_names)
-    refuse_missing(group, table.column(group))
-    codes = pc.dictionary_encode(table.column(group).combine_chunks())
+    column = combine_column(table, group)
+    refuse_missing(group, column)
+    if pa.types.is_nested(column.type):
+        raise ConfigError(
+            f"table: column {group!r} must hold a text or a number per row to make groups, but is "
+            f"of type {column.type}. Name another column"
+        )
+    codes = pc.dictionary_encode(column)
     names = codes.dictionary.to_pylist()
     numbers = codes.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order

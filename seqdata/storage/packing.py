@@ -42,6 +42,10 @@ def as_array(value: Any) -> NDArray[Any]:
         raise FieldMismatch("is an empty list, whose dtype is unknown; give np.empty(0, dtype)")
     if isinstance(value, np.ma.MaskedArray):
         raise FieldMismatch("is a masked array, whose mask would be lost; give plain numbers")
+    if type(value) is not np.ndarray and (missing := _count_missing(value)):
+        raise FieldMismatch(
+            f"has {missing} missing values, which cannot be stored; fill them, or leave them out"
+        )
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
@@ -54,6 +58,14 @@ def as_array(value: Any) -> NDArray[Any]:
             "Convert it"
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _count_missing(value: Any) -> int:
+    """Return the nulls of an Arrow array, a Polars series or a nullable pandas one; NaN is none."""
+    if hasattr(getattr(value, "dtype", None), "na_value"):
+        return int(value.isna().sum())
+    count = getattr(value, "null_count", 0)
+    return int(count() if callable(count) else count)
 
 
 class Packer(Protocol):

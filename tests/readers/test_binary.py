@@ -54,3 +54,24 @@ def test_what_is_no_array_of_numbers_is_refused(tmp_path, content, message):
         DecodeError, match=rf"a\.npy': {message}.*, but must be a \.npy file of one"
     ):
         list(read_npy(find_files(tmp_path), ReadOptions()))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy, for old dtypes
+def test_every_flip_of_a_header_is_refused_or_harmless(tmp_path):
+    array = np.arange(300, dtype=np.int16)
+    well = saved(array)
+    for bit in range(8 * (len(well) - array.nbytes)):
+        flipped = bytearray(well)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "a.npy").write_bytes(flipped)
+        try:
+            ((found,),) = (list(read_npy(find_files(tmp_path), ReadOptions())),)
+        except DecodeError:
+            continue
+        assert found["x"].nbytes == array.nbytes
+
+
+def test_bytes_behind_an_array_are_refused(tmp_path):
+    (tmp_path / "a.npy").write_bytes(saved(np.zeros(3)) + b"more")
+    with pytest.raises(DecodeError, match=r"has more bytes than its header says \(\(3,\)\)"):
+        list(read_npy(find_files(tmp_path), ReadOptions()))

@@ -5,9 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata import open_store
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DataError,
+    DecodeError,
+    SeqDataWarning,
+)
 from seqdata.readers.source import ReadOptions, find_files
-from seqdata.readers.tables import read_csv, read_jsonl, read_parquet
+from seqdata.readers.tables import iter_groups, read_csv, read_jsonl, read_parquet
 
 ROW = ReadOptions()
 READERS = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
@@ -228,3 +235,110 @@ def test_rows_that_pyarrow_leaves_out_without_an_error_are_damage(tmp_path, opti
             with pytest.raises(DecodeError, match=f"3 rows by the footer, but {rows} can be read"):
                 read(tmp_path, options)
     assert left_out
+
+
+@pytest.mark.parametrize("name", ["group", "id"])
+def test_ids_of_a_csv_file_are_texts_as_they_stand_there(tmp_path, name):
+    ids = ["01", "1", "001", "12345678901234567891", "12345678901234567892", "1.50", "2020-01-01"]
+    cell = "{}" if name == "group" else '"[{}]"'
+    rows = "".join(f"{text},{cell.format(number)}\n" for number, text in enumerate(ids))
+    (tmp_path / "t.csv").write_text("s,x\n" + rows)
+    found = read(tmp_path, ReadOptions(**{name: "s"}), "csv")
+    assert [sequence["id"] for sequence in found] == ids
+
+
+@pytest.mark.parametrize("name", ["group", "id"])
+def test_ids_of_json_that_look_like_dates_stay_texts(tmp_path, name):
+    ids = ["2020-01-01 00:00:00", "2020-01-01"]
+    lines = [{"s": text, "x": n if name == "group" else [n]} for n, text in enumerate(ids)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read(tmp_path, ReadOptions(**{name: "s"}), "jsonl")
+    assert [sequence["id"] for sequence in found] == ids
+
+
+@pytest.mark.parametrize("name", ["group", "id"])
+def test_an_empty_id_of_a_csv_file_is_missing(tmp_path, name):
+    cells = ("1", "2") if name == "group" else ('"[1]"', '"[2]"')
+    (tmp_path / "t.csv").write_text("s,x\na,{}\n,{}\n".format(*cells))
+    with pytest.raises(DecodeError, match="column 's' has 1 missing values"):
+        read(tmp_path, ReadOptions(**{name: "s"}), "csv")
+
+
+def test_a_line_end_within_quotes_never_divides_a_row(tmp_path):
+    rows = "".join(f'"k\n{number // 4}",{number}\n' for number in range(150_000))
+    (tmp_path / "t.csv").write_text("s,v\n" + rows)
+    found = read(tmp_path, ReadOptions(group="s"), "csv")
+    assert [sequence["id"] for sequence in found] == [f"k\n{n}" for n in range(37_500)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_row_may_have_more_than_a_mebibyte(tmp_path, kind):
+    save(tmp_path / f"t.{kind}", {"x": [list(range(300_000)), [1]]})
+    first, second = read(tmp_path, kind=kind)
+    assert (len(first["x"]), second["x"].tolist()) == (300_000, [1])
+
+
+def test_groups_by_codes_are_those_of_the_values_that_occur(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    codes = pa.DictionaryArray.from_arrays([1, 0, 1, 0], ["a", "b", "z"])
+    table = pa.table({"s": codes, "v": [1, 2, 3, 4], "text": ["u", "v", "u", "v"]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    found = read(tmp_path, ReadOptions(group="s"))
+    assert [(its["id"], its["v"].tolist(), its["text"]) for its in found] == [
+        ("b", [1, 3], "u"), ("a", [2, 4], "v"),
+    ]  # fmt: skip
+    missing = pa.DictionaryArray.from_arrays([0, 1], ["a", None])
+    with pytest.raises(DecodeError, match="column 's' has 1 missing values"):
+        list(iter_groups(pa.table({"s": missing, "v": [1, 2]}), "s"))
+
+
+@pytest.mark.parametrize("name", ["group", "id"])
+def test_a_column_of_lists_names_no_sequences(tmp_path, name):
+    save(tmp_path / "t.parquet", {"s": [[[1]], [[2]]], "x": [[1], [2]]})
+    with pytest.raises(ConfigError, match=r"column 's' must hold .*, but is of type list.*another"):
+        read(tmp_path, ReadOptions(**{name: "s"}))
+
+
+def test_checksums_of_pages_are_compared(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path, table = tmp_path / "t.parquet", pa.table({"x": [[1, 123456789, 1 << 40]]})
+    parquet.write_table(
+        table, path, compression="none", use_dictionary=False, write_page_checksum=True
+    )
+    damaged = bytearray(path.read_bytes())
+    at = damaged.index((123456789).to_bytes(8, "little"))
+    damaged[at] ^= 4
+    path.write_bytes(damaged)
+    with pytest.raises(DecodeError, match="CRC"):
+        read(tmp_path)
+    with pytest.raises(CorruptShardError, match="CRC"):
+        open_store(path)
+
+
+def test_a_footer_that_contradicts_itself_is_damage(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = tmp_path / "t.parquet"
+    ids = [f"n{number}" for number in range(60)]
+    table = pa.table({"id": ids, "x": [[n] for n in range(60)]})
+    parquet.write_table(table, path, compression="none", row_group_size=30, use_dictionary=False)
+    well, told = path.read_bytes(), 0
+    begin = len(well) - 8 - int.from_bytes(well[-8:-4], "little")
+    for at in range(begin, len(well) - 8):
+        if well[at] not in (60, 120):  # numbers of rows, as zigzag
+            continue
+        for bit in range(1, 6):
+            damaged = bytearray(well)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            for opened in (lambda: list(open_store(path)), lambda: read(tmp_path)):
+                try:
+                    assert len(opened()) == 60
+                except (DataError, OSError):
+                    told += 1
+    assert told

@@ -1,10 +1,14 @@
 """Sequences are copied into one growing buffer per field."""
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from seqdata.protocols import Field
 from seqdata.storage.fields import make_packer
+from seqdata.storage.packing import FieldMismatch, as_array
 
 
 @pytest.mark.parametrize("length", [1, 3, 1024, 16383, 16384, 16385, 70000])
@@ -42,3 +46,31 @@ def test_what_was_taken_is_not_touched_by_what_is_added_later(field):
     assert values.tolist() == before
     assert len(packer.take()[0]) == 1
     assert offsets is None or offsets.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([1, None, 3]),
+        pl.Series([1, None, 3]),
+        pd.Series([1, None, 3], dtype="Int64"),
+        pd.array([1, None, 3], dtype="Int64"),
+    ],
+    ids=["arrow", "polars", "pandas", "pandas array"],
+)
+def test_a_null_is_not_stored_as_another_number(value):
+    with pytest.raises(FieldMismatch, match="has 1 missing values, which cannot be stored"):
+        as_array(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([1.5, float("nan")]),
+        pl.Series([1.5, float("nan")]),
+        pd.Series([1.5, float("nan")]),
+    ],
+    ids=["arrow", "polars", "pandas"],
+)
+def test_nan_is_a_number(value):
+    np.testing.assert_array_equal(as_array(value), [1.5, np.nan])

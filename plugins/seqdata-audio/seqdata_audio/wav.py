@@ -104,7 +104,10 @@ def read_header(file: Readable) -> WavHeader:
             if layout is None:
                 raise broken(file, "must have a chunk 'fmt ' before its data, but has none")
             size = long_size if size == _UNKNOWN and long_size is not None else size
-            return _checked(file, WavHeader(*layout[:3], at, at + size, layout[3]))
+            header = _checked(file, WavHeader(*layout[:3], at, at + size, layout[3]))
+            if kind not in _RF64:
+                _check_rest(file, header.end, 8 + struct.unpack_from(f"{order}I", head, 4)[0])
+            return header
     raise broken(file, f"must have a chunk 'data', but has none in {file.size} bytes")
 
 
@@ -193,3 +196,19 @@ def _checked(file: Readable, header: WavHeader) -> WavHeader:
             "never finished",
         )
     return header
+
+
+def _check_rest(file: Readable, end: int, riff_end: int) -> None:
+    """Raise if what follows the samples, up to the end that RIFF declares, is not a chunk.
+
+    The size of the samples is then too small: others follow, which would be lost.
+    """
+    if not end + 9 <= min(riff_end, file.size):
+        return
+    names = [file.read(at, at + 4) for at in sorted({end, end + end % 2})]
+    if b"data" in names or not any(all(31 < byte < 127 for byte in name) for name in names):
+        raise broken(
+            file,
+            f"says that its samples end at byte {end} of {file.size}, but what follows is "
+            f"{names[-1]!r} and not another kind of chunk",
+        )

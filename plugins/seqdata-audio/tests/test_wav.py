@@ -187,3 +187,15 @@ class Changed:
 
     def read(self, first, stop):
         return self.content[first:stop]
+
+
+def test_samples_behind_those_that_are_declared_are_not_lost(made):
+    samples = np.random.default_rng(0).integers(-9000, 9000, 1000).astype("<i2").tobytes()
+    fmt = made.chunk(b"fmt ", made.layout())
+    short = made.riff(fmt, made.chunk(b"data", samples, size=2000 ^ 512))
+    assert "but what follows is" in refused(made, short)
+    twice = made.riff(fmt, made.chunk(b"data", SAMPLES), made.chunk(b"data", SAMPLES))
+    assert "b'data' and not another kind of chunk" in refused(made, twice)
+    noted = made.riff(fmt, made.chunk(b"data", SAMPLES), made.chunk(b"LIST", b"abcd"))
+    assert read_header(made.bytes(noted)).frames == 12
+    assert read_header(made.bytes(noted + bytes(64))).frames == 12  # after what RIFF declares

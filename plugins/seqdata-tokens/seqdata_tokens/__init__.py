@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.backends import Extents, FileFormat, FileIndex, Opener, RandomAccessFile, hookimpl
 from seqdata.backends import FormatBackend as Backend
-from seqdata.errors import MissingShardError
+from seqdata.errors import ConfigError, MissingShardError
 
 __all__ = ["Tokens", "seqdata_register_backends"]
 
@@ -28,11 +28,18 @@ class Tokens(FileFormat):
     a sequence. Without, the whole file is one sequence (nanoGPT, ``data/*/prepare.py``).
 
     Args:
-        dtype: Of a plain file without ``.idx``, which does not say it: a NumPy dtype.
+        dtype: Of a plain file without ``.idx``, which does not say it: a NumPy dtype, little-endian
+            unless it says otherwise (``">u2"``).
+
+    Raises:
+        ConfigError: If it is not a dtype of numbers.
     """
 
     dtype: str = "uint16"
     suffixes = (".bin",)
+
+    def __post_init__(self) -> None:
+        _parse_dtype(self.dtype)
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return where the tokens of each document lie.
@@ -43,7 +50,7 @@ class Tokens(FileFormat):
         try:
             described = file.sibling(file.name.rpartition("/")[2].removesuffix(".bin") + ".idx")
         except MissingShardError:
-            offsets, dtype = np.array([0, file.size]), np.dtype(self.dtype).newbyteorder("<")
+            offsets, dtype = np.array([0, file.size]), _parse_dtype(self.dtype)
         else:
             offsets, dtype = _document_offsets(described.read(0, described.size))
         if offsets[-1] != file.size:
@@ -54,6 +61,16 @@ class Tokens(FileFormat):
                 f"{dtype.name} does. Pass `backend`=Tokens(dtype=...)"
             )
         return FileIndex({"tokens": Extents(offsets[:-1], offsets[1:], dtype.str)})
+
+
+def _parse_dtype(name: str) -> np.dtype[np.generic]:
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iuf":
+        raise ConfigError(f"tokens: `dtype` must be a NumPy dtype of numbers, but is {name!r}.")
+    return dtype.newbyteorder("<") if dtype.isnative else dtype
 
 
 def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:

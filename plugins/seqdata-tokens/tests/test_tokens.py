@@ -1,5 +1,6 @@
 """Token files: what Megatron and nanoGPT write opens by path, and what is damaged is refused."""
 
+import re
 import struct
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from seqdata_tokens import Tokens
 
 from seqdata import TBPTT, Loader, Packed, SequenceDataModule, open_store
-from seqdata.errors import SeqDataError
+from seqdata.errors import ConfigError, SeqDataError
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store
 
@@ -174,3 +175,19 @@ def test_a_changed_token_is_found_when_it_is_read(tmp_path):
     store = open_store(path, backend=Tokens())
     with pytest.raises(SeqDataError, match=r"x\.bin"):
         [row["tokens"] for row in store]
+
+
+def test_the_byte_order_of_a_plain_file_is_the_one_that_is_said(tmp_path):
+    tokens = np.array([1, 2, 300])
+    for dtype in (">u2", "<u2", "uint16", ">i4"):
+        tokens.astype(dtype if dtype != "uint16" else "<u2").tofile(tmp_path / "x.bin")
+        store = open_store(tmp_path / "x.bin", backend=Tokens(dtype=dtype))
+        assert store[0]["tokens"].tolist() == [1, 2, 300]
+
+
+@pytest.mark.parametrize("dtype", ["spam", "object", "U4", "datetime64[s]"])
+def test_another_dtype_than_of_numbers_is_refused(dtype):
+    with pytest.raises(
+        ConfigError, match=f"`dtype` must be a NumPy dtype of numbers, .*'{re.escape(dtype)}'"
+    ):
+        Tokens(dtype=dtype)

@@ -133,12 +133,15 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
 
     Raises:
         CorruptShardError: If there is one, and its state does not name plain files.
+        DataError: If it is a selection of the rows of its files.
     """
     try:
         parsed = json.loads(state.decode("utf-8"))
         names = [entry["filename"] for entry in parsed["_data_files"]]
+        selection = parsed.get("_indices_data_files")
         are_plain = all(isinstance(name, str) and is_plain_name(name) for name in names)
         if are_plain and len(set(names)) == len(names):
+            _refuse_selection(location, selection)
             return names
         problem = "names a file twice" if are_plain else "names files outside of the folder"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -150,3 +153,13 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
         f"must name the files of a saved dataset, but {problem}. Restore it, or save the dataset "
         "again; to open files without it, pass them by name",
     )
+
+
+def _refuse_selection(location: str, selection: object) -> None:
+    """Raise if a saved dataset has indices: which rows of its files it is, and in which order."""
+    if selection:
+        raise DataLocation(dataset=location, file=STATE_FILE).make_error(
+            DataError,
+            "must name all rows of its files, but selects some of them by indices, which are not "
+            "read. Save the dataset again after `flatten_indices()`",
+        )

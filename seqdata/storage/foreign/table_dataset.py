@@ -204,6 +204,9 @@ def _infer_column_types(files: Sequence[TableFile]) -> tuple[dict[str, ColumnTyp
             )
         for name, column_type in column_types.items():
             _check_alike(files[0], file, name, column_type)
+        for name in file.schema.names:
+            if name not in files[0].schema.names and not is_pandas_index(name):
+                left_out.setdefault(name, f"not in the first file, {files[0].location.file}")
     return column_types, left_out
 
 

@@ -281,7 +281,7 @@ def _open_parquet(source: VersionedFile, digest: bytes) -> TableFile:
 
     buffer = source.map()
     groups = read_row_groups(source.location, memoryview(buffer).cast("B"))
-    opened = parquet.ParquetFile(pa.BufferReader(buffer))
+    opened = parquet.ParquetFile(pa.BufferReader(buffer))  # its footer only
     column = _ParquetColumnReader(source, opened.metadata, groups)
     return TableFile(
         source.location, "parquet", opened.schema_arrow, False, len(groups), column, digest,
@@ -305,7 +305,9 @@ class _ParquetColumnReader:
         with translate_errors(location):
             buffer, group = self.source.map(), self.groups[unit]
             rows = check_column(location, memoryview(buffer).cast("B"), group, name)
-            file = parquet.ParquetFile(pa.BufferReader(buffer), metadata=self.metadata)
+            file = parquet.ParquetFile(
+                pa.BufferReader(buffer), metadata=self.metadata, page_checksum_verification=True
+            )
             if rows >= group.rows:
                 table = file.read_row_group(unit, columns=[name], use_threads=False)
                 values = table.column(name).combine_chunks()

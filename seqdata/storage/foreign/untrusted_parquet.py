@@ -30,7 +30,7 @@ _TAIL_BYTES = 8  # bytes of the footer's size and the magic
 
 _CHUNK_FIELDS = {1: None, 3: [bytes], 5: None, 7: None, 9: None, 11: None}  # ColumnMetaData
 _GROUP_FIELDS = {1: [{3: _CHUNK_FIELDS}], 3: None}
-_FOOTER_FIELDS = {2: [{2: None, 5: None}], 4: [_GROUP_FIELDS]}
+_FOOTER_FIELDS = {2: [{2: None, 5: None}], 3: None, 4: [_GROUP_FIELDS]}
 _PAGE_FIELDS = {2: None, 3: None, 5: {1: None}, 8: {1: None}}  # PageHeader
 MAX_NESTING = 12  # maximum depth of structs and lists
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
@@ -217,9 +217,13 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
             data[len(data) - _TAIL_BYTES - size : -_TAIL_BYTES], 0, _FOOTER_FIELDS
         )
         lengths = [element.get(2, 0) for element in footer[2] if not element.get(5)]
-        return tuple(_parse_row_group(row_group, lengths) for row_group in footer[4])
+        groups = tuple(_parse_row_group(row_group, lengths) for row_group in footer[4])
     except (ThriftError, KeyError, UnicodeDecodeError) as error:
         raise _make_damage_error(location, "a footer that cannot be read") from error
+    rows = sum(group.rows for group in groups)
+    if rows != footer.get(3):
+        raise _make_damage_error(location, f"{rows} rows in its row groups of {footer.get(3)}")
+    return groups
 
 
 def _parse_row_group(group: Struct, lengths: list[int]) -> RowGroupInfo:
@@ -257,6 +261,8 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
         found = sum_pages(location, data, chunk)
         if rows > found.values:
             raise _make_damage_error(location, f"{found.values} values for {rows} rows")
+        if found.values != chunk.values:
+            raise _make_damage_error(location, f"pages of {found.values} of {chunk.values} values")
         needed = found.values * (_LEVEL_BYTES + (chunk.width or 0)) + found.needed
         check_size(location, len(data), needed)
         if (

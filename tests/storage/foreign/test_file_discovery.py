@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from seqdata.api import open_store
-from seqdata.errors import CorruptShardError, MissingShardError, SeqDataWarning
+from seqdata.errors import CorruptShardError, DataError, MissingShardError, SeqDataWarning
 from seqdata.storage.foreign.file_discovery import parse_dataset_state
 
 
@@ -102,3 +102,11 @@ def test_names_that_say_how_many_there_are_warn_of_those_that_are_missing(folder
         r"'data-00001-of-00003.arrow'",
     ):
         assert len(open_store(folder)) == 20
+
+
+def test_a_saved_selection_of_rows_is_refused(folder):
+    state = json.loads((folder / "state.json").read_text())
+    state["_indices_data_files"] = [{"filename": "indices.arrow"}]
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match=r"selects some of them by indices.*`flatten_indices\(\)`"):
+        open_store(folder)

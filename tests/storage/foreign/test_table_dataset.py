@@ -93,3 +93,9 @@ def test_timesteps_have_a_bound():
     check_width(place, ColumnType("float64", (1 << 20,)))
     with pytest.raises(LimitError, match="declares timesteps of 2147483648 bytes"):
         check_width(place, ColumnType("float64", (1 << 28,)))
+
+
+def test_a_column_of_later_files_only_is_named(tmp_path):
+    opened, left_out = tables(tmp_path, {"x": [[1]]}, {"x": [[2]], "y": [3]})
+    assert set(opened.fields) == {"x"}
+    assert left_out == {"y": "not in the first file, 0.parquet"}
