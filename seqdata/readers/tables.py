@@ -50,17 +50,17 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
         read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(
-            column_types={name: pa.string() for name in _names(options)}
+            column_types={name: pa.string() for name in _list_name_columns(options)}
         ),
     )
     table = _read_concatenated("csv", files, read)
-    for name in _names(options):
+    for name in _list_name_columns(options):
         if name in table.column_names:
             _refuse_empty(name, table.column(name))
     return _iter_sequences(table, options)
 
 
-def _names(options: ReadOptions) -> list[str]:
+def _list_name_columns(options: ReadOptions) -> list[str]:
     """Return the columns whose values name sequences."""
     return [name for name in (options.group, options.id) if name is not None]
 
@@ -78,7 +78,7 @@ def _refuse_empty(name: str, column: Any) -> None:
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
-    read = partial(_read_json, names=_names(options))
+    read = partial(_read_json, names=_list_name_columns(options))
     return _iter_sequences(_read_concatenated("jsonl", files, read), options)
 
 
