@@ -238,8 +238,18 @@ def test_rows_that_pyarrow_leaves_out_without_an_error_are_damage(tmp_path, opti
 
 
 @pytest.mark.parametrize("name", ["group", "id"])
-def test_ids_of_a_csv_file_are_texts_as_they_stand_there(tmp_path, name):
-    ids = ["01", "1", "001", "12345678901234567891", "12345678901234567892", "1.50", "2020-01-01"]
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["01", "1", "001"],
+        ["12345678901234567891", "12345678901234567892"],
+        ["1.50", "1.5"],
+        ["2020-01-01", "2020-01-02"],
+        ["true", "True"],
+    ],
+    ids=["zeros", "long", "decimals", "dates", "booleans"],
+)
+def test_ids_of_a_csv_file_are_texts_as_they_stand_there(tmp_path, name, ids):
     cell = "{}" if name == "group" else '"[{}]"'
     rows = "".join(f"{text},{cell.format(number)}\n" for number, text in enumerate(ids))
     (tmp_path / "t.csv").write_text("s,x\n" + rows)
