@@ -43,6 +43,7 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
         ConfigError: If a requested column does not exist.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyarrow import csv
 
     read = partial(
@@ -56,24 +57,14 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     table = _read_concatenated("csv", files, read)
     for name in _list_name_columns(options):
         if name in table.column_names:
-            _refuse_empty(name, table.column(name))
+            texts = table.column(name)
+            refuse_missing(name, pc.if_else(pc.equal(texts, ""), None, texts))
     return _iter_sequences(table, options)
 
 
 def _list_name_columns(options: ReadOptions) -> list[str]:
     """Return the columns whose values name sequences."""
     return [name for name in (options.group, options.id) if name is not None]
-
-
-def _refuse_empty(name: str, column: Any) -> None:
-    import pyarrow.compute as pc
-
-    empty = pc.sum(pc.equal(column, "")).as_py()
-    if empty:
-        raise DecodeError.at(
-            f"table: column {name!r} has {empty} missing values. Fill or drop them first",
-            field=name,
-        )
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
