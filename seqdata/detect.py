@@ -15,7 +15,7 @@ from seqdata.protocols import Opener
 from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.open_remote import file_exists
-from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
+from seqdata.storage.foreign.file_discovery import SUFFIXES, has_table_suffix, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.local_files import local_path
@@ -28,15 +28,15 @@ LocationLike = str | os.PathLike[str]
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 _TAR = ".tar"
-_TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$")
+_TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.I)
 _MOST_NAMES = 100_000  # most names of a folder that are examined
 
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "webdataset",
-        re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}"),
+        re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}", re.I),
     ),  # x-{000..017}.tar
-    ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
+    ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES), re.I)),
     ("arrow", re.compile("")),  # folders, and everything else: the backend raises its error
 )
 """The backend of each kind of location: fixed, so that no plugin can replace it.
@@ -110,7 +110,7 @@ def detect_backend_at(
         RemoteReadError,
     ):  # web servers list nothing; other errors are raised by the backend
         return name
-    if any(file_name.endswith(_TAR) for file_name in names):
+    if any(file_name.lower().endswith(_TAR) for file_name in names):
         return "webdataset"
     return _of_names(redact_url(os.fspath(location)), names, host) or name
 
@@ -212,13 +212,13 @@ def _has_tar_files(path: Path) -> bool:
     """Return whether a path is a folder of tar files and not an Arrow store."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
-    return any(entry.name.endswith(_TAR) for entry in path.iterdir())
+    return any(entry.name.lower().endswith(_TAR) for entry in path.iterdir())
 
 
 def is_foreign(location: str | os.PathLike[str]) -> bool:
     """Return whether a location is a file or folder of the foreign store, from names alone."""
     path = Path(location)
-    if path.suffix in SUFFIXES and not path.is_dir():
+    if has_table_suffix(path.name) and not path.is_dir():
         return True
     if not path.is_dir() or (path / MANIFEST).exists() or find_staging_dirs(path):
         return False

@@ -146,7 +146,7 @@ def test_the_index_of_a_frame_is_kept_where_it_has_a_name():
     ]  # numbers: nothing lost
     with pytest.warns(SeqDataWarning, match="the index is left out: it has no name; keep it with"):
         open_store(frame().set_index(pd.Index(list("abcdef"))))
-    with pytest.raises(ConfigError, match=r"two columns of one name\. .*a named index is a column"):
+    with pytest.raises(ConfigError, match=r"two of the name .*a named index of pandas is a column"):
         open_store(frame().rename_axis("y"))
     steps = pd.DataFrame(STEPS).set_index("site")
     assert open_store(steps, group="site").lengths.tolist() == [3, 2]
@@ -165,6 +165,21 @@ def test_two_columns_of_one_name_are_refused():
     table = pa.table([pa.array([[1]]), pa.array([[2]])], names=["x", "x"])
     with pytest.raises(ConfigError, match="must have columns of different names, but"):
         open_store(table)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1, "a", 2.5, 0, 0], "Could not convert 'a'.* column c"),
+        ([1j] * 5, "numpy type.*column c"),
+        (pd.arrays.SparseArray([0, 0, 1, 0, 0]), "Sparse .*column c"),
+    ],
+    ids=["mixed", "complex", "sparse"],
+)
+def test_a_column_of_pandas_that_arrow_has_no_type_for_is_refused_by_name(values, reason):
+    steps = pd.DataFrame(STEPS).assign(c=values)
+    with pytest.raises(DecodeError, match=rf"must hold values of one type .*{reason}.* leave it"):
+        open_store(steps, group="site")
 
 
 def test_the_index_in_a_csv_file_of_pandas_is_no_field(tmp_path):

@@ -183,7 +183,7 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
         return None
     if form == "foreign":
         return None if _has_reader(path) else open_store(source)
-    if form == "arrow" or path.suffix in READERS:
+    if form == "arrow" or path.suffix.lower() in READERS:
         return None
     if form != "webdataset":
         return open_store(source)
@@ -198,7 +198,7 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
 def _has_reader(path: Path) -> bool:
     """Return whether a path has Parquet files whose rows are grouped into sequences."""
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else [path.name]
-    return any(name.endswith(".parquet") for name in names)
+    return any(name.lower().endswith(".parquet") for name in names)
 
 
 def _write_files(

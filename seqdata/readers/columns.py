@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ from seqdata.errors import DecodeError, SeqDataWarning
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_ALL_WHOLE = 1 << 53  # float64 holds every whole number up to it
+_MOST_DIGITS = 300  # more than float64 holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,17 +50,14 @@ def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lis
     if _is_number(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     if types.is_string(column.type) or types.is_large_string(column.type):
-        texts = _get_texts(name, column)
-        return (
-            _parse_cells(name, texts) if texts and all(t.startswith("[") for t in texts) else texts
-        )
+        return _get_texts(name, column)
     if _is_list(column.type):
         return _convert_lists(name, column)
     warn_left_out(name, f"of type {column.type}")
     return None
 
 
-def combine_column(table: pa.Table, name: str) -> pa.Array:
+def combine_column(table: pa.Table, name: str | int) -> pa.Array:
     """Return a column in one piece, its values in place of codes of a dictionary."""
     import pyarrow as pa
     from pyarrow import types
@@ -147,12 +149,40 @@ def _convert_lists(name: str, column: Any) -> ListColumn | None:
     return ListColumn(values.reshape(int(offsets[-1]), *shape), offsets)
 
 
-def _parse_cells(name: str, texts: list[str]) -> ListColumn:
-    """Return the values of cells like ``[1, 2.5]`` of a CSV file."""
+def parse_list_cells(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """Return a table of a CSV file with lists in place of texts that all read ``[1, 2.5]``.
+
+    Args:
+        table: The table.
+        names: Columns that stay texts.
+
+    Raises:
+        DecodeError: If a cell is not a list of numbers, or one of its numbers has no exact value.
+    """
+    from pyarrow import compute, types
+
+    kept = set(names)
+    for number, column in enumerate(table.schema):
+        if column.name in kept or not types.is_string(column.type) or not table.num_rows:
+            continue
+        if compute.all(compute.starts_with(table.column(number), "[")).as_py():
+            refuse_missing(column.name, table.column(number))
+            lists = _parse_cells(column.name, _get_texts(column.name, table.column(number)))
+            table = table.set_column(number, column.name, lists)
+    return table
+
+
+def _parse_cells(name: str, texts: list[str]) -> pa.Array:
+    import pyarrow as pa
+
     cells = [_parse_cell(name, row, text) for row, text in enumerate(texts)]
     nonempty = [cell for cell in cells if len(cell)]
     offsets = np.concatenate([[0], np.cumsum([len(cell) for cell in cells])]).astype(np.int64)
-    return ListColumn(np.concatenate(nonempty) if nonempty else np.empty(0), offsets)
+    values = np.concatenate(nonempty) if nonempty else np.empty(0)
+    if _are_large(values):
+        for row, text in enumerate(texts):
+            refuse_inexact(name, row, json.loads(text, parse_int=str))
+    return pa.LargeListArray.from_arrays(offsets, values)
 
 
 def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
@@ -168,3 +198,54 @@ def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
             row=row,
         )
     return cell
+
+
+def find_large_floats(table: pa.Table) -> list[str]:
+    """Return the columns of floats, or of lists of them, that may be whole numbers cut short.
+
+    A parser of text makes float64 of whole numbers beyond int64, and of those next to fractions:
+    float64 holds all of them up to 2**53 only.
+    """
+    return [
+        column.name
+        for number, column in enumerate(table.schema)
+        if _are_large(_flatten_floats(combine_column(table, number)))
+    ]
+
+
+def _flatten_floats(column: Any) -> NDArray[Any]:
+    while _is_list(column.type):
+        column = column.flatten()
+    has_floats = str(column.type) == "double"
+    return np.asarray(column.to_numpy(zero_copy_only=False)) if has_floats else np.empty(0)
+
+
+def _are_large(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "f" and bool((np.abs(values) >= _ALL_WHOLE).any())
+
+
+def refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
+    """Raise if a whole number, as a file has it, is another one as float64.
+
+    Args:
+        name: Its column.
+        row: Its row.
+        text: The number's digits, or a list of such; anything but texts is passed over.
+
+    Raises:
+        DecodeError: If it is.
+    """
+    if isinstance(text, list):
+        for part in text:
+            refuse_inexact(name, row, part)
+    elif isinstance(text, str) and not _is_exact(text):
+        raise DecodeError.at(
+            f"table: row {row}, column {name!r} must have numbers that int64 or float64 hold "
+            f"exactly, but has {text:.40}. Write such numbers as text, or in parts",
+            field=name,
+            row=row,
+        )
+
+
+def _is_exact(text: str) -> bool:
+    return len(text) <= _MOST_DIGITS and int(float(text)) == int(text)

@@ -66,7 +66,7 @@ def find_files(
         skip: A folder whose files are left out.
 
     Raises:
-        ConfigError: If there are no files.
+        ConfigError: If there are no files, or one of them is a link to nothing.
     """
     text = os.fspath(source)
     path = Path(text)
@@ -83,7 +83,14 @@ def find_files(
             f"source {text!r}: must be a file, a folder or a glob, but was not found. Check the "
             "path."
         )
-    keys = sorted({Path(name).as_posix() for name in found if (root / name).is_file()})
+    names = {Path(name).as_posix() for name in found}
+    for name in sorted(names):
+        if (root / name).is_symlink() and not (root / name).exists():
+            raise ConfigError(
+                f"source {text!r}: must hold files, but {name!r} is a link to nothing. Restore the "
+                "file, or remove the link"
+            )
+    keys = sorted(name for name in names if (root / name).is_file())
     if skip is not None:
         out = Path(skip).resolve()
         keys = [key for key in keys if not (root / key).resolve().is_relative_to(out)]

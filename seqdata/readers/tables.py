@@ -8,8 +8,12 @@ ragged, strings must not change.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +24,22 @@ from seqdata.readers.columns import (
     ListColumn,
     combine_column,
     convert_column,
+    find_large_floats,
+    parse_list_cells,
+    refuse_inexact,
     refuse_missing,
     warn_left_out,
 )
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.fields import make_unknown_name_error
-from seqdata.storage.inputs import drop_index_columns
+from seqdata.storage.inputs import check_unique_names, drop_index_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BLOCK_BYTES = 1 << 26  # of a CSV or JSON file that are parsed at once; a row must fit into it
+_LONG_NUMBER = r"^\s*[+-]?\d{16,}\s*$"  # 2**53, up to which float64 has all, has 16 digits
+_NOT_BLANK = re.compile(r"\S")
 
 
 def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -39,41 +48,77 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     The columns of ids and groups are texts as the file has them: ``01`` is not ``1``.
 
     Raises:
-        DecodeError: If a file is not CSV, a value is missing, or a cell's list is wrong.
+        DecodeError: If a file is not CSV, a value is missing, a cell's list is wrong, or a number
+            is held exactly by neither int64 nor float64.
         ConfigError: If a requested column does not exist.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import csv
+    return _iter_concatenated(files, options, _read_csv)
 
-    read = partial(
-        csv.read_csv,
-        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types={name: pa.string() for name in _list_name_columns(options)}
-        ),
-    )
-    table = _read_concatenated("csv", files, read)
-    for name in _list_name_columns(options):
+
+def _read_csv(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
+    import pyarrow.compute as pc
+
+    table = _read_concatenated("csv", files, partial(_read_csv_file, names=names))
+    for name in names:
         if name in table.column_names:
             texts = table.column(name)
             refuse_missing(name, pc.if_else(pc.equal(texts, ""), None, texts))
-    return _iter_sequences(table, options)
+    return parse_list_cells(table, names)
 
 
-def _list_name_columns(options: ReadOptions) -> list[str]:
-    """Return the columns whose values name sequences."""
-    return [name for name in (options.group, options.id) if name is not None]
+def _read_csv_file(path: str, names: Sequence[str]) -> pa.Table:
+    import pyarrow.compute as pc
+
+    table = _parse_csv(path, names)
+    for name in find_large_floats(table):
+        texts = _parse_csv(path, [name], only=[name]).column(name)
+        for row in pc.indices_nonzero(pc.match_substring_regex(texts, _LONG_NUMBER)).to_pylist():
+            refuse_inexact(name, row, texts[row].as_py().strip())
+    return table
+
+
+def _parse_csv(path: str, texts: Iterable[str], only: Sequence[str] = ()) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    return csv.read_csv(
+        path,
+        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types={name: pa.string() for name in texts}, include_columns=list(only)
+        ),
+    )
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
-    read = partial(_read_json, names=_list_name_columns(options))
-    return _iter_sequences(_read_concatenated("jsonl", files, read), options)
+    return _iter_concatenated(files, options, _read_jsonl)
 
 
-def _read_json(path: str, names: Iterable[str]) -> pa.Table:
+def _read_jsonl(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
+    return _read_concatenated("jsonl", files, partial(_read_json_file, names=names))
+
+
+def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
+    table = _parse_json(path, names)
+    large = find_large_floats(table)
+    for row, parsed in enumerate(_iter_json(path) if large else ()):
+        for name in large:
+            refuse_inexact(name, row, parsed.get(name, 0))
+    return table
+
+
+def _iter_json(path: str) -> Iterator[Any]:
+    """Yield the objects of a file, with whole numbers as texts."""
+    text = Path(path).read_text("utf-8")
+    decoder, at = json.JSONDecoder(parse_int=str), 0
+    while (found := _NOT_BLANK.search(text, at)) is not None:
+        parsed, at = decoder.raw_decode(text, found.start())
+        yield parsed
+
+
+def _parse_json(path: str, names: Sequence[str]) -> pa.Table:
     """Return the table of a file; what names sequences stays text where it looks like a date."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
@@ -96,8 +141,13 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
         ConfigError: If a requested column does not exist.
     """
     if options.group is not None:
-        return _iter_sequences(_read_concatenated("parquet", files, _read_parquet_file), options)
+        return _iter_concatenated(files, options, _read_parquet)
     return _iter_row_groups(files, options)
+
+
+def _read_parquet(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
+    del names  # its columns have types
+    return _read_concatenated("parquet", files, _read_parquet_file)
 
 
 def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -105,7 +155,8 @@ def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Itera
         opened = _read_checked("parquet", file, partial(_open_parquet, str(file.path)))
         for number in range(opened.num_row_groups):
             table = _read_checked("parquet", file, partial(_read_row_group, opened, number))
-            yield from _iter_sequences(table, options)
+            with _name_files([file]):
+                yield from _iter_sequences(table, options)
 
 
 def _open_parquet(path: str) -> Any:
@@ -139,12 +190,38 @@ def _check_rows(table: pa.Table, rows: int) -> pa.Table:
     return table
 
 
+def _iter_concatenated(
+    files: Iterable[SourceFile],
+    options: ReadOptions,
+    read: Callable[[Iterable[SourceFile], Sequence[str]], pa.Table],
+) -> Iterator[dict[str, Any]]:
+    """Yield the sequences of files that are one table, of the function that reads it."""
+    files = list(files)
+    names = [name for name in (options.group, options.id) if name is not None]
+    with _name_files(files):
+        yield from _iter_sequences(read(files, names), options)
+
+
+@contextmanager
+def _name_files(files: Sequence[SourceFile]) -> Iterator[None]:
+    """Add the files that a table is read from to errors about it."""
+    try:
+        yield
+    except (ConfigError, DecodeError) as error:
+        if "file" in error.facts or not files:
+            raise
+        first, rest = str(files[0].path), f" and {len(files) - 1} more" if files[1:] else ""
+        raise error.with_place(f"in the file {first!r}{rest}", file=first) from error
+
+
 def _read_concatenated(
     format_name: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
 ) -> pa.Table:
     import pyarrow as pa
 
     tables = [_read_checked(format_name, file, partial(read, str(file.path))) for file in files]
+    for table in tables:
+        check_unique_names(table.column_names)
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -173,6 +250,7 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
             f"table: `field` is for files of one array, but is {options.field!r}. Leave it out: "
             "columns name the fields."
         )
+    check_unique_names(table.column_names)
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
             raise make_unknown_name_error("table", "column", name, table.column_names)

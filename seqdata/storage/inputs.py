@@ -162,13 +162,24 @@ def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
 
 
 def to_arrow_table(frame: Any) -> Any:
-    """Return a pandas, Polars or Arrow table as an Arrow table; a named index becomes columns."""
+    """Return a pandas, Polars or Arrow table as an Arrow table; a named index becomes columns.
+
+    Raises:
+        DecodeError: If a column of pandas has no type of Arrow: mixed, complex or sparse values.
+    """
     import pyarrow as pa
 
     if _find_frame_library(frame) == "polars":
         return frame.to_arrow()
     if _find_frame_library(frame) == "pandas":
-        return pa.Table.from_pandas(index_to_columns(frame), preserve_index=False)
+        frame = index_to_columns(frame)
+        try:
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        except (pa.ArrowException, TypeError) as error:
+            raise DecodeError(
+                "table: each column must hold values of one type that Arrow has, but does not "
+                f"({'; '.join(map(str, error.args))}). Convert the column, or leave it out"
+            ) from error
     return frame if isinstance(frame, pa.Table) else pa.Table.from_batches([frame])
 
 
@@ -181,7 +192,7 @@ def index_to_columns(frame: Any) -> Any:
     index = frame.index
     named = [name for name in index.names if name is not None]
     names = [*named, *frame.columns]
-    _check_unique_names(names)
+    check_unique_names(names)
     if named:
         return frame.reset_index(level=named)[names]
     if getattr(index.dtype, "kind", "O") not in "iu":
@@ -210,7 +221,7 @@ def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
             )
         batches = table.to_batches() if isinstance(table, sys.modules["pyarrow"].Table) else [table]
         for batch in batches:
-            _check_unique_names(batch.schema.names)
+            check_unique_names(batch.schema.names)
             columns = {
                 name: _iter_values(name, batch.column(batch.schema.get_field_index(name)))
                 for name in drop_index_columns(batch.schema.names)
@@ -222,11 +233,17 @@ def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
         raise _make_no_rows_error()
 
 
-def _check_unique_names(names: Sequence[Any]) -> None:
+def check_unique_names(names: Sequence[Any]) -> None:
+    """Raise if two columns of a table have the same name.
+
+    Raises:
+        ConfigError: If so.
+    """
     if len(set(names)) < len(names):
+        repeated = next(name for number, name in enumerate(names) if name in names[:number])
         raise ConfigError(
-            "`sequences` must have columns of different names, but is a table with two columns of "
-            "one name. Rename one (a named index is a column, too)"
+            f"table: must have columns of different names, but has two of the name {repeated!r}. "
+            "Rename one (a named index of pandas is a column, too)"
         )
 
 

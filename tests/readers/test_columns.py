@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from seqdata.errors import DecodeError, SeqDataWarning
-from seqdata.readers.columns import ListColumn, convert_column
+from seqdata.readers.columns import ListColumn, convert_column, parse_list_cells
 
 
 def convert(values, type=None):
@@ -35,8 +35,14 @@ def test_lists_of_lists_are_vectors_per_timestep():
         convert([[[1, 2], [3]]])
 
 
-def test_texts_that_are_lists_are_parsed():
-    assert cells(convert(["[1, 2.5]", "[]", "[3]"])) == [[1.0, 2.5], [], [3.0]]
+def test_texts_that_are_lists_are_parsed_where_a_text_file_has_them():
+    texts = ["[1, 2.5]", "[]", "[3]"]
+    assert convert(texts) == texts
+    table = pa.table({"c": texts, "id": texts, "note": ["[1]", "2", "x"]})
+    parsed = parse_list_cells(table, ["id"])
+    assert cells(convert_column(parsed, "c")) == [[1.0, 2.5], [], [3.0]]
+    assert convert_column(parsed, "id") == texts
+    assert convert_column(parsed, "note") == ["[1]", "2", "x"]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,14 @@ def test_a_folder_may_be_left_out(tree):
     assert keys(tree, skip=tree / "deep") == ["a.txt", "b.txt"]
 
 
+def test_a_link_to_nothing_is_not_passed_over(tree):
+    (tree / "deep" / "lost.txt").symlink_to(tree / "gone.txt")
+    for source in (tree, tree / "deep" / "*.txt"):
+        with pytest.raises(ConfigError, match=r"'(deep/)?lost\.txt' is a link to nothing"):
+            find_files(source)
+    assert keys(tree / "*.txt") == ["a.txt", "b.txt"]
+
+
 def test_a_source_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"source '.*nowhere': must be a file"):
         find_files(tmp_path / "nowhere")

@@ -121,7 +121,7 @@ def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, c
         DecodeError, match=r"row 1, column 'x' is .*, but must be a list of numbers"
     ) as e:
         read(tmp_path, kind="csv")
-    assert e.value.facts == {"field": "x", "row": 1}
+    assert e.value.facts == {"field": "x", "row": 1, "file": str(tmp_path / "t.csv")}
 
 
 def test_missing_values_are_refused(tmp_path):
@@ -237,57 +237,6 @@ def test_rows_that_pyarrow_leaves_out_without_an_error_are_damage(tmp_path, opti
     assert left_out
 
 
-@pytest.mark.parametrize("name", ["group", "id"])
-@pytest.mark.parametrize(
-    "ids",
-    [
-        ["01", "1", "001"],
-        ["12345678901234567891", "12345678901234567892"],
-        ["1.50", "1.5"],
-        ["2020-01-01", "2020-01-02"],
-        ["true", "True"],
-    ],
-    ids=["zeros", "long", "decimals", "dates", "booleans"],
-)
-def test_ids_of_a_csv_file_are_texts_as_they_stand_there(tmp_path, name, ids):
-    cell = "{}" if name == "group" else '"[{}]"'
-    rows = "".join(f"{text},{cell.format(number)}\n" for number, text in enumerate(ids))
-    (tmp_path / "t.csv").write_text("s,x\n" + rows)
-    found = read(tmp_path, ReadOptions(**{name: "s"}), "csv")
-    assert [sequence["id"] for sequence in found] == ids
-
-
-@pytest.mark.parametrize("name", ["group", "id"])
-def test_ids_of_json_that_look_like_dates_stay_texts(tmp_path, name):
-    ids = ["2020-01-01 00:00:00", "2020-01-01"]
-    lines = [{"s": text, "x": n if name == "group" else [n]} for n, text in enumerate(ids)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read(tmp_path, ReadOptions(**{name: "s"}), "jsonl")
-    assert [sequence["id"] for sequence in found] == ids
-
-
-@pytest.mark.parametrize("name", ["group", "id"])
-def test_an_empty_id_of_a_csv_file_is_missing(tmp_path, name):
-    cells = ("1", "2") if name == "group" else ('"[1]"', '"[2]"')
-    (tmp_path / "t.csv").write_text("s,x\na,{}\n,{}\n".format(*cells))
-    with pytest.raises(DecodeError, match="column 's' has 1 missing values"):
-        read(tmp_path, ReadOptions(**{name: "s"}), "csv")
-
-
-def test_a_line_end_within_quotes_never_divides_a_row(tmp_path):
-    rows = "".join(f'"k\n{number // 4}",{number}\n' for number in range(150_000))
-    (tmp_path / "t.csv").write_text("s,v\n" + rows)
-    found = read(tmp_path, ReadOptions(group="s"), "csv")
-    assert [sequence["id"] for sequence in found] == [f"k\n{n}" for n in range(37_500)]
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_row_may_have_more_than_a_mebibyte(tmp_path, kind):
-    save(tmp_path / f"t.{kind}", {"x": [list(range(300_000)), [1]]})
-    first, second = read(tmp_path, kind=kind)
-    assert (len(first["x"]), second["x"].tolist()) == (300_000, [1])
-
-
 def test_groups_by_codes_are_those_of_the_values_that_occur(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
@@ -352,3 +301,29 @@ def test_a_footer_that_contradicts_itself_is_damage(tmp_path):
                 except (DataError, OSError):
                     told += 1
     assert told
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_errors_about_a_table_name_its_file(tmp_path, kind):
+    save(tmp_path / f"a.{kind}", {"s": ["a"], "x": [[1]]})
+    with pytest.raises(ConfigError, match=rf"column 'z'.*\n  in the file '.*a\.{kind}'$") as caught:
+        read(tmp_path, ReadOptions(id="z"), kind)
+    assert caught.value.facts["file"] == str(tmp_path / f"a.{kind}")
+    save(tmp_path / f"b.{kind}", {"s": ["a"], "x": [[1]]})
+    with pytest.raises(ConfigError, match=r"column 'z'.*\n  in the file '.*' and 1 more$"):
+        read(tmp_path, ReadOptions(group="z"), kind)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("options", [ROW, ReadOptions(group="s")])
+def test_two_columns_of_one_name_are_refused(tmp_path, kind, options):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(
+        pa.table([[1], [[2]], [[3]]], names=["s", "x", "x"]), tmp_path / "t.parquet"
+    )
+    (tmp_path / "t.csv").write_text("s,x,x\n1,2,3\n")
+    with pytest.raises(ConfigError, match=r"but has two of the name 'x'\. Rename one") as caught:
+        read(tmp_path / f"t.{kind}", options, kind)
+    assert f"t.{kind}" in str(caught.value)

@@ -83,7 +83,7 @@ def test_categories_and_texts_are_values():
         (pd.DataFrame(index=range(3)), "a table without rows or columns"),
         (pa.table({"t": ["a"], "y": [1]}), r"a column must hold lists .* group='t'\)"),
         ([pa.table({"x": [[1]]}), {"x": [1]}], "tables throughout, but holds a dict after an Arr"),
-        (pa.table([[[1]], [[2]]], names=["x", "x"]), "two columns of one name. Rename one"),
+        (pa.table([[[1]], [[2]]], names=["x", "x"]), "two of the name 'x'. Rename one"),
     ],
 )
 def test_what_cannot_be_sequences_is_named(sequences, text):
@@ -121,7 +121,7 @@ def test_a_named_index_of_a_frame_is_a_column_and_an_unnamed_one_is_left_out():
     ]
     with pytest.warns(SeqDataWarning, match=r"the index is left out: .* frame.rename_axis\('id'\)"):
         index_to_columns(frame.rename_axis(None))
-    with pytest.raises(ConfigError, match="two columns of one name"):
+    with pytest.raises(ConfigError, match="two of the name"):
         index_to_columns(frame.assign(id=1))
 
 

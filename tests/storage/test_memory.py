@@ -189,7 +189,7 @@ def test_a_frame_without_rows_or_with_a_name_twice_is_an_error():
         with pytest.raises(ConfigError, match="must have at least one row and column, but is a"):
             resolve_store(frame)
     twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
-    with pytest.raises(ConfigError, match="must have columns of different names, but is"):
+    with pytest.raises(ConfigError, match="must have columns of different names, but has"):
         resolve_store(twice)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ _STORED = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "i
 _PAGE_BEGIN = re.compile(rb"OggS\x00[\x00-\x07]")
 _PAGE = 27  # bytes of the header of an Ogg page, without its table
 _LONGEST_PAGE = _PAGE + 255 + 255 * 255
+_CHECKSUM_AT = 22  # in that header, 4 bytes
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # byte -> its bits reversed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,37 @@ def _library() -> ModuleType:
 
 
 def _check_last_page(file: Readable) -> None:
-    """Raise if an Ogg file ends within a page: libsndfile would say fewer samples."""
+    """Raise if an Ogg file does not end with an undamaged page (RFC 3533).
+
+    libsndfile passes over anything else, and over a page whose checksum is wrong: samples would
+    be missing.
+    """
     first = max(0, file.size - 2 * _LONGEST_PAGE)
     tail = file.read(first, file.size)
     begins = [match.start() for match in _PAGE_BEGIN.finditer(tail)]
     page = tail[begins[-1] :] if begins else b""
     segments = page[_PAGE - 1] if len(page) >= _PAGE else 255
-    if len(page) < _PAGE + segments or len(page) < _PAGE + segments + sum(page[_PAGE:][:segments]):
+    size = _PAGE + segments + sum(page[_PAGE:][:segments])
+    if len(page) < _PAGE + segments or len(page) < size:
         raise broken(file, "must end with a whole Ogg page, but ends within one: it was cut off")
+    if len(page) > size:
+        raise broken(
+            file,
+            f"must end with a whole Ogg page, but has {len(page) - size} other bytes behind its "
+            "last one: it is damaged, or something was added",
+        )
+    if _compute_checksum(page) != struct.unpack_from("<I", page, _CHECKSUM_AT)[0]:
+        raise broken(file, "has a last Ogg page whose checksum is not that of its bytes")
+
+
+def _compute_checksum(page: bytes) -> int:
+    """Return the CRC of a page with zeros in place of its checksum.
+
+    Ogg's is zlib's polynomial with the highest bit first, from 0 and without a last inversion.
+    """
+    plain = page[:_CHECKSUM_AT] + bytes(4) + page[_CHECKSUM_AT + 4 :]
+    found = zlib.crc32(plain.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{found:032b}"[::-1], 2)
 
 
 class _RawFile(io.RawIOBase):

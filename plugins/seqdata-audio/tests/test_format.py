@@ -12,6 +12,7 @@ import soundfile
 from click.testing import CliRunner
 from seqdata_audio import Audio, LogMel
 from seqdata_audio.plugin import seqdata_register_backends
+from seqdata_audio.sound_file import read_info
 
 from seqdata import Bucketed, Loader, SequenceDataModule, Windows, open_store
 from seqdata.cli.app import app
@@ -164,6 +165,23 @@ def test_a_file_that_was_cut_off_is_an_error_that_names_it(tmp_path, ending):
             store = open_store(tmp_path)
             store.read(np.array([[0, 0, 40_000]]), ["audio"])["audio"][0]
         shutil.rmtree(tmp_path / "seqdata-index", ignore_errors=True)
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_a_flipped_bit_in_the_last_page_of_ogg_does_not_shorten_it(tmp_path, subtype, made):
+    write(tmp_path, [{"audio": sound(40_000), "rate": 16000}], "ogg", subtype=subtype)
+    path = tmp_path / "0/é 0.ogg"
+    whole = path.read_bytes()
+    assert read_info(made.bytes(whole, "x.ogg")).frames == 40_000
+    last, random = whole.rfind(b"OggS"), np.random.default_rng(0)
+    places = {*range(last, last + 30), *random.integers(last, len(whole), 60).tolist()}
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << random.integers(8)
+        with pytest.raises(DataError, match="Ogg page"):
+            read_info(made.bytes(damaged, "x.ogg"))
+    with pytest.raises(DataError, match="has 128 other bytes behind its last one"):
+        read_info(made.bytes(whole + b"TAG" + bytes(125), "x.ogg"))
 
 
 def test_what_is_not_audio_is_refused(tmp_path):

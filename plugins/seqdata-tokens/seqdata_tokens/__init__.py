@@ -17,6 +17,7 @@ __all__ = ["Tokens", "seqdata_register_backends"]
 
 _HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the dtype, sequences, documents
 _MAGIC = b"MMIDIDX\x00\x00"
+_MEGATRON_ENDS = ("_document.bin", "_sentence.bin")  # as its preprocess_data.py names files
 _DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 
 
@@ -25,7 +26,8 @@ class Tokens(FileFormat):
     """Token files: a field ``tokens``, numbers along ``time``.
 
     With an ``.idx`` next to it (Megatron-LM, ``core/datasets/indexed_dataset.py``) each document is
-    a sequence. Without, the whole file is one sequence (nanoGPT, ``data/*/prepare.py``).
+    a sequence. Without, the whole file is one sequence (nanoGPT, ``data/*/prepare.py``), unless its
+    name ends as Megatron's do (``_document.bin``): then its ``.idx`` is lost.
 
     Args:
         dtype: Of a plain file without ``.idx``, which does not say it: a NumPy dtype, little-endian
@@ -45,11 +47,10 @@ class Tokens(FileFormat):
         """Return where the tokens of each document lie.
 
         Raises:
-            ValueError: If both files do not fit each other, or the ``.idx`` is none.
+            ValueError: If both files do not fit each other, or the ``.idx`` is none or is lost.
         """
-        try:
-            described = file.sibling(file.name.rpartition("/")[2].removesuffix(".bin") + ".idx")
-        except MissingShardError:
+        described = _find_index(file)
+        if described is None:
             offsets, dtype = np.array([0, file.size]), _parse_dtype(self.dtype)
         else:
             offsets, dtype = _document_offsets(described.read(0, described.size))
@@ -61,6 +62,23 @@ class Tokens(FileFormat):
                 f"{dtype.name} does. Pass `backend`=Tokens(dtype=...)"
             )
         return FileIndex({"tokens": Extents(offsets[:-1], offsets[1:], dtype.str)})
+
+
+def _find_index(file: RandomAccessFile) -> RandomAccessFile | None:
+    """Return the ``.idx`` next to a file, if there is one; ``.IDX`` next to ``.BIN``."""
+    name = file.name.rpartition("/")[2]
+    stem = name[: -len(".bin")] if name.lower().endswith(".bin") else name
+    for ending in (".idx", ".IDX") if name.endswith(".BIN") else (".idx",):
+        try:
+            return file.sibling(stem + ending)
+        except MissingShardError:
+            continue
+    if name.lower().endswith(_MEGATRON_ENDS):
+        raise ValueError(
+            f"must have {stem + '.idx'!r} next to it, since Megatron names its files so, but has "
+            "not: its documents are unknown. Restore it, or rename the file if it is one sequence"
+        )
+    return None
 
 
 def _parse_dtype(name: str) -> np.dtype[np.generic]:

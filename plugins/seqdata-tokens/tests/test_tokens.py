@@ -66,6 +66,21 @@ def test_a_file_without_an_index_is_one_sequence(tmp_path, dtype):
     assert store[0]["tokens"].tolist() == tokens.tolist()
 
 
+@pytest.mark.parametrize("ending", [".idx", ".IDX"])
+def test_a_name_in_capital_letters_has_its_index_too(tmp_path, ending):
+    rows = documents(5)
+    written = write_megatron(tmp_path / "x.bin", rows)
+    written.with_suffix(".idx").rename(tmp_path / f"X{ending}")
+    check_store(open_store(written.rename(tmp_path / "X.BIN"), backend=Tokens()), rows)
+
+
+def test_a_file_of_megatron_that_has_lost_its_index_is_refused(tmp_path):
+    path = write_megatron(tmp_path / "corpus_text_document.bin", documents(5))
+    path.with_suffix(".idx").unlink()
+    with pytest.raises(SeqDataError, match=r"must have 'corpus_text_document.idx' next to it"):
+        open_store(path, backend=Tokens())
+
+
 def test_lanes_and_packed_rows_read_every_token_once(tmp_path):
     rows = documents()
     store = open_store(write_megatron(tmp_path / "x.bin", rows), backend=Tokens())

@@ -27,7 +27,7 @@ from seqdata.storage.arrow.mapped_files import (
 )
 from seqdata.storage.arrow.remote_shards import ArrowShards, check_shard_size
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.foreign.file_discovery import SUFFIXES
+from seqdata.storage.foreign.file_discovery import is_data_file
 from seqdata.storage.integrity.verify import resolve_verify_mode
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
@@ -182,7 +182,7 @@ def _open_without_manifest(
             IncompleteDatasetError,
             describe_missing_manifest(len(store_files)),
         )
-    if any(name.endswith(SUFFIXES) for name in names):
+    if any(map(is_data_file, names)):
         from seqdata.storage.foreign.store import open_foreign  # it opens local files, too
 
         return open_foreign(location, verify=verify, remote=remote)

@@ -5,6 +5,7 @@ Nothing is copied if NumPy can use Arrow's buffers directly.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,7 @@ def infer_column_type(type_: pa.DataType) -> ColumnType | None:
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
-        storage_type = infer_column_type(type_.storage_type)
-        return None if storage_type is None else replace(storage_type, plain=False)
+        return _infer_extension_type(type_)
     if types.is_dictionary(type_):
         storage_type = infer_column_type(type_.value_type)
         return (
@@ -76,6 +76,24 @@ def infer_column_type(type_: pa.DataType) -> ColumnType | None:
         cell = _infer_number_type(inner.value_type if nested else inner)
         return None if cell is None else replace(cell, ragged=True, nested=nested)
     return _infer_number_type(type_)
+
+
+def _infer_extension_type(type_: Any) -> ColumnType | None:
+    """Return the content of a column of an extension type: its storage, unless Arrow says more.
+
+    See "Canonical Extension Types" of the Arrow specification.
+    """
+    storage_type = infer_column_type(type_.storage_type)
+    if storage_type is None:
+        return None
+    if type_.extension_name == "arrow.bool8":
+        return ColumnType("bool", plain=False)
+    if type_.extension_name != "arrow.fixed_shape_tensor":
+        return replace(storage_type, plain=False)
+    shape, order = tuple(type_.shape), type_.permutation
+    if math.prod(shape) != storage_type.shape[0] or list(order or []) != sorted(order or []):
+        return None
+    return replace(storage_type, shape=(*shape, *storage_type.shape[1:]), plain=False)
 
 
 def _infer_number_type(type_: pa.DataType) -> ColumnType | None:
@@ -123,7 +141,8 @@ def decode_column(
     if column_type.is_text:
         return _decode_text(location, array)
     if not column_type.ragged:
-        return DecodedColumn(_decode_numbers(location, array, None), None)
+        values = _decode_numbers(location, array, None).astype(column_type.dtype, copy=False)
+        return DecodedColumn(values.reshape(len(array), *column_type.shape), None)
     offsets = read_list_offsets(location, array)
     first, stop = int(offsets[0]), int(offsets[-1])
     inner = array.values.slice(first, stop - first)

@@ -24,7 +24,8 @@ def find_files(root: Path) -> tuple[Path, list[str]]:
     """Return the folder and the names of the files to open, in the order of their sequences.
 
     In a folder these are the files that its ``state.json`` names, if the datasets library wrote
-    one; otherwise all files with a known suffix, sorted by name.
+    one; otherwise all files with a known suffix, sorted by name, except those that begin with ``.``
+    or ``_``.
 
     Raises:
         ConfigError: If there are no files.
@@ -88,7 +89,7 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
             f"must hold at least one file that ends with {', '.join(SUFFIXES)}, but holds none. "
             "Check the path",
         )
-    parquet = [name for name in names if name.endswith((".parquet", ".pq"))]
+    parquet = [name for name in names if name.lower().endswith((".parquet", ".pq"))]
     if parquet and len(parquet) < len(names):
         other = next(name for name in names if name not in parquet)
         raise DataLocation(dataset=location, file=other).make_error(
@@ -118,9 +119,17 @@ def describe_gaps(names: Sequence[str]) -> str:
     return ""
 
 
+def has_table_suffix(name: str) -> bool:
+    """Return whether a file's name ends as one of Arrow, Feather or Parquet does."""
+    return name.lower().endswith(SUFFIXES)
+
+
 def is_data_file(name: str) -> bool:
-    """Return whether a file with this name is opened as part of its folder."""
-    return name.endswith(SUFFIXES) and not name.startswith((".", "_"))
+    """Return whether a file with this name is opened as part of its folder.
+
+    One that begins with ``_`` is not: Spark and Hadoop, as PyArrow, take it for a note of theirs.
+    """
+    return has_table_suffix(name) and not name.startswith((".", "_"))
 
 
 def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) -> list[str]:

@@ -21,9 +21,9 @@ from seqdata.storage.fields import find_key
 from seqdata.storage.foreign.file_discovery import (
     MAX_STATE_BYTES,
     STATE_FILE,
-    SUFFIXES,
     choose_files,
     describe_gaps,
+    has_table_suffix,
     parse_dataset_state,
 )
 from seqdata.storage.foreign.table_dataset import TableSet, make_fields, open_paths, open_tables
@@ -87,7 +87,7 @@ def download_files(
         CacheError: If the cache has no room for all of them.
     """
     dataset = redact_url(location)
-    if dataset.endswith(SUFFIXES):
+    if has_table_suffix(dataset):
         files, name = make_remote_file(location, remote)
         names = [name]
     else:

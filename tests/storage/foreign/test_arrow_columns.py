@@ -33,6 +33,10 @@ PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
         (pa.list_(pa.list_(pa.int8())), ColumnType("int8", ragged=True, nested=True)),
         (pa.list_(pa.int8(), 2), ColumnType("int8", (2,))),
         (pa.dictionary(pa.int8(), pa.string()), ColumnType("str", plain=False)),
+        (pa.bool8(), ColumnType("bool", plain=False)),
+        (pa.uuid(), ColumnType("bytes", plain=False)),
+        (pa.fixed_shape_tensor(pa.int8(), (2, 3)), ColumnType("int8", (2, 3), plain=False)),
+        (pa.fixed_shape_tensor(pa.int8(), (2, 3), permutation=(1, 0)), None),
         (pa.list_(pa.int8(), 0), None),
         (pa.list_(pa.string()), None),
         (pa.timestamp("s"), None),
@@ -102,6 +106,11 @@ def test_values_per_row_have_their_shape():
     vectors = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)).slice(1)
     assert decode(vectors).values.tolist() == [[3, 4], [5, 6]]
     assert decode(pa.array([True, False])).values.tolist() == [True, False]
+    tensors = np.arange(12, dtype=np.int8).reshape(2, 2, 3)
+    found = decode(pa.FixedShapeTensorArray.from_numpy_ndarray(tensors).slice(1)).values
+    assert found.tolist() == tensors[1:].tolist()
+    booleans = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([2, 0], pa.int8()))
+    assert decode(booleans).values.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import warnings
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, DataError, MissingShardError, SeqDataWarning
@@ -82,6 +83,20 @@ def test_flips_of_the_state_never_lose_a_shard(folder):
         except CorruptShardError:
             continue
         assert set(found) == set(due) or set(found) - set(there)  # one that is not there: an error
+
+
+@pytest.mark.parametrize("name", ["A.PARQUET", "b.Pq", "C.ARROW"])
+def test_names_in_capital_letters_are_files_of_the_folder_too(tmp_path, name):
+    table = pa.table({"x": [[1], [2, 3]]})
+    ending = name[1:]
+    for path in (tmp_path / f"0{ending.lower()}", tmp_path / name):
+        if ending == ".ARROW":
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            parquet.write_table(table, path)
+    assert open_store(tmp_path).lengths.tolist() == [1, 2, 1, 2]
+    assert open_store(tmp_path / name).lengths.tolist() == [1, 2]
 
 
 def test_somebody_elses_state_is_left_alone(folder):
