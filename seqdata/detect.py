@@ -15,7 +15,7 @@ from seqdata.protocols import Opener
 from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.open_remote import file_exists
-from seqdata.storage.foreign.file_discovery import SUFFIXES, has_table_suffix, is_data_file
+from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.local_files import local_path
@@ -218,7 +218,7 @@ def _has_tar_files(path: Path) -> bool:
 def is_foreign(location: str | os.PathLike[str]) -> bool:
     """Return whether a location is a file or folder of the foreign store, from names alone."""
     path = Path(location)
-    if has_table_suffix(path.name) and not path.is_dir():
+    if path.suffix.lower() in SUFFIXES and not path.is_dir():
         return True
     if not path.is_dir() or (path / MANIFEST).exists() or find_staging_dirs(path):
         return False
