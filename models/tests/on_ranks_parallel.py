@@ -95,7 +95,13 @@ def fit(spec: dict[str, Any]) -> None:
 def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    fit(json.loads(sys.argv[1]))
+    spec = json.loads(sys.argv[1])
+    if "group" in spec:  # a file: a port that is free now may be another program's in a moment
+        rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{spec['group']}", rank=rank, world_size=world
+        )
+    fit(spec)
 
 
 if __name__ == "__main__":

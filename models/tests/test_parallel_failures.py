@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -37,7 +36,9 @@ def end(processes: list[subprocess.Popen[str]], folder: Path, fault: str, rank: 
     with contextlib.ExitStack() as stack:
         for process in processes:
             stack.callback(dispose, process)
-        assert until((folder / "broken").exists)
+        broken = folder / "broken"
+        until(lambda: broken.exists() or any(one.poll() is not None for one in processes))
+        assert broken.exists(), [one.stderr.read() for one in processes if one.poll() is not None]
         silent = {rank} if fault in ("kill", "stop") else set()
         errors = [
             process.communicate(timeout=patient(15))[1]
@@ -57,11 +58,9 @@ def dispose(process: subprocess.Popen[str]) -> None:
 
 def start_trainers(folder: Path, spec: dict[str, Any]) -> list[subprocess.Popen[str]]:
     """Start two processes of a Trainer as torchrun does."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    spec = {**spec, "group": str(folder / "group")}
     common = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test",
     }  # fmt: skip
     return [
