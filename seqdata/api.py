@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqdata.arguments import select_options
 from seqdata.detect import LocationLike
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener, Store, SupportsWriting
 from seqdata.resolve import (
@@ -137,8 +137,7 @@ def write_store(  # noqa: PLR0913
 
     Raises:
         ConfigError: If an argument is invalid, there is no sequence, or the location is not empty.
-        DataError: If a sequence has other fields than the first or differs from what was written,
-            or the disk is full.
+        DataError: If a sequence has other fields than the first or changed, or the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
 
@@ -149,6 +148,7 @@ def write_store(  # noqa: PLR0913
         ...     store.lengths.tolist()
         [3, 1]
     """
+    check_flags("write_store", resume=resume, overwrite=overwrite)
     write = _find_writer(format)
     sequences, axes = _prepare_input(sequences, axes, key, group)
     store = write(
@@ -334,7 +334,7 @@ def _find_writer(format: str) -> Callable[..., Store]:
     """Return the writer of a format."""
     if format == "arrow":
         return write_arrow
-    backend: object = default_host().find("backend", format)
+    backend: object = default_host().find("backend", format) if isinstance(format, str) else None
     if not isinstance(backend, SupportsWriting):
         raise ConfigError(
             must_be(

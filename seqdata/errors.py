@@ -144,6 +144,21 @@ def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
     return f"{message}. {remedy}." if remedy else message
 
 
+def check_flags(owner: str, **flags: object) -> None:
+    """Raise if arguments are neither True nor False: a text such as "false" would mean True.
+
+    Args:
+        owner: What takes them, for messages.
+        flags: Name -> value.
+
+    Raises:
+        ConfigError: If so.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ConfigError(must_be(f"{owner}: `{name}`", "True or False", repr(value)))
+
+
 def did_you_mean(name: object, names: Iterable[str]) -> str:
     """Return the question whether the most similar name was meant; empty if none is similar.
 

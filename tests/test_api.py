@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from seqdata.api import open_store, write_store
+from seqdata.api import open_store, split, write_store
 from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
 from seqdata.hookspecs import hookimpl
@@ -67,9 +67,18 @@ def test_writing_hands_its_options_on(tmp_path):
     assert len(write_store(tmp_path / "s", ROWS, overwrite=True, progress=False)) == 2
 
 
-def test_another_format_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["overwrite", "resume"])
+def test_a_text_is_no_flag(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"write_store: `{name}` must be True or False, but is"):
+        write_store(tmp_path / "s", [[1]], **{name: "false"})
+    with pytest.raises(ConfigError, match="split: `exact` must be True or False, but is 'no'"):
+        split([[1], [2]], {"a": 0.5, "b": 0.5}, exact="no")
+
+
+@pytest.mark.parametrize("format", ["hdf5", None, ["arrow"]])
+def test_another_format_is_refused(tmp_path, format):
     with pytest.raises(ConfigError, match="must be 'arrow' or an installed backend that writes"):
-        write_store(tmp_path / "s", ROWS, format="hdf5")
+        write_store(tmp_path / "s", ROWS, format=format)
 
 
 def test_what_a_backend_is_not_told_is_refused(tmp_path):

@@ -1,12 +1,13 @@
 import pickle
 import traceback
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from seqdata import errors
-from seqdata.errors import must_be
+from seqdata.errors import ConfigError, check_flags, must_be
 
 
 def test_facts_survive_pickling():
@@ -116,3 +117,10 @@ def test_a_message_says_what_must_be_what_is_and_what_to_do():
     found = must_be("loader: `prefetch`", "a whole number", "'two'", "Pass 2")
     assert found == "loader: `prefetch` must be a whole number, but is 'two'. Pass 2."
     assert must_be("`x`", "at least 1", "0") == "`x` must be at least 1, but is 0"
+
+
+@pytest.mark.parametrize("value", ["false", 1, None, np.True_])
+def test_a_flag_is_true_or_false(value):
+    with pytest.raises(ConfigError, match="any: `shuffle` must be True or False, but is"):
+        check_flags("any", exact=True, shuffle=value)
+    check_flags("any", exact=True, shuffle=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from seqdata.errors import UnknownNameError, did_you_mean
@@ -42,6 +42,14 @@ class Axes:
     def along(self, name: str) -> str | None:
         """Return the axis of a field; None if it has one value per sequence."""
         return self.axis_of.get(name, self.axis)
+
+
+def are_names(value: object) -> bool:
+    """Return whether a value is a collection of names, of one at least."""
+    if not isinstance(value, Collection) or isinstance(value, str | bytes):
+        return False
+    names = list(value)
+    return bool(names) and all(isinstance(name, str) for name in names)
 
 
 def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.step_requests import StepRequest
+from seqdata.planning.build import as_whole_number
 
 MAX_ERRORS = 100
 """Most errors in the data that a run skips, by default."""
@@ -39,14 +40,21 @@ class ErrorLog:
     """
 
     def __init__(
-        self, max_errors: int = MAX_ERRORS, path: Path | None = None, *, count_listed: bool = True
+        self,
+        max_errors: int = MAX_ERRORS,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        count_listed: bool = True,
     ) -> None:
-        if not isinstance(max_errors, int) or max_errors < 0:
+        most = as_whole_number(max_errors)
+        if most is None or most < 0:
             raise ConfigError(
                 must_be("loader: `max_errors`", "a whole number from 0", repr(max_errors))
             )
-        self.path = path
-        self._max_errors = max_errors
+        if not (path is None or isinstance(path, str | os.PathLike)):
+            raise ConfigError(must_be("loader: `error_log`", "a path or None", repr(path)))
+        self.path = path = None if path is None else Path(path)
+        self._max_errors = most
         self._lock = threading.Lock()
         self._entries: list[dict[str, Any]] = [] if path is None else _read_entries(path)
         self._known = {_entry_key(line) for line in self._entries}

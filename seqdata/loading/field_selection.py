@@ -49,7 +49,7 @@ def make_reader(
         ConfigError: If a field or the axis does not exist, the shift is invalid, or there are two
             transforms.
     """
-    if axis not in store.lengths_of:
+    if not isinstance(axis, str) or axis not in store.lengths_of:
         axes, hint = ", ".join(store.lengths_of), did_you_mean(axis, store.lengths_of)
         raise ConfigError(
             f"loader: the policy plans on axis {axis!r}, but the store has {axes}. Pass `axis` "

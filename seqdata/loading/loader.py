@@ -151,7 +151,7 @@ class Loader:
             shift=shift,
             tail=tail,
             on_error=on_error,
-            error_log=ErrorLog(max_errors, None if error_log is None else Path(error_log)),
+            error_log=ErrorLog(max_errors, error_log),
             prefetch=prefetch,
             num_workers=num_workers,
             start_method=start_method,

@@ -10,11 +10,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch.axes import Axes, format_unknown_name
-from seqdata.errors import ConfigError, DecodeError, Fact, must_be
+from seqdata.batch.axes import Axes, are_names, format_unknown_name
+from seqdata.errors import ConfigError, DecodeError, Fact, check_flags, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
+from seqdata.planning.build import as_whole_number
 from seqdata.protocols import Collator, Column, Columns, Store, Transform
 from seqdata.sharing import Tail, World
 from seqdata.storage.packing import NUMBER_DTYPES
@@ -56,10 +57,7 @@ class ValueOptions:
                 f"loader: `dtype` for all fields must be one of floats, but is {self.dtype!r}. "
                 f"Name the fields: dtype={{'x': {self.dtype!r}}}."
             )
-        if not isinstance(self.check, bool):
-            raise ConfigError(
-                f"loader: `check_values` must be True or False, but is {self.check!r}."
-            )
+        check_flags("loader", check_values=self.check)
 
     def resolve_dtype(self, name: str, dtype: Any) -> np.dtype[Any]:
         """Return the dtype in which a field is delivered."""
@@ -292,7 +290,7 @@ class EngineOptions:
                 f"loader: `world` must be a World, but is {self.world!r}. Pass World(rank, size), "
                 "or leave it out for the process group's"
             )
-        if isinstance(self.fields, str) or (self.fields is not None and not self.fields):
+        if self.fields is not None and not are_names(self.fields):
             raise ConfigError(
                 must_be("loader: `fields`", "a tuple of names or None for all", repr(self.fields))
             )
@@ -304,29 +302,20 @@ class EngineOptions:
             raise ConfigError(
                 must_be("loader: `on_error`", "'raise', 'mask' or 'replace'", repr(self.on_error))
             )
-        if not isinstance(self.prefetch, int) or self.prefetch < 0:
-            raise ConfigError(
-                must_be(
-                    "loader: `prefetch`", "a whole number, 0 for no thread", repr(self.prefetch)
-                )
-            )
+        self._check_count("prefetch", "a whole number, 0 for no thread")
         self._check_workers()
-        if not isinstance(self.pin_memory, bool):
-            raise ConfigError(
-                must_be("loader: `pin_memory`", "True or False", repr(self.pin_memory))
-            )
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
-            raise ConfigError(must_be("loader: `seed`", "in [0, 2**64)", repr(self.seed)))
+        check_flags("loader", pin_memory=self.pin_memory)
+        self._check_count("seed", "in [0, 2**64)", most=1 << 64)
+
+    def _check_count(self, name: str, needed: str, most: int = 1 << 31) -> None:
+        """Make an option a plain integer, or raise."""
+        count = as_whole_number(getattr(self, name))
+        if count is None or not 0 <= count < most:
+            raise ConfigError(must_be(f"loader: `{name}`", needed, repr(getattr(self, name))))
+        object.__setattr__(self, name, count)
 
     def _check_workers(self) -> None:
-        if not isinstance(self.num_workers, int) or self.num_workers < 0:
-            raise ConfigError(
-                must_be(
-                    "loader: `num_workers`",
-                    "a whole number, 0 for no processes",
-                    repr(self.num_workers),
-                )
-            )
+        self._check_count("num_workers", "a whole number, 0 for no processes")
         methods = multiprocessing.get_all_start_methods()
         if self.start_method is not None and self.start_method not in methods:
             raise ConfigError(
@@ -336,7 +325,8 @@ class EngineOptions:
                     repr(self.start_method),
                 )
             )
-        if not isinstance(self.stall_timeout, int | float) or not self.stall_timeout > 0:
+        is_number = isinstance(self.stall_timeout, int | float) and self.stall_timeout is not True
+        if not is_number or not self.stall_timeout > 0:
             raise ConfigError(
                 must_be(
                     "loader: `stall_timeout`",
@@ -366,12 +356,14 @@ class UpdateSchedule:
     is_loss_divided: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+        count = as_whole_number(self.accumulate)
+        if count is None or count < 1:
             raise ConfigError(
                 must_be(
                     "loader: `accumulate`", "a whole number of at least 1", repr(self.accumulate)
                 )
             )
+        object.__setattr__(self, "accumulate", count)
 
 
 def check_on_changed(on_changed: OnChanged, owner: str) -> None:

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch.utils.data._utils.pin_memory import pin_memory as _pinned_parts
 
-from seqdata.batch.axes import format_unknown_name
+from seqdata.batch.axes import are_names, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, must_be
 
@@ -60,7 +60,7 @@ class Output:
     is_single: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.names, str) or not self.names:
+        if not are_names(self.names):
             option = "as_dict" if self.is_dict else "as_tuple"
             raise ConfigError(
                 must_be(

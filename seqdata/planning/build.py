@@ -7,6 +7,7 @@ The base of policies that plan block by block is here, too, and the cutting of a
 from __future__ import annotations
 
 import hashlib
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -90,17 +91,44 @@ def order_randomly(lengths: NDArray[np.int64], draw: Draw | None, block: int) ->
     return draw.permutation(Purpose.MEMBERS, len(lengths), block)
 
 
-def check_count(policy: str, name: str, value: object, *, least: int = 1) -> None:
-    """Raise if an option that counts something is invalid.
+def check_counts(
+    policy: str, options: object, *names: str, least: int = 1, optional: bool = False
+) -> None:
+    """Make options that count something plain integers.
+
+    Args:
+        policy: Name of the policy, for messages.
+        options: The policy, a frozen dataclass.
+        names: Its options, which may be integers of NumPy, too.
+        least: The least that they may be.
+        optional: Whether they may be None.
 
     Raises:
-        ConfigError: If it is not an integer of at least ``least``.
+        ConfigError: If one is not an integer of at least ``least``.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(
-            must_be(f"policy {policy!r}: `{name}`", f"an integer of at least {least}", repr(value))
-        )
+    for name in names:
+        value = getattr(options, name)
+        if optional and value is None:
+            continue
+        count = as_whole_number(value)
+        if count is None or not least <= count < _MOST:
+            needed = f"an integer of at least {least}"
+            raise ConfigError(must_be(f"policy {policy!r}: `{name}`", needed, repr(value)))
+        if type(value) is not int:
+            object.__setattr__(options, name, count)
 
+
+def as_whole_number(value: object) -> int | None:
+    """Return a whole number as a plain integer, those of NumPy, too; None: it is not one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:  # an array of several
+        return None
+
+
+_MOST = 1 << 62  # of what is counted: sums of a few stay below 2**63
 
 NONE_MEANS = "none means"
 """Key of a field's metadata: the value that None stands for, which is in the text."""

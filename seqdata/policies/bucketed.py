@@ -11,9 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import PlanError
+from seqdata.errors import PlanError, check_flags
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_longest_first
+from seqdata.planning.build import (
+    BlockPolicy,
+    FixedSizeCutter,
+    check_counts,
+    order_longest_first,
+)
 from seqdata.planning.items import (
     Empty,
     Items,
@@ -57,7 +62,9 @@ class Bucketed(BlockPolicy):
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        check_count("bucketed", "batch_size", self.batch_size)
+        check_counts("bucketed", self, "batch_size")
+        check_flags("policy 'bucketed'", shuffle=self.shuffle, worst_first=self.worst_first)
+        check_counts("bucketed", self, "max_length", optional=True)
         self._make_rule()
 
     def _make_cutter(self) -> FixedSizeCutter:

@@ -14,7 +14,11 @@ from typing import Any, cast
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.planning.build import ADDED_LATER, check_count, make_fingerprint
+from seqdata.planning.build import (
+    ADDED_LATER,
+    check_counts,
+    make_fingerprint,
+)
 from seqdata.planning.stages import Stage, StagedTable, make_staged_report
 from seqdata.planning.wrapping import (
     SupportsDraws,
@@ -86,9 +90,7 @@ class Curriculum:
                 "policy 'curriculum': exactly one of `max_length` and `by` must be given, but "
                 f"{given} is. {_EXAMPLE}."
             )
-        for name in ("segment", "batches"):
-            if getattr(self, name) is not None:
-                check_count("curriculum", name, getattr(self, name))
+        check_counts("curriculum", self, "segment", "batches", optional=True)
         if self.by is not None and not callable(self.by):
             raise ConfigError(
                 must_be(

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seqdata.errors import check_flags
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_randomly
+from seqdata.planning.build import (
+    BlockPolicy,
+    FixedSizeCutter,
+    check_counts,
+    order_randomly,
+)
 from seqdata.planning.items import (
     Empty,
     Items,
@@ -47,7 +53,9 @@ class Fixed(BlockPolicy):
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        check_count("fixed", "batch_size", self.batch_size)
+        check_counts("fixed", self, "batch_size")
+        check_flags("policy 'fixed'", shuffle=self.shuffle)
+        check_counts("fixed", self, "max_length", optional=True)
         self._make_rule()
 
     def _make_cutter(self) -> FixedSizeCutter:

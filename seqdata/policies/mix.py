@@ -17,10 +17,14 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, must_be
+from seqdata.errors import ConfigError, PlanError, check_flags, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.planning.build import NONE_MEANS, check_count, make_fingerprint
+from seqdata.planning.build import (
+    NONE_MEANS,
+    check_counts,
+    make_fingerprint,
+)
 from seqdata.planning.mix_table import (
     MixTable,
     PartRun,
@@ -290,23 +294,18 @@ class Mix:
     def _check_choices(self) -> None:
         for name, value, choices in (("by", self.by, ShareUnit), ("keep", self.keep, Keep)):
             if value not in get_args(choices) and (value is not None or name == "keep"):
-                allowed = ", ".join(map(repr, get_args(choices)))
-                raise ConfigError(
-                    must_be(f"policy 'mix': `{name}`", f"one of {allowed}", repr(value))
-                )
-        if self.batches_per_update is not None:
-            check_count("mix", "batches_per_update", self.batches_per_update)
+                allowed = "one of " + ", ".join(map(repr, get_args(choices)))
+                raise ConfigError(must_be(f"policy 'mix': `{name}`", allowed, repr(value)))
+        check_counts("mix", self, "batches_per_update", "batches", optional=True)
+        check_flags("policy 'mix'", rows=self.rows, shuffle=self.shuffle)
         if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
             raise ConfigError(
                 "policy 'mix': `rows`=True must have one `policy`, and neither `batches` nor "
                 f"`by`='batches', but they are {self.policy!r}, {self.batches!r} and {self.by!r}."
             )
-        if self.batches is not None:
-            check_count("mix", "batches", self.batches)
         temperature: Any = self.temperature
-        if temperature is not None and not (
-            isinstance(temperature, int | float) and 0 < temperature < math.inf
-        ):
+        is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (is_number and 0 < temperature < math.inf):
             raise ConfigError(
                 must_be("policy 'mix': `temperature`", "above 0, or None", f"{temperature!r}")
             )

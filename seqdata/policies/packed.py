@@ -18,11 +18,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
-from seqdata.planning.build import BlockPolicy, check_count, order_longest_first
+from seqdata.planning.build import (
+    BlockPolicy,
+    check_counts,
+    order_longest_first,
+)
 from seqdata.planning.items import (
     Empty,
     Items,
@@ -185,8 +189,9 @@ class Packed(BlockPolicy):
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        check_count("packed", "rows", self.rows)
-        check_count("packed", "row_length", self.row_length)
+        check_counts("packed", self, "rows", "row_length")
+        check_flags("policy 'packed'", shuffle=self.shuffle)
+        check_counts("packed", self, "max_length", optional=True)
         if self.max_length is not None and self.max_length > self.row_length:
             needed = f"at most `row_length` ({self.row_length})"
             remedy = "Reduce it, or increase `row_length`"

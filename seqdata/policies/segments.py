@@ -16,7 +16,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
-from seqdata.planning.build import check_count
+from seqdata.planning.build import check_counts
 from seqdata.planning.segments import SegmentedTable, SupportsWeightChanges
 from seqdata.planning.weight_history import WeightHistory, Weights
 from seqdata.protocols import Policy
@@ -55,7 +55,7 @@ class Segments:
     batches: int
 
     def __post_init__(self) -> None:
-        check_count("segments", "batches", self.batches)
+        check_counts("segments", self, "batches")
         policy: Any = self.policy
         if isinstance(policy, type) or not isinstance(policy, SupportsWeightChanges):
             raise ConfigError(

@@ -10,8 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import check_flags
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_longest_first
+from seqdata.planning.build import (
+    BlockPolicy,
+    FixedSizeCutter,
+    check_counts,
+    order_longest_first,
+)
 from seqdata.planning.items import (
     Empty,
     Items,
@@ -54,7 +60,9 @@ class Sorted(BlockPolicy):
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        check_count("sorted", "batch_size", self.batch_size)
+        check_counts("sorted", self, "batch_size")
+        check_flags("policy 'sorted'", shuffle=self.shuffle, worst_first=self.worst_first)
+        check_counts("sorted", self, "max_length", optional=True)
         self._make_rule()
 
     def _make_cutter(self) -> FixedSizeCutter:

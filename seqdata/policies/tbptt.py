@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
-from seqdata.planning.build import check_count, make_fingerprint, make_full_report
+from seqdata.planning.build import check_counts, make_fingerprint, make_full_report
 from seqdata.planning.items import Empty, Items, WholeSequences, select_items
 from seqdata.planning.jitter import Jitter
 from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lanes, make_queues
@@ -80,9 +80,10 @@ class TBPTT:
     empty: Empty = "drop"
 
     def __post_init__(self) -> None:
-        check_count("tbptt", "lanes", self.lanes)
+        check_counts("tbptt", self, "lanes")
         if not callable(self.chunk):
-            check_count("tbptt", "chunk", self.chunk)
+            check_counts("tbptt", self, "chunk")
+        check_flags("policy 'tbptt'", continuous=self.continuous, segments=self.segments)
         if not isinstance(self.shuffle, bool):
             raise ConfigError(
                 must_be(
@@ -97,7 +98,7 @@ class TBPTT:
                 )
             )
         if self.advance is not None:
-            check_count("tbptt", "advance", self.advance)
+            check_counts("tbptt", self, "advance")
             if not callable(self.chunk) and self.advance > self.chunk:
                 raise ConfigError(
                     must_be(
@@ -121,7 +122,7 @@ class TBPTT:
                     "A row of several sequences has no place for the context of each",
                 )
             )
-        if self.jitter:
+        if self.jitter is not False:
             self._check_jitter()
         self._make_rule()
 

@@ -15,10 +15,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, must_be
+from seqdata.errors import ConfigError, PlanError, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
-from seqdata.planning.build import BlockPolicy, check_count, order_longest_first
+from seqdata.planning.build import (
+    BlockPolicy,
+    check_counts,
+    order_longest_first,
+)
 from seqdata.planning.items import (
     Cost,
     Empty,
@@ -67,10 +71,9 @@ class TokenBudget(BlockPolicy):
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        check_count("token-budget", "max_tokens", self.max_tokens)
-        check_count("token-budget", "min_batches", self.min_batches)
-        if self.max_rows is not None:
-            check_count("token-budget", "max_rows", self.max_rows)
+        check_counts("token-budget", self, "max_tokens", "min_batches")
+        check_flags("policy 'token-budget'", shuffle=self.shuffle, worst_first=self.worst_first)
+        check_counts("token-budget", self, "max_rows", "max_length", optional=True)
         if self.max_length is not None and self.max_length > self.max_tokens:
             raise ConfigError(
                 "policy 'token-budget': `max_length` must be at most "

@@ -15,11 +15,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
-from seqdata.planning.build import check_count, make_fingerprint
+from seqdata.planning.build import check_counts, make_fingerprint
 from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
 from seqdata.planning.randomness import Draw
 from seqdata.planning.segments import RoundFn, Segment, derive_segment_epoch
@@ -101,13 +101,10 @@ class Weighted:
         _check_inner(self.policy)
         if not (self.weights is None or isinstance(self.weights, str | Balanced | WeightArray)):
             object.__setattr__(self, "weights", make_weight_array(self.weights))
+        check_counts("weighted", self, "draws", optional=True)
         if self.draws is not None:
-            check_count("weighted", "draws", self.draws)
             _check_draws(self.draws)
-        if not isinstance(self.importance, bool):
-            raise ConfigError(
-                must_be("policy 'weighted': `importance`", "True or False", f"{self.importance!r}")
-            )
+        check_flags("policy 'weighted'", importance=self.importance)
 
     @property
     def axis(self) -> str:

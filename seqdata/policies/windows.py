@@ -12,10 +12,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import BlockPolicy, FixedSizeCutter, check_count, order_randomly
+from seqdata.planning.build import (
+    BlockPolicy,
+    FixedSizeCutter,
+    check_counts,
+    order_randomly,
+)
 from seqdata.planning.items import ItemPieces, Items, number_items
 from seqdata.planning.randomness import Draw, Purpose
 
@@ -57,11 +62,10 @@ class Windows(BlockPolicy):
     axis: str = DEFAULT_AXIS
 
     def __post_init__(self) -> None:
-        for name in ("size", "batch_size", "per_sequence"):
-            check_count("windows", name, getattr(self, name))
-        check_count("windows", "horizon", self.horizon, least=0)
-        if self.stride is not None:
-            check_count("windows", "stride", self.stride)
+        check_counts("windows", self, "size", "batch_size", "per_sequence")
+        check_counts("windows", self, "horizon", least=0)
+        check_counts("windows", self, "stride", optional=True)
+        check_flags("policy 'windows'", random=self.random, shuffle=self.shuffle)
         if self.random and self.stride is not None:
             raise ConfigError(
                 must_be(

@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
+from seqdata.errors import ConfigError, PlanError, check_flags, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import (
@@ -219,6 +219,7 @@ class Zip:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
+        check_flags("policy 'zip'", shuffle=self.shuffle)
         if not isinstance(self.parts, Mapping) or not self.parts:
             raise ConfigError(
                 must_be(

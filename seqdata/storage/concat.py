@@ -18,7 +18,7 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.selection import MeasuredTransform
+from seqdata.storage.selection import MeasuredTransform, as_numbers
 from seqdata.storage.store_repr import format_shape
 from seqdata.storage.store_rows import has_ids
 from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts, reorder_texts
@@ -100,7 +100,7 @@ class ConcatStore(SequenceStore):
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the ids of sequences."""
-        wanted = np.asarray(numbers, dtype=np.int64)
+        wanted = as_numbers("keys", numbers)
         found: list[str] = [""] * len(wanted)
         for number, rows, local in self._split_by_store(wanted):
             store = self._stores[number]

@@ -129,19 +129,33 @@ def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     Raises:
         ConfigError: If they are not integers in one dimension, or there is no such sequence.
     """
-    wanted = _to_array("take: `numbers` must be integers in one dimension", numbers)
-    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
-        raise ConfigError(
-            f"take: `numbers` must be integers in one dimension, but are {wanted.dtype} of "
-            f"{wanted.ndim} dimensions. For True and False use `where`"
-        )
-    wanted = wanted.astype(np.int64)
+    wanted = as_numbers("take", numbers, "For True and False use `where`")
     if len(wanted) and not 0 <= wanted.min() <= wanted.max() < count:
         raise ConfigError(
             f"take: `numbers` must be in [0, {count}), but hold {find_outside(wanted, count)}. "
             "Choose others"
         )
     return wanted
+
+
+def as_numbers(
+    caller: str, numbers: ArrayLike, remedy: str = "Pass a list of them, such as [3]"
+) -> NDArray[np.int64]:
+    """Return numbers of sequences as an array, int64 (n,).
+
+    Args:
+        caller: Who takes them, for messages.
+        numbers: As given.
+        remedy: What to do otherwise.
+
+    Raises:
+        ConfigError: If they are not integers in one dimension.
+    """
+    needed = f"{caller}: `numbers` must be integers in one dimension"
+    wanted = _to_array(needed, numbers)
+    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
+        raise ConfigError(f"{needed}, but are {wanted.dtype} of {wanted.ndim} dimensions. {remedy}")
+    return wanted.astype(np.int64, copy=False)
 
 
 def check_planned(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:

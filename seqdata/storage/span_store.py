@@ -14,7 +14,7 @@ from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.data_location import DataLocation, narrow_lengths
 from seqdata.storage.fields import make_unknown_name_error
-from seqdata.storage.selection import find_outside
+from seqdata.storage.selection import as_numbers, find_outside
 from seqdata.storage.views import SequenceStore, View, format_title, locate_sequence
 
 
@@ -110,7 +110,7 @@ class SpanStore(SequenceStore):
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the ids of sequences."""
-        return self._base.keys(self._find_in_base(np.asarray(numbers, dtype=np.int64)))
+        return self._base.keys(self._find_in_base(as_numbers("keys", numbers)))
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the same numbers: this store is not a view."""

@@ -14,7 +14,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, check_flags, must_be
+from seqdata.planning.build import as_whole_number
 from seqdata.protocols import Field, Store
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
@@ -40,6 +41,7 @@ def split(
         ConfigError: If fractions do not add up to 1, a field does not exist or has many values,
             both ``by`` and ``stratify`` are given, or a part is empty.
     """
+    check_flags("split", exact=exact)
     fractions = _check_fractions(parts)
     _check_exclusive("split", by, stratify)
     chosen = np.empty(len(store), dtype=np.min_scalar_type(len(parts)))
@@ -243,6 +245,8 @@ def _iter_hashes(
                 f"{caller}: {by!r} must have one value per sequence, but is a field of many "
                 "numbers. Choose another, or None for the id"
             )
+    if as_whole_number(seed) is None:
+        raise ConfigError(must_be(f"{caller}: `seed`", "a whole number", repr(seed)))
     key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
     first, run = 0, min(IDS_PER_PASS, 1 << 10)
     while first < len(store):

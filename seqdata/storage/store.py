@@ -21,6 +21,7 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
+from seqdata.storage.selection import as_numbers
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
 from seqdata.storage.views import SequenceStore
@@ -328,7 +329,7 @@ class ShardStore(SequenceStore):
         Raises:
             ConfigError: If there is no such sequence.
         """
-        wanted = np.asarray(numbers, dtype=np.int64)
+        wanted = as_numbers("keys", numbers)
         if self._reader.ids is not None:
             return self._reader.ids.take(wanted)
         self._check_numbers(wanted)

@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pytest
 
+from seqdata.errors import ConfigError
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 
@@ -30,3 +32,9 @@ def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_
     assert listed(3) == 3  # what lies behind the torn line is read, too
     assert listed(2) == 3
     assert len(path.read_text("utf-8").splitlines()) == 4
+
+
+@pytest.mark.parametrize("path", [3, True, ["errors.jsonl"]])
+def test_the_list_is_a_path(path):
+    with pytest.raises(ConfigError, match="loader: `error_log` must be a path or None, but is "):
+        ErrorLog(100, path)

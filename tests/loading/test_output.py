@@ -50,7 +50,7 @@ def test_names_are_checked_before_a_batch_is_there():
     Output(("x", "mask")).check(["x"])
 
 
-@pytest.mark.parametrize("names", ["x", (), []])
+@pytest.mark.parametrize("names", ["x", (), [], True, 3, [1], b"x"])
 def test_a_bare_string_and_no_name_are_refused(names):
     with pytest.raises(ConfigError, match=r"loader: `as_tuple` must be a tuple of names"):
         make_output(names, None)

@@ -1,5 +1,7 @@
 """Items are cut every so many rows, in the order that a policy gives them."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from seqdata.index import SequenceIndex
 from seqdata.planning.blocks import Block
 from seqdata.planning.build import (
     FixedSizeCutter,
-    check_count,
+    check_counts,
     order_longest_first,
     order_randomly,
 )
@@ -70,5 +72,28 @@ def test_a_random_order_is_that_of_its_block():
 @pytest.mark.parametrize("value", [0, -1, 1.0, "3", True, None])
 def test_a_count_must_be_one(value):
     with pytest.raises(ConfigError, match=r"policy 'any': `size`.* integer of at least 1.* is "):
-        check_count("any", "size", value)
-    check_count("any", "size", 0, least=0)
+        check_counts("any", Options(value), "size")
+    check_counts("any", Options(0), "size", least=0)
+
+
+@pytest.mark.parametrize("value", ["512", 2.5, 0, False, 1 << 62, np.array([1, 2])])
+def test_a_count_that_may_be_none_is_else_one(value):
+    check_counts("any", Options(None), "size", optional=True)
+    with pytest.raises(ConfigError, match=r"`size` must be an integer of at least 1, but is"):
+        check_counts("any", Options(value), "size", optional=True)
+
+
+@pytest.mark.parametrize("value", [np.int64(8), np.uint8(8), np.array(8)])
+def test_integers_of_numpy_become_plain_ones(value):
+    options = Options(value)
+    check_counts("any", options, "size")
+    assert type(options.size) is int
+    assert repr(options) == "Options(size=8, shuffle=True)"  # what a state is compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A policy's."""
+
+    size: object
+    shuffle: object = True

@@ -1,18 +1,22 @@
 """What all policies promise; what one of them does is in the test named after it."""
 
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
+from seqdata.loading.loader import Loader
 from seqdata.planning.build import describe_policy
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.sorted import Sorted
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.windows import Windows
 from seqdata_testing.plans import check_policy
 
 POLICIES = [Fixed(8), Sorted(8), Bucketed(8), TokenBudget(256)]
@@ -266,3 +270,31 @@ GOLDEN = {
     "TokenBudget": "33 30 8 16 22 36 0 11 25 31 39 6 28 18 7 17 29 32 12 37 19 27 "
     "2 5 13 35 10 34 9 3 21 38 24 4 15 1 26 23 20 14",
 }
+
+
+ARGUMENTS = {
+    Fixed: {"batch_size": 4},
+    Sorted: {"batch_size": 4},
+    Bucketed: {"batch_size": 4},
+    TokenBudget: {"max_tokens": 64},
+    Packed: {"rows": 2, "row_length": 64},
+    Windows: {"size": 8},
+    TBPTT: {"lanes": 2, "chunk": 8},
+}
+
+
+@pytest.mark.parametrize(("made", "arguments"), ARGUMENTS.items())
+def test_options_of_another_type_are_refused_and_those_of_numpy_are_plain(made, arguments):
+    names = inspect.signature(made).parameters
+    flags = {"shuffle", "worst_first", "random", "continuous", "segments", "jitter"} & set(names)
+    for name in sorted(flags):
+        with pytest.raises(ConfigError, match=f"`{name}` must be True"):
+            made(**arguments, **{name: "false"})
+    if "max_length" in names:
+        with pytest.raises(ConfigError, match=r"`max_length` must be an integer .*, but is '512'"):
+            made(**arguments, max_length="512")
+    for axis in (["time"], None):
+        with pytest.raises(ConfigError, match="the policy plans on axis"):
+            Loader([[1, 2]], made(**arguments, axis=axis))
+    plain = made(**arguments)
+    assert repr(made(**{name: np.int64(value) for name, value in arguments.items()})) == repr(plain)

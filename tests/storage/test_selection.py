@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.protocols import Field
+from seqdata.storage.concat import concat_stores
+from seqdata.storage.memory import MemoryStore
 from seqdata.storage.selection import (
     MeasuredTransform,
     SelectedLengths,
@@ -120,3 +122,20 @@ def test_each_part_of_a_selection_is_in_its_digest():
     assert digest_selection("f", numbers, names, None) == digest_selection(
         "f", numbers.astype("i1"), dict(names), None
     )
+
+
+@pytest.mark.parametrize("numbers", [3, 2.5, [2.0], "a", ["a"], None, [[1]], 10**30])
+@pytest.mark.parametrize(
+    "store",
+    [
+        MemoryStore.of([{"x": [1]}, {"x": [2]}]),
+        MemoryStore.of([{"x": [1], "id": "a"}, {"x": [2], "id": "b"}]),
+        concat_stores([MemoryStore.of([{"x": [1]}]), MemoryStore.of([{"x": [2]}])]),
+        MemoryStore.of([{"x": [1]}, {"x": [2]}]).select("x"),
+    ],
+    ids=["numbered", "named", "several", "view"],
+)
+def test_ids_are_asked_for_by_a_list_of_numbers(store, numbers):
+    with pytest.raises(ConfigError, match=r"keys: `numbers` must be integers in one dimension"):
+        store.keys(numbers)
+    assert store.keys([]) == []

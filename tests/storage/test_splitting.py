@@ -349,6 +349,8 @@ def test_stratified_parts_and_folds_have_every_value_evenly(by):
             lambda s: split(s, {"a": 0.99, "b": 0.01}, exact=True),
             "part 'b' must have at least one sequence",
         ),
+        (lambda s: split(s, {"train": 1}, seed=None), "split: `seed` must be a whole number, but"),
+        (lambda s: folds(s, 2, seed=0.5), "folds: `seed` must be a whole number, but is 0.5"),
         (lambda s: split(s, {"train": 1})["trian"], "no part 'trian'; did you mean 'train'"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ConfigError, SeqDataError, must_be
+from seqdata.errors import ConfigError, SeqDataError, check_flags, must_be
 from seqdata.lightning import adapter
 from seqdata.lightning.predictions.merge import (
     PredictionTarget,
@@ -88,6 +88,7 @@ class PredictionWriter(Callback):
         overwrite: bool = False,
         partial: bool = False,
     ) -> None:
+        check_flags("PredictionWriter", overwrite=overwrite, partial=partial)
         self._root = local_path(location)
         self._spec = PredictionSpec(choose_names(field, fields), per)
         self._overwrite = overwrite

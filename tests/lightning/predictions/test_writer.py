@@ -270,6 +270,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, m
         ({"field": "position"}, "the name of a prediction must be text other than"),
         ({"per": "token"}, "must be 'sequence', 'timestep', 'span' or None, but is 'token'"),
         ({"per": {"a": "row"}}, "`per` must be"),
+        ({"overwrite": "no"}, "PredictionWriter: `overwrite` must be True or False, but is 'no'"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):
