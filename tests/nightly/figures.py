@@ -70,7 +70,8 @@ def gather(folder: Path) -> dict[str, Any]:
         about, report = folder / f"{name}.json", folder / f"{name}.jsonl"
         if not about.exists():
             continue
-        parts[name] = {**json.loads(about.read_text("utf-8")), **reports.states(report)}
+        told = {**json.loads(about.read_text("utf-8")), "seconds": reports.seconds(report)}
+        parts[name] = {**told, **reports.states(report)}
         reports.commit_of(parts[name])
         if name == "oldest":
             continue

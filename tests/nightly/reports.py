@@ -70,6 +70,22 @@ def states(report: Path) -> dict[str, int]:
     return {state: counts[state] for state in (PASSED, FAILED, SKIPPED)}
 
 
+def seconds(report: Path) -> float:
+    """Return how long a part's runs of pytest took, up to the last phase that is known of each.
+
+    What a run was killed in, or what was done between two runs, is not counted.
+    """
+    runs: list[list[float]] = [[]]
+    for path in (before(report), report):
+        for line in _whole(path) if path.exists() else ():
+            told = json.loads(line)
+            if told["$report_type"] == "SessionStart":
+                runs.append([])
+            elif told["$report_type"] == "TestReport":
+                runs[-1] += [told["start"], told["stop"]]
+    return sum(max(times) - min(times) for times in runs if times)
+
+
 def keep(report: Path) -> None:
     """Put a report's lines behind the earlier ones, so that a run may write it anew."""
     if report.exists():

@@ -108,24 +108,22 @@ def run_part(part: Part, *, again: bool = False) -> str:
     if not part.python.exists():
         return f"{part.name}: no {part.python.relative_to(ROOT)}; make test-nightly makes it"
     about = {"what": part.what, "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), **commit()}
-    about |= {"status": None, "seconds": 0, **circumstances(part.python)}
+    about |= {"status": None, **circumstances(part.python)}
     report = FOUND / f"{part.name}.jsonl"
     earlier = stopped(part, about["commit"]) if again else None
     if earlier is None:
         reports.forget(report)
     else:
         reports.keep(report)
-        about |= {name: earlier[name] for name in ("began", "seconds")}
+        about["began"] = earlier["began"]
     passed = [case.name for case in reports.cases(report) if case.state == reports.PASSED]
     (FOUND / f"{part.name}.passed").write_text("".join(f"{name}\n" for name in passed), "utf-8")
     write(part, about)  # what is killed has it, too
-    began = time.monotonic()
     with (FOUND / f"{part.name}.log").open("w") as log:
         code = run_tests(part, report, log)
-    about["seconds"] += round(time.monotonic() - began)
     about["status"] = 0 if passed and code == _NOTHING else code
     write(part, about)
-    return f"{part.name}: {said(report)}, {about['seconds'] / 60:.1f} minutes" + (
+    return f"{part.name}: {said(report)}, {reports.seconds(report) / 60:.1f} minutes" + (
         "" if about["status"] == 0 else f"; pytest's status {code}, see .nightly/{part.name}.log"
     )
 

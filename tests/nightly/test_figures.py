@@ -13,7 +13,7 @@ from tests.nightly import figures, oldest, reports, run
 
 ABOUT = {
     "what": "some tests", "began": "2026-01-02 03:04", "commit": "abc1234", "status": 0,
-    "seconds": 90, "versions": {"python": "3.11"}, "machine": "one",
+    "versions": {"python": "3.11"}, "machine": "one",
 }  # fmt: skip
 
 
@@ -31,6 +31,7 @@ def case(name, outcome="passed", **facts):
         json.dumps({
             "$report_type": "TestReport", "nodeid": f"test_it.py::{name}", "when": when,
             "outcome": came, "user_properties": list(facts.items()) if when != "setup" else [],
+            "start": 100.0, "stop": 190.0,
         })
         for when, came in phases.items()
     ]  # fmt: skip
@@ -103,9 +104,8 @@ def test_a_commit_that_is_no_hash_is_refused(tmp_path, name, commit):
     text = "`commit` must be the hash of one commit, but is '.*'. Run it again: make test-nightly"
     with pytest.raises(SystemExit, match=text):
         figures.gather(tmp_path)
-    stored = {
-        "parts": {"long": {**ABOUT, "commit": commit, "passed": 1, "failed": 0, "skipped": 0}}
-    }
+    counts = {"passed": 1, "failed": 0, "skipped": 0, "seconds": 90}
+    stored = {"parts": {"long": {**ABOUT, **counts, "commit": commit}}}
     with pytest.raises(SystemExit, match=text):
         figures.page({**figures.gather(tmp_path / "empty"), **stored})
 
@@ -152,13 +152,15 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
 
 def test_of_a_part_that_went_on_the_last_word_about_a_test_counts(tmp_path):
     unread = {"$report_type": "CollectReport", "nodeid": "test_it.py", "outcome": "failed"}
-    first = (case("a"), case("b", "failed"), case("c", "skipped"), [json.dumps(unread)])
+    begun = [json.dumps({"$report_type": "SessionStart"})]
+    first = (begun, case("a"), case("b", "failed"), case("c", "skipped"), [json.dumps(unread)])
     report(tmp_path, "long", *first)
     path = tmp_path / "long.jsonl"
     assert reports.states(path) == {"passed": 1, "failed": 2, "skipped": 1}
     reports.keep(path)
-    report(tmp_path, "long", case("b"))
+    report(tmp_path, "long", begun, case("b"))
     assert reports.states(path) == {"passed": 2, "failed": 0, "skipped": 1}
+    assert reports.seconds(path) == 90 + 90  # of both runs, not of what lies between them
     reports.forget(path)
     assert reports.cases(path) == []
 
