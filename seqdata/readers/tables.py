@@ -112,7 +112,7 @@ def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
 def _iter_json(path: str) -> Iterator[Any]:
     """Yield the objects of a file, with whole numbers as texts."""
     text = Path(path).read_text("utf-8")
-    decoder, at = json.JSONDecoder(parse_int=str), 0
+    decoder, at = json.JSONDecoder(parse_int=str, strict=False), 0
     while (found := _NOT_BLANK.search(text, at)) is not None:
         parsed, at = decoder.raw_decode(text, found.start())
         yield parsed
