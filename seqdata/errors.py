@@ -33,6 +33,7 @@ facts about its place as attributes; they survive pickling and re-raising from t
 from __future__ import annotations
 
 import json
+import operator
 import sys
 from collections.abc import Iterable
 from typing import Any, Self
@@ -157,6 +158,16 @@ def check_flags(owner: str, **flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(must_be(f"{owner}: `{name}`", "True or False", repr(value)))
+
+
+def as_whole_number(value: object) -> int | None:
+    """Return a whole number as a plain integer, those of NumPy, too; None: it is not one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:  # an array of several
+        return None
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:

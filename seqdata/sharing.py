@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, PlanError, SeqDataWarning, as_whole_number, must_be
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PlanBatch
 
@@ -48,6 +48,13 @@ class World:
     time_parts: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("rank", "size", "time_part", "time_parts"):
+            number = as_whole_number(getattr(self, name))
+            if number is None:
+                remedy = "Write e.g. World(int(os.environ['RANK']), 4)"
+                found = repr(getattr(self, name))
+                raise ConfigError(must_be(f"world: `{name}`", "a whole number", found, remedy))
+            object.__setattr__(self, name, number)
         if self.size < 1:
             raise ConfigError(
                 must_be("world: `size`", "at least 1", f"{self.size!r}", "Pass World(0, 1)")

@@ -12,9 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, as_whole_number, must_be
 from seqdata.loading.step_requests import StepRequest
-from seqdata.planning.build import as_whole_number
 
 MAX_ERRORS = 100
 """Most errors in the data that a run skips, by default."""

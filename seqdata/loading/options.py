@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes, are_names, format_unknown_name
-from seqdata.errors import ConfigError, DecodeError, Fact, check_flags, must_be
+from seqdata.errors import ConfigError, DecodeError, Fact, as_whole_number, check_flags, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
-from seqdata.planning.build import as_whole_number
 from seqdata.protocols import Collator, Column, Columns, Store, Transform
 from seqdata.sharing import Tail, World
 from seqdata.storage.packing import NUMBER_DTYPES

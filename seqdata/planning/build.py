@@ -7,7 +7,6 @@ The base of policies that plan block by block is here, too, and the cutting of a
 from __future__ import annotations
 
 import hashlib
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, as_whole_number, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import PLAN_VERSION, Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
@@ -116,16 +115,6 @@ def check_counts(
             raise ConfigError(must_be(f"policy {policy!r}: `{name}`", needed, repr(value)))
         if type(value) is not int:
             object.__setattr__(options, name, count)
-
-
-def as_whole_number(value: object) -> int | None:
-    """Return a whole number as a plain integer, those of NumPy, too; None: it is not one."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:  # an array of several
-        return None
 
 
 _MOST = 1 << 62  # of what is counted: sums of a few stay below 2**63

@@ -44,7 +44,8 @@ class Jitter:
     least: int = 5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.short <= 1:
+        is_number = isinstance(self.short, int | float) and not isinstance(self.short, bool)
+        if not (is_number and 0 <= self.short <= 1):
             raise ConfigError(must_be("jitter: `short`", "a share from 0 to 1", f"{self.short!r}"))
         for name, least in (("spread", 0), ("least", 1)):
             value = getattr(self, name)

@@ -14,8 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, check_flags, must_be
-from seqdata.planning.build import as_whole_number
+from seqdata.errors import ConfigError, as_whole_number, check_flags, must_be
 from seqdata.protocols import Field, Store
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.batch.axes import format_unknown_name
+from seqdata.batch.axes import are_names, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.packing import NUMBER_DTYPES
@@ -336,7 +336,7 @@ def choose_names(field: str | None, fields: Sequence[str] | None) -> tuple[str, 
         raise ConfigError(
             "PredictionWriter: `field` and `fields` cannot both be given. Leave one of them out."
         )
-    if isinstance(fields, str) or (fields is not None and not fields):
+    if fields is not None and not are_names(fields):
         raise ConfigError(
             must_be("PredictionWriter: `fields`", "a tuple of names, or None for all", repr(fields))
         )

@@ -265,7 +265,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, m
     ("options", "message"),
     [
         ({"field": "a", "fields": ("b",)}, "`field` and `fields` cannot both be given"),
-        ({"fields": "logits"}, "`fields` must be a tuple of names.*, but is 'logits'"),
+        ({"fields": True}, "`fields` must be a tuple of names.*, but is True"),
         ({"fields": ()}, r"`fields` must be a tuple of names.*, but is \(\)"),
         ({"field": "position"}, "the name of a prediction must be text other than"),
         ({"per": "token"}, "must be 'sequence', 'timestep', 'span' or None, but is 'token'"),
