@@ -70,7 +70,8 @@ def gather(folder: Path) -> dict[str, Any]:
         about, report = folder / f"{name}.json", folder / f"{name}.jsonl"
         if not about.exists():
             continue
-        told = {**json.loads(about.read_text("utf-8")), "seconds": reports.seconds(report)}
+        runs = reports.runs(report)
+        told = {**json.loads(about.read_text("utf-8")), "seconds": sum(runs), "runs": len(runs)}
         parts[name] = {**told, **reports.states(report)}
         reports.commit_of(parts[name])
         if name == "oldest":
@@ -171,8 +172,11 @@ def _runs(found: dict[str, Any]) -> list[str]:
     if mutants is not None:
         states = Counter(mutants["verdicts"].values())
         when = f"{mutants['began']}, `{reports.commit_of(mutants)}`"
-        killed, others = states["killed"], sum(states.values()) - states["killed"]
-        rows.append(("`make mutants`: planted bugs", when, f"{killed} found", others, 0, ""))
+        killed, tried = states["killed"], sum(states.values())
+        planned = mutants.get("planned", tried)
+        whole = "" if tried >= planned else f" (stopped after {tried} of {planned})"
+        told = (f"{killed} found{whole}", tried - killed, 0, "")
+        rows.append(("`make mutants`: planted bugs", when, *told))
     else:
         rows.append(("`make mutants`: planted bugs", NEVER, "", "", "", ""))
     lines = ["## What ran", ""]
@@ -193,6 +197,9 @@ def _not_of_one_run(found: dict[str, Any]) -> list[str]:
     told = list(found.get("by_hand", ()))
     if len(commits) > 1:
         told.insert(0, f"the parts ran at {len(commits)} commits")
+    for name, part in found["parts"].items():
+        if part.get("runs", 1) > 1:
+            told.append(f"*{name}* was stopped and gone on with (`--again`)")
     return ["", f"Not of one run: {'; '.join(told)}."] if told else []
 
 

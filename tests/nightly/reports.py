@@ -70,20 +70,20 @@ def states(report: Path) -> dict[str, int]:
     return {state: counts[state] for state in (PASSED, FAILED, SKIPPED)}
 
 
-def seconds(report: Path) -> float:
-    """Return how long a part's runs of pytest took, up to the last phase that is known of each.
+def runs(report: Path) -> list[float]:
+    """Return how many seconds each run of pytest for a part took, to the last phase it has told.
 
-    What a run was killed in, or what was done between two runs, is not counted.
+    Several: it was stopped, and gone on with. What was done between them is not counted.
     """
-    runs: list[list[float]] = [[]]
+    found: list[list[float]] = []
     for path in (before(report), report):
         for line in _whole(path) if path.exists() else ():
             told = json.loads(line)
             if told["$report_type"] == "SessionStart":
-                runs.append([])
+                found.append([])
             elif told["$report_type"] == "TestReport":
-                runs[-1] += [told["start"], told["stop"]]
-    return sum(max(times) - min(times) for times in runs if times)
+                found[-1] += [told["start"], told["stop"]]
+    return [max(times) - min(times) for times in found if times]
 
 
 def keep(report: Path) -> None:

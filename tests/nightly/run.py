@@ -123,7 +123,7 @@ def run_part(part: Part, *, again: bool = False) -> str:
         code = run_tests(part, report, log)
     about["status"] = 0 if passed and code == _NOTHING else code
     write(part, about)
-    return f"{part.name}: {said(report)}, {reports.seconds(report) / 60:.1f} minutes" + (
+    return f"{part.name}: {said(report)}, {sum(reports.runs(report)) / 60:.1f} minutes" + (
         "" if about["status"] == 0 else f"; pytest's status {code}, see .nightly/{part.name}.log"
     )
 

@@ -19,7 +19,8 @@ ABOUT = {
 
 def report(folder, name, *lines, status=0, file="{}.jsonl"):
     """Write what a part leaves."""
-    text = "".join(f"{line}\n" for of_case in lines for line in of_case)
+    begun = json.dumps({"$report_type": "SessionStart"})
+    text = "".join(f"{line}\n" for of_case in ([begun], *lines) for line in of_case)
     (folder / file.format(name)).write_text(text)
     (folder / f"{name}.json").write_text(json.dumps({**ABOUT, "status": status}))
 
@@ -152,15 +153,17 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
 
 def test_of_a_part_that_went_on_the_last_word_about_a_test_counts(tmp_path):
     unread = {"$report_type": "CollectReport", "nodeid": "test_it.py", "outcome": "failed"}
-    begun = [json.dumps({"$report_type": "SessionStart"})]
-    first = (begun, case("a"), case("b", "failed"), case("c", "skipped"), [json.dumps(unread)])
+    first = (case("a"), case("b", "failed"), case("c", "skipped"), [json.dumps(unread)])
     report(tmp_path, "long", *first)
     path = tmp_path / "long.jsonl"
     assert reports.states(path) == {"passed": 1, "failed": 2, "skipped": 1}
     reports.keep(path)
-    report(tmp_path, "long", begun, case("b"))
+    report(tmp_path, "long", case("b"))
     assert reports.states(path) == {"passed": 2, "failed": 0, "skipped": 1}
-    assert reports.seconds(path) == 90 + 90  # of both runs, not of what lies between them
+    assert reports.runs(path) == [90, 90]  # without what lies between them
+    page = figures.page(figures.gather(tmp_path))
+    assert "| 2 | 0 | 1 | 3.0 min |" in page
+    assert "Not of one run: *long* was stopped and gone on with (`--again`)." in page
     reports.forget(path)
     assert reports.cases(path) == []
 
@@ -196,6 +199,7 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     assert "| R2 | ranks 3 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
     assert "| R2 | 2 | 4 | 1 | 0 | 1.50 s | 1 |" in text
     assert "12 (4 arrow, 5 parquet, 3 tar shard), every one its data or an error of" in text
+    assert "| 1 found (stopped after 2 of 3) | 1 | 0 |" in text
     assert "1 of 2 found by the tests; not found: `b` (survived); 1 were not tried." in text
 
 
