@@ -62,10 +62,10 @@ from seqdata.storage.local_files import (
     write_synced,
 )
 from seqdata.storage.packing import NUMBER_DTYPES, Packer, pack_sequence
-from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
 from seqdata.storage.remote.upload import upload_store
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.remote.urls import is_remote, redact_url, refuse_remote
 from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.bounded_executor import bounded_executor

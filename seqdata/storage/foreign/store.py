@@ -32,10 +32,10 @@ from seqdata.storage.integrity.verify import accept_unverified, check_verify_mod
 from seqdata.storage.local_files import check_fingerprint, is_plain_name, local_path
 from seqdata.storage.remote.cache_folder import open_cache_file
 from seqdata.storage.remote.file_cache import CachedFile, CacheRequest, FileCache, make_cache
-from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.remote.urls import is_remote, redact_url, refuse_remote
 from seqdata.storage.store import ShardStore, StoreFacts
 
 ID_FIELD = "id"

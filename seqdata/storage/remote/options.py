@@ -104,16 +104,3 @@ def resolve_remote(remote: str | Remote | None) -> Remote:
             "Leave it out for the cache"
         )
     return remote
-
-
-def refuse_remote(location: str | os.PathLike[str], remote: str | Remote | None) -> None:
-    """Raise if options for URLs are given for a local path.
-
-    Raises:
-        ConfigError: If they are.
-    """
-    if remote is not None:
-        raise ConfigError(
-            f"{os.fspath(location)}: `remote` must be left out for a local path, but is given. It "
-            "is for URLs only"
-        )

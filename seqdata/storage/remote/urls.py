@@ -36,6 +36,19 @@ def is_remote(location: str | os.PathLike[str]) -> bool:
     return found is not None and found["scheme"].lower() != "file"
 
 
+def refuse_remote(location: str | os.PathLike[str], remote: object) -> None:
+    """Raise if options for URLs are given for a local path.
+
+    Raises:
+        ConfigError: If they are.
+    """
+    if remote is not None:
+        raise ConfigError(
+            f"{os.fspath(location)}: `remote` must be left out for a local path, but is given. It "
+            "is for URLs only"
+        )
+
+
 def check_url(url: str) -> str:
     """Return the scheme of a URL that can be opened.
 

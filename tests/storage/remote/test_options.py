@@ -1,11 +1,9 @@
 """How a remote location is read is checked where it is said."""
 
-from pathlib import Path
-
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.options import Remote, resolve_remote
 
 
 def test_a_word_or_nothing_stands_for_options():
@@ -41,12 +39,6 @@ def test_the_least_values_are_taken():
 def test_what_is_no_option_is_refused():
     with pytest.raises(ConfigError, match=r"`remote`.* dict"):
         resolve_remote({"how": "cache"})
-
-
-def test_options_of_a_local_path_are_refused():
-    refuse_remote("data", None)
-    with pytest.raises(ConfigError, match=r"^data: `remote` .*local path"):
-        refuse_remote(Path("data"), "cache")
 
 
 def test_folders_of_the_cache_are_its_own(monkeypatch, tmp_path):

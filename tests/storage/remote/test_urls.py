@@ -1,6 +1,7 @@
 """What URLs of each kind need, are called, and are told from one another by."""
 
 import importlib.util
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -8,7 +9,14 @@ import pytest
 from seqdata import ConfigError, Remote, open_store, write_store
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.transport import make_remote_files
-from seqdata.storage.remote.urls import PACKAGES, identify_url, join_url, redact_url, split_url
+from seqdata.storage.remote.urls import (
+    PACKAGES,
+    identify_url,
+    join_url,
+    redact_url,
+    refuse_remote,
+    split_url,
+)
 from seqdata_testing.faults.network import Answer, folder_of, served
 
 ABSENT = [name for name, package in PACKAGES.items() if not importlib.util.find_spec(package)]
@@ -95,3 +103,9 @@ def test_files_that_only_a_query_tells_apart_are_two_in_the_cache(tmp_path):
             files = make_remote_files(f"{web.url}?file={name}", remote)
             held = make_cache(files).acquire(CacheRequest("get"))
             assert bytes(memoryview(held.mapping)) == name.encode() * 10
+
+
+def test_options_of_a_local_path_are_refused():
+    refuse_remote("data", None)
+    with pytest.raises(ConfigError, match=r"^data: `remote` .*local path"):
+        refuse_remote(Path("data"), "cache")
