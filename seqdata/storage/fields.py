@@ -28,6 +28,7 @@ from seqdata.storage.packing import (
     as_array,
 )
 
+ID_FIELD = "id"  # names sequences, unless another field is said to
 MAX_WIDTH = 1 << 31  # bytes per timestep
 
 

@@ -158,13 +158,19 @@ def is_among(hashes: Hashes, others: Hashes) -> NDArray[np.bool_]:
     return np.isin(hashes, others, kind="sort")  # else NumPy 2.0 overflows
 
 
-def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 0) -> None:
+def check_unique_ids(
+    hashes: Hashes,
+    id_for: Callable[[int], str],
+    first: int = 0,
+    remedy: str = "name another field as `key`",
+) -> None:
     """Raise if two sequences have the same id.
 
     Args:
         hashes: uint64 or int64 (sequences,), of their ids.
         id_for: Returns the id of sequence ``first + i`` for i.
         first: Number of the first of these sequences, for the message.
+        remedy: What else than making them unique helps, for the message.
 
     Raises:
         DecodeError: If there are such; the message names both.
@@ -180,7 +186,6 @@ def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 
         if first_number != number:
             raise DecodeError.at(
                 f"sequence {first + number}: the id must be unique, but {name!r} is also the id "
-                f"of sequence {first + first_number}. Make ids unique, or name another field as "
-                "`key`",
+                f"of sequence {first + first_number}. Make ids unique, or {remedy}",
                 sequence=first + number,
             )

@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.fields import default_axis, field_width, kind_of, make_unknown_name_error
+from seqdata.storage.fields import (
+    ID_FIELD,
+    default_axis,
+    field_width,
+    kind_of,
+    make_unknown_name_error,
+)
 
-ID_FIELD = "id"
 Predicate = Callable[[Mapping[str, Any]], bool]
 """``predicate(sequence) -> bool``, where a sequence is a mapping of its fields."""
 

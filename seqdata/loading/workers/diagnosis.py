@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from seqdata.errors import REMEDY, Fact, SeqDataError, StallError, WorkerDiedError
+from seqdata.loading.workers.forkserver import STACK_SIGNAL
 from seqdata.protocols import Store
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.shared_memory import AnonymousMemory
@@ -112,7 +113,7 @@ def dump_stack(pid: int, stacks: AnonymousMemory) -> str:
     """Return the stack of a process, requested by a signal; empty if it writes none in time."""
     earlier = read_stack(stacks)
     try:
-        os.kill(pid, signal.SIGUSR1)
+        os.kill(pid, STACK_SIGNAL)
     except OSError:  # it has ended, which is noticed elsewhere
         return ""
     deadline = time.monotonic() + _DUMP_TIMEOUT

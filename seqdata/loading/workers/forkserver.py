@@ -1,8 +1,9 @@
 """Starts workers such that a signal to all processes of a job is left to the training process.
 
-A cluster sends SIGTERM to every process of a job, a terminal Ctrl-C. A worker starts with these
-signals blocked and then ignores them. They end the fork server of ``multiprocessing`` and its
-processes, so workers have a server of their own, which has imported what a worker needs.
+A cluster sends SIGTERM or SIGUSR1 to every process of a job, a terminal Ctrl-C or SIGHUP. A worker
+starts with these signals blocked and then ignores them. They end the fork server of
+``multiprocessing`` and its processes, so workers have a server of their own, which has imported
+what a worker needs.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ from multiprocessing.forkserver import ForkServer, read_signed
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PARENT_SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
 """Signals that are left to the training process."""
+STACK_SIGNAL = signal.SIGUSR1
+"""The signal on which a worker writes its stack and continues."""
 
 _SOCKET = "/listener-abcdefgh"  # appended by multiprocessing
 _MAX_SOCKET_PATH = 103  # longest path of a socket, in bytes, on any system
@@ -59,9 +64,10 @@ def block_signals() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignore these signals in this process; to be called in its main thread."""
+    """Ignore these signals in this process, which handles ``STACK_SIGNAL``; in its main thread."""
     for number in PARENT_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        if number != STACK_SIGNAL:
+            signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
 
 
@@ -86,7 +92,8 @@ def get_context(method: str) -> Any:
         method: ``fork``, ``forkserver`` or ``spawn``.
     """
     if method != "fork":
-        resource_tracker.ensure_running()
+        with block_signals():  # for the tracker, which itself ignores only Ctrl-C and SIGTERM
+            resource_tracker.ensure_running()
     return _Context() if method == "forkserver" else multiprocessing.get_context(method)
 
 

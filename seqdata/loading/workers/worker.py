@@ -1,7 +1,7 @@
 """The worker process: it receives requests, returns columns, and ends with its parent.
 
-It imports no torch unless the transform or the data set does, has no position, and ignores Ctrl-C
-and SIGTERM: the training process decides when it ends.
+It imports no torch unless the transform or the data set does, has no position, and ignores the
+signals of a job and a terminal: the training process decides when it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import pickle
 import random
 import resource
-import signal
 import struct
 import sys
 import threading
@@ -32,7 +31,7 @@ import numpy as np
 from seqdata.errors import CacheError, ConfigError, DataError, RemoteReadError, SeqDataError
 from seqdata.loading.fetcher import Fetcher, WorkerFetcher
 from seqdata.loading.workers import shared_slots as slots
-from seqdata.loading.workers.forkserver import end_with_parent, ignore_signals
+from seqdata.loading.workers.forkserver import STACK_SIGNAL, end_with_parent, ignore_signals
 from seqdata.loading.workers.messages import (
     ColumnsMessage,
     ObjectMessage,
@@ -317,12 +316,12 @@ def _pack_error(error: Exception) -> bytes:
 def _set_up_process(context: WorkerContext) -> None:
     """Ignore signals, write stacks to memory that the parent reads, and end with the parent."""
     _tune_malloc()
+    faulthandler.disable()  # if enabled before, it would leave a later handler in place
+    faulthandler.enable(context.stacks.fileno(), all_threads=False)
+    faulthandler.register(STACK_SIGNAL, context.stacks.fileno(), all_threads=False)
     ignore_signals()
     if context.is_started_by_main:
         end_with_parent()
-    faulthandler.disable()  # if enabled before, it would leave a later handler in place
-    faulthandler.enable(context.stacks.fileno(), all_threads=False)
-    faulthandler.register(signal.SIGUSR1, context.stacks.fileno(), all_threads=False)
     thread = threading.Thread(target=_exit_with_parent, args=(context,), name="seqdata-parent")
     thread.daemon = True
     thread.start()

@@ -1,28 +1,37 @@
 """The lengths of the sequences of foreign files, counted once and cached next to the data.
 
 Uncompressed lengths are read in place; compressed columns are decoded once for it, one unit at a
-time.
+time. Who counts compares the ids, too: a cached count is of files whose ids are unique.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.data_location import narrow_lengths
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
-from seqdata.storage.foreign.arrow_columns import ColumnType, measure_row_lengths
-from seqdata.storage.foreign.table_file import TableFile
+from seqdata.storage.fields import ID_FIELD
+from seqdata.storage.foreign.arrow_columns import (
+    ColumnType,
+    decode_column,
+    measure_row_lengths,
+)
+from seqdata.storage.foreign.table_file import TableFile, translate_errors
+from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.limits import check_size
 
 CACHE_PREFIX = ".seqdata-lengths-"
+_REMEDY = f"give the column {ID_FIELD!r} another name: sequences then go by their number"
 _LENGTH_BYTES = 8  # bytes per row while counting
 
 
@@ -42,7 +51,12 @@ class LengthScan:
 
 
 def scan_lengths(
-    folder: Path, files: Sequence[TableFile], column_types: Mapping[str, ColumnType], digest: str
+    folder: Path,
+    files: Sequence[TableFile],
+    column_types: Mapping[str, ColumnType],
+    digest: str,
+    *,
+    ids: ColumnType | None = None,
 ) -> LengthScan:
     """Count the rows and lengths of files.
 
@@ -52,9 +66,11 @@ def scan_lengths(
         files: The files.
         column_types: Ragged column -> its type.
         digest: Digest of the files; a count of other files is never used.
+        ids: The type of the text column ``ID_FIELD``, if its ids must be unique.
 
     Raises:
-        DecodeError: If a sequence is missing; the message names column and row.
+        DecodeError: If a sequence is missing, or an id occurs twice; the message names column and
+            row, or both sequences.
         CorruptShardError: If a file is damaged.
         LimitError: If there are very many rows for the bytes of a file.
     """
@@ -64,6 +80,8 @@ def scan_lengths(
     if must_decode and (known := _load(cache, column_types, units)) is not None:
         return known
     found = _count_lengths(files, column_types)
+    if ids is not None:
+        _check_ids(files, ids)
     if must_decode:
         _save(cache, found)
     return found
@@ -109,6 +127,48 @@ def _count_lengths(
             if column_types[name].nested
         },
     )
+
+
+def _check_ids(files: Sequence[TableFile], column_type: ColumnType) -> None:
+    """Raise if an id occurs twice in all files; units are decoded again for the message."""
+    units = [(file, unit) for file in files for unit in range(file.units)]
+    hashes = [np.empty(0, dtype=np.uint64)]
+    hashes += [hash_texts(*_read_ids(file, unit, column_type)) for file, unit in units]
+    unit_offsets = np.cumsum([len(found) for found in hashes])
+
+    def find_unit(number: int) -> int:
+        return int(np.searchsorted(unit_offsets, number, side="right")) - 1
+
+    @functools.lru_cache(maxsize=1)  # it is asked in order
+    def read_unit(at: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        return _read_ids(*units[at], column_type)
+
+    def id_for(number: int) -> str:
+        at = find_unit(number)
+        values, offsets = read_unit(at)
+        first, stop = offsets[number - unit_offsets[at] :][:2]
+        return str(values[first:stop].tobytes(), "utf-8", "replace")
+
+    try:
+        check_unique_ids(np.concatenate(hashes), id_for, remedy=_REMEDY)
+    except DecodeError as error:
+        file, unit = units[find_unit(cast(int, error.facts["sequence"]))]
+        location = file.locate_unit(unit, ID_FIELD)
+        raise location.make_error(DecodeError, str(error), **error.facts) from error
+
+
+def _read_ids(
+    file: TableFile, unit: int, column_type: ColumnType
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    location = file.locate_unit(unit, ID_FIELD)
+    with translate_errors(location):
+        decoded = decode_column(location, file.read_column(unit, ID_FIELD), column_type)
+    if decoded.offsets is None or decoded.offsets[-1] > len(decoded.values):
+        raise location.make_error(
+            CorruptShardError,
+            "must have offsets inside of its values, but has not. Restore the file",
+        )
+    return decoded.values, decoded.offsets
 
 
 def _width_range(widths: list[tuple[int, int]]) -> tuple[int, int]:

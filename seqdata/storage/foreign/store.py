@@ -17,7 +17,7 @@ from pathlib import Path
 
 from seqdata.errors import CacheError, DataError, SeqDataWarning
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import find_key
+from seqdata.storage.fields import ID_FIELD, find_key
 from seqdata.storage.foreign.file_discovery import (
     MAX_STATE_BYTES,
     STATE_FILE,
@@ -38,7 +38,6 @@ from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import is_remote, redact_url, refuse_remote
 from seqdata.storage.store import ShardStore, StoreFacts
 
-ID_FIELD = "id"
 _MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
 
 
@@ -144,7 +143,8 @@ def open_foreign(
     Raises:
         ConfigError: If nothing is there, or ``verify`` cannot be done.
         DataError: If the files do not go together, or no column holds lists of numbers.
-        DecodeError: If a sequence is missing; naming column and row.
+        DecodeError: If a sequence is missing, naming column and row; if an id occurs twice, naming
+            both sequences.
         CorruptShardError: If a file is damaged.
     """
     name = redact_url(os.fspath(location)) if is_remote(location) else os.fspath(location)
@@ -153,23 +153,25 @@ def open_foreign(
         reason = "files that others wrote have no checksums of sequences"
         accept_unverified(verify, name, reason, "write a store from them with `seqdata write`")
     if is_remote(location):
-        return _open(os.fspath(location), resolve_remote(remote), warn=True)
+        return _open(os.fspath(location), resolve_remote(remote), first=True)
     refuse_remote(location, remote)
-    return _open(os.fspath(location), None, warn=True)
+    return _open(os.fspath(location), None, first=True)
 
 
-def _open(location: str, remote: Remote | None, *, warn: bool) -> ShardStore:
+def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     cached_files: tuple[object, ...] = ()
     if remote is None:
         root = location = str(local_path(location))
-        tables, left_out = open_tables(Path(root))
+        tables, left_out = open_tables(Path(root), unique_ids=first)
     else:
         from seqdata.storage.foreign.store import download_files  # local files do without
 
         root, paths, cached_files = download_files(location, remote)
         versions = {cached.path: cached.version for cached in cached_files}
-        tables, left_out = open_paths(root, remote.folder, paths, versions.__getitem__)
-    if left_out and warn:
+        tables, left_out = open_paths(
+            root, remote.folder, paths, versions.__getitem__, unique_ids=first
+        )
+    if left_out and first:
         columns = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
         warnings.warn(
             f"{root}: columns left out: {columns}; must be numbers, text, bytes, or lists of "
@@ -177,7 +179,7 @@ def _open(location: str, remote: Remote | None, *, warn: bool) -> ShardStore:
             SeqDataWarning,
             stacklevel=3,
         )
-    gaps = describe_gaps([file.name for file in tables.files]) if warn else ""
+    gaps = describe_gaps([file.name for file in tables.files]) if first else ""
     if gaps:
         warnings.warn(f"{root}: {gaps}. Only what is there is read", SeqDataWarning, stacklevel=3)
     digest = digest_files(tables.files, tables.fields)
@@ -216,6 +218,6 @@ def _make_fingerprint(tables: TableSet, digest_of_files: str) -> str:
 
 
 def _reopen(location: str, remote: Remote | None, version_digest: str) -> ShardStore:
-    store = _open(location, remote, warn=False)  # said once, where it was opened first
+    store = _open(location, remote, first=False)  # warned of and checked where it was opened first
     check_fingerprint(store.place(-1), store.manifest.version_digest, version_digest)
     return store

@@ -18,7 +18,7 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
-from seqdata.storage.fields import MAX_WIDTH, field_width
+from seqdata.storage.fields import ID_FIELD, MAX_WIDTH, field_width
 from seqdata.storage.foreign.arrow_columns import (
     ColumnType,
     decode_column,
@@ -95,17 +95,23 @@ class TableSet:
         return True
 
 
-def open_tables(root: Path) -> tuple[TableSet, dict[str, str]]:
+def open_tables(root: Path, *, unique_ids: bool = True) -> tuple[TableSet, dict[str, str]]:
     """Open a file, or the files of a folder; also return the columns left out, with the reasons.
+
+    Args:
+        root: The file or folder.
+        unique_ids: Whether ids are compared; not if these files were opened before.
 
     Raises:
         ConfigError: If there are no files.
         DataError: If the files do not fit together, or no column holds lists of numbers.
-        DecodeError: If a sequence is missing; the message names column and row.
+        DecodeError: If a sequence is missing; the message names column and row. If an id occurs
+            twice; it names both sequences.
         CorruptShardError: If a file is damaged.
     """
     folder, names = find_files(root)
-    return open_paths(str(root), folder, {name: folder / name for name in names})
+    paths = {name: folder / name for name in names}
+    return open_paths(str(root), folder, paths, unique_ids=unique_ids)
 
 
 def open_paths(
@@ -113,6 +119,8 @@ def open_paths(
     folder: Path,
     paths: Mapping[str, Path],
     read_version: Callable[[Path], str] = read_local_version,
+    *,
+    unique_ids: bool = True,
 ) -> tuple[TableSet, dict[str, str]]:
     """Open files at given paths; see ``open_tables``.
 
@@ -121,6 +129,7 @@ def open_paths(
         folder: The folder for the cached count of lengths.
         paths: Name of a file -> its local path, in the order of their sequences.
         read_version: Returns a text that differs between versions of a file.
+        unique_ids: Whether ids are compared.
     """
     files = [
         open_table_file(path, DataLocation(dataset=location, shard=i, file=name), read_version)
@@ -130,7 +139,11 @@ def open_paths(
     ragged = {name: column_type for name, column_type in column_types.items() if column_type.ragged}
     if not ragged:
         raise _make_no_ragged_error(location, left_out)
-    scan = scan_lengths(folder, files, ragged, digest_versions(files, digest_files(files, ragged)))
+    ids = column_types.get(ID_FIELD) if unique_ids else None
+    scan = scan_lengths(
+        folder, files, ragged, digest_versions(files, digest_files(files, ragged)),
+        ids=ids if ids is not None and ids.is_text else None,
+    )  # fmt: skip
     for name, (low, high) in scan.widths.items():
         if low == high and (low or not scan.lengths[name].any()):
             column_types[name] = replace(

@@ -268,6 +268,18 @@ def move_into_place(partial: Path, path: Path, descriptor: int) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_orphan(partial: Path) -> None:
+    """Remove a temporary file whose writer is gone: the file itself is there."""
+    descriptor = open_cache_file(partial)
+    if descriptor is None:
+        return
+    try:
+        if try_lock(descriptor, partial) and is_still_at(descriptor, partial):
+            partial.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
 def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
     """Return the locked temporary file; None if the file exists by then, or its writer is stuck.
 
@@ -278,6 +290,8 @@ def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
     """
     last_written, since = -1, time.monotonic()
     while True:
+        if path.exists():
+            return None
         descriptor = open_cache_file(partial, create=True)
         if descriptor is None:  # the folder is gone
             return None
@@ -291,13 +305,9 @@ def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
             if is_still_at(descriptor, partial):
                 return descriptor
             os.close(descriptor)  # it was renamed into place, or removed
-            if path.exists():
-                return None
             continue
         written = os.fstat(descriptor).st_mtime_ns
         os.close(descriptor)
-        if path.exists():
-            return None
         if written != last_written:
             last_written, since = written, time.monotonic()
         if time.monotonic() - since > stall_seconds:

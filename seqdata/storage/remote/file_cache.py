@@ -38,6 +38,7 @@ from seqdata.storage.remote.cache_folder import (
     open_cache_file,
     overwrite,
     prepare_folder,
+    remove_orphan,
     try_lock,
 )
 from seqdata.storage.remote.download import DownloadSpec, download
@@ -181,9 +182,11 @@ class FileCache:
         while True:  # ends: the process that downloads it returns it
             folder = prepare_folder(self.remote.folder)
             path = folder / self._make_file_name(request, size, stat)
-            cached = _open_cached(path, size) or self._download(
-                folder, path, download_spec, release, timeout
-            )
+            cached = _open_cached(path, size)
+            if cached is not None:
+                remove_orphan(_name_partial(path))  # of who was killed as the file came
+                return cached
+            cached = self._download(folder, path, download_spec, release, timeout)
             if cached is not None:
                 return cached
 
@@ -248,7 +251,7 @@ class FileCache:
         timeout: float,
     ) -> CachedFile | None:
         """Download a file; return None if another process did so, or the folder is gone."""
-        partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
+        partial = _name_partial(path)
         stall_seconds = max(2 * self.remote.stall_seconds, 1.0)
         descriptor = lock_partial(partial, path, stall_seconds)
         if descriptor is None:
@@ -315,6 +318,10 @@ class CacheFullError(Exception):
         super().__init__(needed, free)
         self.needed = needed
         self.free = free
+
+
+def _name_partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
 
 
 def _has_digest(content: Any, sha256: str) -> bool:

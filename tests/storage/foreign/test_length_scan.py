@@ -7,8 +7,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from seqdata.errors import DecodeError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import write_with_digest
+from seqdata.storage.foreign import length_scan
 from seqdata.storage.foreign.arrow_columns import infer_column_type
 from seqdata.storage.foreign.length_scan import CACHE_PREFIX, scan_lengths
 from seqdata.storage.foreign.table_file import open_table_file
@@ -90,3 +92,28 @@ def test_without_a_folder_to_write_they_are_counted_each_time(tmp_path, opened):
     folder = tmp_path / "file"
     folder.touch()
     assert plain(scan(folder, opened)) == DUE
+
+
+def test_each_unit_is_decoded_once_more_to_find_who_shares_an_id(tmp_path, monkeypatch):
+    ids = [f"{number % 40}" for number in range(80)]
+    table = pa.table({"id": ids, "x": [[1]] * 80})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    files = [open_table_file(tmp_path / "a.parquet", DataLocation(dataset="/d", shard=0))]
+    reads = []
+    read = length_scan._read_ids
+    monkeypatch.setattr(length_scan, "_read_ids", lambda *call: reads.append(call) or read(*call))
+    types = {name: infer_column_type(table.schema.field(name).type) for name in ("id", "x")}
+    with pytest.raises(DecodeError, match="sequence 40: the id must be unique, but '0' is also"):
+        scan_lengths(tmp_path, files, {"x": types["x"]}, "digest", ids=types["id"])
+    assert [unit for _, unit, _ in reads] == [*range(8), *range(5)]
+    assert not list(tmp_path.glob(f"{CACHE_PREFIX}*"))
+
+
+def test_ids_of_no_rows_are_unique(tmp_path):
+    table = pa.table({"id": pa.array([], "string"), "x": pa.array([], pa.list_(pa.int8()))})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema):
+        pass  # not one record batch
+    files = [open_table_file(tmp_path / "a.arrow", DataLocation(dataset="/d", shard=0))]
+    types = {name: infer_column_type(table.schema.field(name).type) for name in ("id", "x")}
+    found = scan_lengths(tmp_path, files, {"x": types["x"]}, "digest", ids=types["id"])
+    assert plain(found) == ([], {"x": []}, {})

@@ -1,6 +1,7 @@
 """Files that others wrote are stores as they lie."""
 
 import pickle
+import re
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from seqdata.api import open_store
-from seqdata.errors import SeqDataWarning
+from seqdata.errors import DecodeError, SeqDataWarning
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Store
@@ -171,12 +172,43 @@ def test_a_folder_is_one_store_in_the_order_of_names(tmp_path):
 
 def test_a_saved_dataset_is_opened_by_the_files_that_its_state_names(tmp_path):
     write_ipc(tmp_path / "data-00000-of-00001.arrow", table(), stream=True)
-    write_ipc(tmp_path / "cache-0123.arrow", table().slice(0, 2), stream=True)
+    other = table().slice(0, 2).set_column(0, "id", pa.array(["cached-0", "cached-1"]))
+    write_ipc(tmp_path / "cache-0123.arrow", other, stream=True)
     state = '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}'
     (tmp_path / "state.json").write_text(state)
     assert len(open_store(tmp_path)) == 7
     (tmp_path / "state.json").write_text("{}")
     assert len(open_store(tmp_path)) == 9
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+@pytest.mark.parametrize(
+    ("ids", "again", "first"), [("abca", 3, 0), ("abcdb", 4, 1), ("abb", 2, 1), ("abcdeff", 6, 5)]
+)
+def test_an_id_that_two_sequences_have_is_refused_each_time(tmp_path, ending, ids, again, first):
+    for number in range(0, len(ids), 4):  # two files; row groups of two
+        some = list(ids[number : number + 4])
+        given = pa.table({"id": some, "x": [[1, 2]] * len(some)})
+        path = tmp_path / f"part-{number}.{ending}"
+        if ending == "parquet":
+            pa.parquet.write_table(given, path, row_group_size=2)
+        else:
+            write_ipc(path, given)
+    for _ in range(2):  # nothing is cached of what was refused
+        with pytest.raises(DecodeError) as caught:
+            open_store(tmp_path)
+        assert re.search(
+            rf'part-{again // 4 * 4}\.{ending}.*field "id": sequence {again}: the id must be '
+            rf"unique, but '{ids[again]}' is also the id of sequence {first}\. .* the column 'id'",
+            str(caught.value),
+        )
+        assert caught.value.facts["sequence"] == again
+        assert caught.value.facts["file"] == f"part-{again // 4 * 4}.{ending}"
+
+
+def test_numbers_in_a_column_of_ids_may_repeat(tmp_path):
+    pa.parquet.write_table(pa.table({"id": [7, 7], "x": [[1], [2, 3]]}), tmp_path / "a.parquet")
+    assert open_store(tmp_path / "a.parquet").keys([0, 1]) == ["0", "1"]
 
 
 def test_columns_of_other_lengths_run_on_axes_of_their_own(tmp_path):

@@ -88,8 +88,9 @@ def removed(tmp_path):
 
 STEPS = {  # those of the cache, after each of which the folder may be gone
     cache_module: (
-        "prepare_folder", "lock_partial", "open_cache_file", "list_entries", "evict",
-        "is_still_at", "try_lock", "download", "_map_cached", "move_into_place", "_open_cached",
+        "prepare_folder", "lock_partial", "open_cache_file", "remove_orphan", "list_entries",
+        "evict", "is_still_at", "try_lock", "download", "_map_cached", "move_into_place",
+        "_open_cached",
     ),
     folder_module: ("_write_marker", "open_cache_file", "try_lock", "is_still_at"),
     os: ("replace", "open", "scandir"),

@@ -14,6 +14,7 @@ import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
 from seqdata.storage import file_lock
+from seqdata.storage.remote import cache_folder
 from seqdata.storage.remote.file_cache import CacheRequest
 from seqdata_testing.faults import network
 from seqdata_testing.faults.limits import small_files
@@ -209,6 +210,30 @@ def test_a_process_killed_while_it_fills_leaves_nothing_wrong(web, tmp_path, run
     web.fault = network.slow(4 * SIZE)
     for _ in range(runs):
         killed(web, tmp_path, drawn.uniform(0, 0.35))
+
+
+def test_the_temporary_file_of_who_was_killed_at_the_end_goes_with_the_next_reading(web, tmp_path):
+    held = cache_at(web, tmp_path).acquire(CacheRequest("a"))
+    partial = held.path.with_name(f"{held.path.name}.part")
+    partial.write_bytes(b"half")
+    with partial.open("r+b") as file:
+        assert file_lock.lock(file.fileno())  # its writer lives
+        assert first(cache_at(web, tmp_path).acquire(CacheRequest("a"))) == 0
+        assert partial.exists()
+    assert first(cache_at(web, tmp_path).acquire(CacheRequest("a"))) == 0
+    assert list(files_in(tmp_path)) == [held.path.name]
+
+
+def test_no_temporary_file_is_made_for_a_file_that_is_there(web, tmp_path, monkeypatch):
+    held = cache_at(web, tmp_path).acquire(CacheRequest("a"))
+    partial = held.path.with_name(f"{held.path.name}.part")
+    made = []
+    known = cache_folder.open_cache_file
+    monkeypatch.setattr(
+        cache_folder, "open_cache_file", lambda *a, **k: made.append(a) or known(*a, **k)
+    )
+    assert cache_folder.lock_partial(partial, held.path, 1.0) is None
+    assert made == []  # not for a moment: who is killed in it leaves it
 
 
 def test_a_full_disk_is_an_error_that_says_how_much_is_free(web, tmp_path):
