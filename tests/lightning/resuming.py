@@ -1,14 +1,17 @@
 """States and checkpoints of runs, and that a resumed run does what a whole one does."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from seqdata import write_store
+from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Log, Recorder, Run, quietly
 
 SAVED = {
@@ -45,6 +48,22 @@ def assert_goes_on(whole: Run, rest: Run, done: int, *, per_epoch: int) -> None:
 def list_later(log: Log, step: int) -> list[tuple[int, tuple[int, ...]]]:
     """Return the validation batches after optimizer step ``step``."""
     return [entry for entry in log.val if entry[0] > step]
+
+
+def write_parts(folder: Path, named: Mapping[str, Iterable[Any]]) -> dict[str, Path]:
+    """Write each part as a store; return their paths."""
+    for name, part in named.items():
+        write_store(folder / name, part)
+    return {name: folder / name for name in named}
+
+
+def find_replayable_run(folder: Path, parts: Sequence[str]) -> Path:
+    """Return the one run file below a folder: of these parts, and all of it can be replayed."""
+    (path,) = folder.rglob(NAME)
+    plain = yaml.safe_load(path.read_text())
+    assert list(plain["data"]["train"]["named"]) == parts
+    assert plain["not_replayable"] == []
+    return path
 
 
 def fit_saving_steps(

@@ -5,7 +5,6 @@ import functools
 import lightning.pytorch as pl
 import numpy as np
 import pytest
-import yaml
 
 from seqdata import (
     Bucketed,
@@ -25,7 +24,12 @@ from seqdata.runs.locate_batch import ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Recorder, sequences
-from tests.lightning.resuming import assert_a_failed_fit_goes_on, fit_saving_steps
+from tests.lightning.resuming import (
+    assert_a_failed_fit_goes_on,
+    find_replayable_run,
+    fit_saving_steps,
+    write_parts,
+)
 
 MIX = Mix(
     {"books": Part(0.7, Bucketed(3)), "code": Part(0.3, TokenBudget(30))},
@@ -83,16 +87,10 @@ def test_other_weights_are_refused_on_resume(tmp_path):
 
 
 def test_batches_are_made_again_from_the_run_file(tmp_path):
-    paths = {}
-    for name, part in named().items():
-        write_store(tmp_path / name, part)
-        paths[name] = tmp_path / name
+    paths = write_parts(tmp_path, named())
     data = SequenceDataModule(train=paths, batching=MIX, seed=4)
     model = fit(tmp_path / "run", data, max_epochs=1)
-    (path,) = (tmp_path / "run").rglob(NAME)
-    plain = yaml.safe_load(path.read_text())
-    assert list(plain["data"]["train"]["named"]) == ["books", "code"]
-    assert plain["not_replayable"] == []
+    path = find_replayable_run(tmp_path / "run", ["books", "code"])
     for number in (0, 9, 23):
         found = open_replay(path, ReplayRequest(epoch=0, batch=number), "train")
         batch = remake_batch(found.engine, found.located)

@@ -7,7 +7,6 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from seqdata import (
     Bucketed,
@@ -28,9 +27,13 @@ from seqdata import (
 )
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
-from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Recorder, quietly, sequences
-from tests.lightning.resuming import assert_a_failed_fit_goes_on, fit_saving_steps
+from tests.lightning.resuming import (
+    assert_a_failed_fit_goes_on,
+    find_replayable_run,
+    fit_saving_steps,
+    write_parts,
+)
 
 ZIP = Zip({"labelled": Bucketed(3), "unlabelled": TokenBudget(30)}, lead="labelled")
 
@@ -92,16 +95,10 @@ def test_another_lead_is_refused_on_resume(tmp_path):
 
 
 def test_steps_are_made_again_from_the_run_file(tmp_path):
-    paths = {}
-    for name, part in named().items():
-        write_store(tmp_path / name, part)
-        paths[name] = tmp_path / name
+    paths = write_parts(tmp_path, named())
     data = SequenceDataModule(train=paths, batching=ZIP, seed=4, fields=("x", "y"))
     model = fit(tmp_path / "run", data)
-    (path,) = (tmp_path / "run").rglob(NAME)
-    plain = yaml.safe_load(path.read_text())
-    assert list(plain["data"]["train"]["named"]) == ["labelled", "unlabelled"]
-    assert plain["not_replayable"] == []
+    path = find_replayable_run(tmp_path / "run", ["labelled", "unlabelled"])
     for epoch, number in ((0, 0), (0, 9), (1, 3)):
         found = open_replay(path, ReplayRequest(epoch=epoch, batch=number), "train")
         step = remake_batch(found.engine, found.located)

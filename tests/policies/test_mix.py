@@ -12,9 +12,13 @@ from seqdata import Bucketed, Fixed, Mix, Packed, Part, SequenceIndex, Sorted, T
 from seqdata.index import DEFAULT_AXIS
 from seqdata.planning.build import describe_policy
 from seqdata.resolve import resolve_policy
-from seqdata_testing.plans import check_constant_count, check_pure, check_table
-from seqdata_testing.sharing import check_elastic, check_shares
-from tests.policies.mix_samples import ForeignPolicy, make_index
+from tests.policies.mix_samples import (
+    ForeignPolicy,
+    check_promises,
+    check_worlds,
+    indexes,
+    make_index,
+)
 from tests.properties.counts import examples
 
 INDEX = make_index(books=300, code=70, talk=9)
@@ -40,11 +44,8 @@ policies = st.one_of(
 @st.composite
 def mixtures(draw):
     """A mixture, and an index of its parts."""
-    names = [f"part{number}" for number in range(draw(st.integers(1, 5)))]
-    lengths = st.lists(st.integers(0, 40), min_size=1, max_size=40).filter(any)
-    index = SequenceIndex.from_parts(
-        {name: SequenceIndex.from_lengths(draw(lengths)) for name in names}
-    )
+    index = draw(indexes(5))
+    names = list(index.parts)
     weights = [draw(st.floats(0.1, 1)) for _ in names]
     mix = Mix(
         {name: Part(weight, draw(policies)) for name, weight in zip(names, weights, strict=True)},
@@ -67,9 +68,7 @@ def labelled(plan):
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
     mix, index = case
-    check_table(mix.plan(index, seed=seed, epoch=epoch))
-    check_constant_count(mix, index, epochs=(epoch, epoch + 1), seeds=(seed,))
-    check_pure(mix, index, seed=seed, epoch=epoch + 1, shuffled=None)
+    check_promises(mix, index, seed, epoch)
 
 
 @examples(1, here=30)
@@ -77,11 +76,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
 @pytest.mark.slow
 def test_any_world_and_any_chain_of_worlds_trains_the_same_batches(case, size, data):
     mix, index = case
-    plan = mix.plan(index, seed=1, epoch=1)
-    first = data.draw(st.integers(0, len(plan) - 1))
-    check_shares(plan, size, first=first)
-    legs = data.draw(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 5)), max_size=4))
-    check_elastic(plan, [*legs, (size, len(plan))])
+    check_worlds(mix, index, size, data)
 
 
 @examples(1, here=30)

@@ -10,9 +10,8 @@ from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.planning.parts import derive_part_seed
 from seqdata.policies.zip import ZippedPart
-from seqdata_testing.plans import check_constant_count, check_pure, check_table
-from seqdata_testing.sharing import check_elastic, check_shares
-from tests.policies.mix_samples import make_index
+from seqdata_testing.plans import check_table
+from tests.policies.mix_samples import check_promises, check_worlds, indexes, make_index
 from tests.properties.counts import examples
 
 policies = st.one_of(
@@ -28,11 +27,8 @@ policies = st.one_of(
 @st.composite
 def zips(draw):
     """A policy, and an index of its parts."""
-    names = [f"part{number}" for number in range(draw(st.integers(1, 4)))]
-    lengths = st.lists(st.integers(0, 40), min_size=1, max_size=40).filter(any)
-    index = SequenceIndex.from_parts(
-        {name: SequenceIndex.from_lengths(draw(lengths)) for name in names}
-    )
+    index = draw(indexes(4))
+    names = list(index.parts)
     lead = draw(st.sampled_from([None, *names]))
     return Zip({name: draw(policies) for name in draw(st.permutations(names))}, lead=lead), index
 
@@ -42,9 +38,7 @@ def zips(draw):
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
     policy, index = case
-    check_table(policy.plan(index, seed=seed, epoch=epoch))
-    check_constant_count(policy, index, epochs=(epoch, epoch + 1), seeds=(seed,))
-    check_pure(policy, index, seed=seed, epoch=epoch + 1, shuffled=None)
+    check_promises(policy, index, seed, epoch)
     for name, part in policy.split(index).items():
         plan = part.plan(index.parts[name], seed=seed, epoch=epoch)
         check_table(plan)
@@ -56,11 +50,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
 @pytest.mark.slow
 def test_any_world_and_any_chain_of_worlds_trains_the_same_steps(case, size, data):
     policy, index = case
-    plan = policy.plan(index, seed=1, epoch=1)
-    first = data.draw(st.integers(0, len(plan) - 1))
-    check_shares(plan, size, first=first)
-    legs = data.draw(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 5)), max_size=4))
-    check_elastic(plan, [*legs, (size, len(plan))])
+    check_worlds(policy, index, size, data)
 
 
 @examples(1, here=40)

@@ -42,6 +42,17 @@ if __name__ == "__main__":
 """
 
 
+def run_job(folder, text, method, number):
+    """Run a script in a session of its own; it must see all and be told of the signal once."""
+    (folder / "job.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "job.py", method, str(int(number))],
+        capture_output=True, text=True, timeout=patient(), check=False, start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
+    )  # fmt: skip
+    assert done.stdout.strip() == f"True ['{number.name}']", done.stderr
+
+
 @pytest.mark.parametrize(
     ("method", "number"),
     [
@@ -57,14 +68,7 @@ if __name__ == "__main__":
 )
 @pytest.mark.slow
 def test_a_signal_to_all_processes_leaves_the_workers_at_work(tmp_path, method, number):
-    script = tmp_path / "job.py"
-    script.write_text(JOB)
-    done = subprocess.run(
-        [sys.executable, str(script), method, str(int(number))],
-        capture_output=True, text=True, timeout=patient(), check=False, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.stdout.strip() == f"True ['{number.name}']", done.stderr
+    run_job(tmp_path, JOB, method, number)
 
 
 START = """
@@ -101,14 +105,7 @@ else:  # a worker imports the script before it does anything else
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_signal_to_all_processes_leaves_a_worker_that_is_just_starting(tmp_path, method, number):
-    script = tmp_path / "job.py"
-    script.write_text(START)
-    done = subprocess.run(
-        [sys.executable, str(script), method, str(int(number))],
-        capture_output=True, text=True, timeout=patient(), check=False, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.stdout.strip() == f"True ['{number.name}']", done.stderr
+    run_job(tmp_path, START, method, number)
 
 
 OTHERS = """
