@@ -319,9 +319,10 @@ def test_a_location_without_a_manifest_says_what_is_there(s3, bucket, remote):
 
 
 def test_files_that_others_wrote_are_read_from_s3(s3, bucket, remote, tmp_path):
-    table = pa.table({"x": [[1, 2, 3], [4], [], [5, 6]], "id": ["a", "b", "c", "d"]})
     (tmp_path / "files").mkdir()
     for number in range(2):
+        ids = [f"{letter}{number}" for letter in "abcd"]
+        table = pa.table({"x": [[1, 2, 3], [4], [], [5, 6]], "id": ids})
         parquet.write_table(table, tmp_path / "files" / f"{number}.parquet")
     s3.put(f"{tmp_path}/files/", f"{bucket}/files/", recursive=True)
     near = open_store(tmp_path / "files", verify="off")
