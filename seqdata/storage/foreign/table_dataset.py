@@ -100,7 +100,8 @@ def open_tables(root: Path, *, unique_ids: bool = True) -> tuple[TableSet, dict[
 
     Args:
         root: The file or folder.
-        unique_ids: Whether ids are compared; not if these files were opened before.
+        unique_ids: Whether ids are compared; False if these files were opened before. Whenever
+            lengths are counted to be cached, they are compared.
 
     Raises:
         ConfigError: If there are no files.
@@ -129,7 +130,7 @@ def open_paths(
         folder: The folder for the cached count of lengths.
         paths: Name of a file -> its local path, in the order of their sequences.
         read_version: Returns a text that differs between versions of a file.
-        unique_ids: Whether ids are compared.
+        unique_ids: See ``open_tables``.
     """
     files = [
         open_table_file(path, DataLocation(dataset=location, shard=i, file=name), read_version)
@@ -139,7 +140,8 @@ def open_paths(
     ragged = {name: column_type for name, column_type in column_types.items() if column_type.ragged}
     if not ragged:
         raise _make_no_ragged_error(location, left_out)
-    ids = column_types.get(ID_FIELD) if unique_ids else None
+    must_compare = unique_ids or not all(file.is_mapped for file in files)
+    ids = column_types.get(ID_FIELD) if must_compare else None
     scan = scan_lengths(
         folder, files, ragged, digest_versions(files, digest_files(files, ragged)),
         ids=ids if ids is not None and ids.is_text else None,

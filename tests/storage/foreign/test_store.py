@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from seqdata.api import open_store
-from seqdata.errors import DecodeError, SeqDataWarning
+from seqdata.errors import DecodeError, FingerprintMismatch, SeqDataWarning
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Store
@@ -204,6 +204,22 @@ def test_an_id_that_two_sequences_have_is_refused_each_time(tmp_path, ending, id
         )
         assert caught.value.facts["sequence"] == again
         assert caught.value.facts["file"] == f"part-{again // 4 * 4}.{ending}"
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+def test_ids_that_repeat_after_the_files_were_replaced_are_refused(tmp_path, ending):
+    def write(ids):
+        given = pa.table({"id": ids, "x": [[1]] * len(ids)})
+        path = tmp_path / f"a.{ending}"
+        write_ipc(path, given) if ending == "arrow" else pa.parquet.write_table(given, path)
+
+    write(["a", "b"])
+    pickled = pickle.dumps(open_store(tmp_path))
+    write(["a", "b", "a"])
+    with pytest.raises((DecodeError, FingerprintMismatch)):
+        pickle.loads(pickled)  # which counts, and may keep what it counted
+    with pytest.raises(DecodeError, match="sequence 2: the id must be unique"):
+        open_store(tmp_path)
 
 
 def test_numbers_in_a_column_of_ids_may_repeat(tmp_path):
