@@ -26,7 +26,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quick test test-nightly reliability lint types ruff layers docs bench torture faults mutants house dist clean
+.PHONY: help env demo quick test test-loaded test-nightly reliability lint types ruff layers docs bench torture faults mutants house dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,10 @@ quick: env  ## the tests that take less than a second each (2 minutes); before y
 test: env  ## all tests but the nightly ones
 	@echo "== test: pytest, without what is marked nightly"
 	@$(PYTEST) -m "not nightly"
+
+test-loaded: env  ## what make test runs, five times beside four busy loops (2 hours; NIGHTLY=--again goes on)
+	@echo "== test-loaded: five runs of pytest; reports go to .nightly/"
+	@$(BIN)/python -m tests.nightly.run $(NIGHTLY) $(addprefix loaded-,1 2 3 4 5)
 
 test-nightly: env $(STAMP_OF_OLDEST)  ## all tests at full counts, and the oldest Lightning (hours; NIGHTLY=--again goes on)
 	@echo "== test-nightly: five runs of pytest; reports go to .nightly/"

@@ -34,6 +34,7 @@ BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
 NEVER = "did not run"
 ENDED = (0, 1)  # by pytest's status: all tests were run
 PARTS = ("oldest", "short", "faults", "long", "properties")
+LOADED = tuple(f"loaded-{number}" for number in range(1, 6))
 SAID_OF_CELLS = ("fault", "way", "form", "policy")
 LEVELS = {
     "plans": "plans, without processes",
@@ -66,7 +67,7 @@ REQUIRED = {
 def gather(folder: Path) -> dict[str, Any]:
     """Return all figures that a folder of reports holds."""
     parts, promises, faults, fuzz = {}, defaultdict(Counter), {}, None
-    for name in PARTS:
+    for name in (*PARTS, *LOADED):
         about, report = folder / f"{name}.json", folder / f"{name}.jsonl"
         if not about.exists():
             continue
@@ -74,7 +75,7 @@ def gather(folder: Path) -> dict[str, Any]:
         told = {**json.loads(about.read_text("utf-8")), "seconds": sum(runs), "runs": len(runs)}
         parts[name] = {**told, **reports.states(report)}
         reports.commit_of(parts[name])
-        if name == "oldest":
+        if name == "oldest" or name in LOADED:  # what they tell is told by the other parts
             continue
         for case in reports.cases(report):
             facts, failed = case.facts, case.state == reports.FAILED
@@ -157,7 +158,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
 def _runs(found: dict[str, Any]) -> list[str]:
     """Say what ran, when, and on what."""
     rows = []
-    for name in PARTS:
+    for name in (*PARTS, *LOADED):
         part = found["parts"].get(name)
         if part is None:
             rows.append((name, NEVER, "", "", "", ""))

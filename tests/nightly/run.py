@@ -6,6 +6,9 @@ printed to ``.nightly/PART.log``; ``.nightly/PART.json`` says when, of which com
 
     python -m tests.nightly.run [--again] [PART ...]
 
+The parts ``loaded-1`` and so on run only when they are named (``make test-loaded`` does): what
+every change runs, beside processes that do nothing but keep the processors busy.
+
 With ``--again`` it goes on: what has passed at this very commit is not run another time.
 """
 
@@ -17,6 +20,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -51,6 +56,7 @@ class Part:
         dist: How pytest deals tests to processes: by file, or ``worksteal`` where a few files
             hold most of a part.
         environment: Further variables.
+        busy: How many processes keep the processors busy beside it.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Part:
     without: tuple[str, ...] = ()
     dist: str = "loadfile"
     environment: dict[str, str] = field(default_factory=dict)
+    busy: int = 0
 
 
 PARTS = (
@@ -102,6 +109,12 @@ PARTS = (
     ),
 )
 
+BUSY = 4
+LOADED = tuple(
+    Part(f"loaded-{number}", f"`make test`, beside {BUSY} busy loops", "not nightly", busy=BUSY)
+    for number in range(1, 6)
+)
+
 
 def run_part(part: Part, *, again: bool = False) -> str:
     """Run one part; gives a line of what came of it."""
@@ -119,13 +132,26 @@ def run_part(part: Part, *, again: bool = False) -> str:
     passed = [case.name for case in reports.cases(report) if case.state == reports.PASSED]
     (FOUND / f"{part.name}.passed").write_text("".join(f"{name}\n" for name in passed), "utf-8")
     write(part, about)  # what is killed has it, too
-    with (FOUND / f"{part.name}.log").open("w") as log:
+    with (FOUND / f"{part.name}.log").open("w") as log, busy_loops(part.busy):
         code = run_tests(part, report, log)
     about["status"] = 0 if passed and code == _NOTHING else code
     write(part, about)
     return f"{part.name}: {said(report)}, {sum(reports.runs(report)) / 60:.1f} minutes" + (
         "" if about["status"] == 0 else f"; pytest's status {code}, see .nightly/{part.name}.log"
     )
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Keep processors busy with as many processes; they end with this one, too."""
+    code = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code, str(os.getpid())]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait(timeout=_TO_END)
 
 
 def run_tests(part: Part, report: Path, log: TextIO) -> int | None:
@@ -193,17 +219,18 @@ def circumstances(python: Path | None = None) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run the parts that are named, or all."""
+    """Run the parts that are named, or those of a night."""
     given = argparse.ArgumentParser(description="Run everything, at full counts.")
     given.add_argument("parts", nargs="*", metavar="PART", help="; ".join(p.name for p in PARTS))
     given.add_argument("--again", action="store_true", help="go on, where the commit is the same")
     told = given.parse_args()
     names = told.parts
-    unknown = set(names) - {part.name for part in PARTS}
+    known = [part.name for part in (*PARTS, *LOADED)]
+    unknown = set(names) - set(known)
     if unknown:
-        given.error(f"no part {', '.join(sorted(unknown))}; there are {[p.name for p in PARTS]}")
+        given.error(f"no part {', '.join(sorted(unknown))}; there are {known}")
     FOUND.mkdir(exist_ok=True)
-    chosen = [part for part in PARTS if not names or part.name in names]
+    chosen = [part for part in (*PARTS, *LOADED) if part.name in names] or PARTS
     for part in chosen:
         print(f"== {part.name}: {part.what}", flush=True)
         print(f"   {run_part(part, again=told.again)}", flush=True)

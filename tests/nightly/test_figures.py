@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
-from seqdata_testing.waiting import patient
+from seqdata_testing.waiting import patient, until
 from tests.nightly import figures, oldest, reports, run
 
 ABOUT = {
@@ -217,6 +218,31 @@ def test_every_test_is_in_one_part():
             for shows in (False, True):
                 marks = {"nightly": nightly, "hypothesis": hypothesis, "shows": shows}
                 assert sum(eval(select, {}, marks) for select in chosen) == 1
+
+
+def test_runs_beside_busy_loops_are_the_tests_of_every_change():
+    assert [part.name for part in run.LOADED] == list(figures.LOADED)
+    assert {(part.select, part.folders, part.without) for part in run.LOADED} == {
+        ("not nightly", (), ())
+    }
+    assert len(run.LOADED) == 5
+
+
+def test_processes_keep_the_processors_busy_as_long_as_a_part_runs():
+    with run.busy_loops(2):
+        loops = psutil.Process().children()
+        assert len(loops) == 2
+        assert until(lambda: all(loop.cpu_times().user > 0.05 for loop in loops))
+    assert not any(loop.is_running() for loop in loops)
+
+
+def test_what_runs_beside_busy_loops_is_told_and_counts_no_promise_twice(tmp_path):
+    report(tmp_path, "loaded-2", case("a", shows="plans I1", cases=5), case("b", "failed"))
+    found = figures.gather(tmp_path)
+    assert found["promises"] == {}
+    text = figures.page(found)
+    assert "| *loaded-2*: some tests | 2026-01-02 03:04, `abc1234` | 1 | 1 | 0 |" in text
+    assert "| loaded-1 | did not run |" in text
 
 
 def test_the_oldest_environment_has_the_lower_bounds():
