@@ -24,6 +24,7 @@ _PAGE_BEGIN = re.compile(rb"OggS\x00[\x00-\x07]")
 _PAGE = 27  # bytes of the header of an Ogg page, without its table
 _LONGEST_PAGE = _PAGE + 255 + 255 * 255
 _CHECKSUM_AT = 22  # in that header, 4 bytes
+_FLAGS_AT, _IS_LAST = 5, 0x04  # in that header: "eos", set on the last page of a stream
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # byte -> its bits reversed
 
 
@@ -100,10 +101,10 @@ def _library() -> ModuleType:
 
 
 def _check_last_page(file: Readable) -> None:
-    """Raise if an Ogg file does not end with an undamaged page (RFC 3533).
+    """Raise if an Ogg file does not end with an undamaged last page (RFC 3533, section 6).
 
-    libsndfile passes over anything else, and over a page whose checksum is wrong: samples would
-    be missing.
+    libsndfile passes over anything else, over a page whose checksum is wrong, and over a last page
+    that is not marked as such: samples would be missing.
     """
     first = max(0, file.size - 2 * _LONGEST_PAGE)
     tail = file.read(first, file.size)
@@ -121,6 +122,12 @@ def _check_last_page(file: Readable) -> None:
         )
     if _compute_checksum(page) != struct.unpack_from("<I", page, _CHECKSUM_AT)[0]:
         raise broken(file, "has a last Ogg page whose checksum is not that of its bytes")
+    if not page[_FLAGS_AT] & _IS_LAST:
+        raise broken(
+            file,
+            "must end with an Ogg page that is marked as the last of its stream, but this one is "
+            "not: the file was cut off between two pages, or its recording was never ended",
+        )
 
 
 def _compute_checksum(page: bytes) -> int:

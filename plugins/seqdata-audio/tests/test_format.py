@@ -184,6 +184,21 @@ def test_a_flipped_bit_in_the_last_page_of_ogg_does_not_shorten_it(tmp_path, sub
         read_info(made.bytes(whole + b"TAG" + bytes(125), "x.ogg"))
 
 
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_an_ogg_file_that_was_cut_off_between_two_pages_is_refused(tmp_path, subtype):
+    write(tmp_path, [{"audio": sound(200_000), "rate": 16000}], "ogg", subtype=subtype)
+    path = tmp_path / "0/é 0.ogg"
+    whole = path.read_bytes()
+    pages = [match.start() for match in re.finditer(rb"OggS\x00[\x00-\x07]", whole)]
+    assert len(pages) > 3
+    for end in pages[1:]:
+        path.write_bytes(whole[:end])
+        with pytest.raises(DataError, match=r"é 0\.ogg: must end with an Ogg page that is marked"):
+            open_store(tmp_path)
+    path.write_bytes(whole)
+    assert open_store(tmp_path).lengths.tolist() == [200_000]
+
+
 def test_what_is_not_audio_is_refused(tmp_path):
     (tmp_path / "a.flac").write_bytes(b"no flac" * 100)
     with pytest.raises(DataError, match=r"a\.flac: cannot be read by libsndfile .* Restore"):
