@@ -57,7 +57,7 @@ def imports(path: Path) -> set[str]:
     return {str(node.module) for node in nodes}
 
 
-def without_mirrored_test() -> list[Path]:
+def find_without_mirrored_test() -> list[Path]:
     """Return the modules with several functions that have no test at their path."""
     found = []
     for path in modules(ROOT / "seqdata"):
@@ -69,7 +69,7 @@ def without_mirrored_test() -> list[Path]:
     return found
 
 
-def imported_once() -> dict[str, str]:
+def find_imported_once() -> dict[str, str]:
     """Return the modules of the core that exactly one other imports -> that one."""
     importers: dict[str, set[str]] = {}
     for path in [*modules(ROOT / "seqdata"), *modules(ROOT / "plugins")]:
@@ -141,7 +141,7 @@ def main() -> None:
     """Print the table."""
     core, tar = modules(ROOT / "seqdata"), modules(TAR)
     arrow_flow, tar_flow, first = flows()
-    untested = without_mirrored_test()
+    untested = find_without_mirrored_test()
     both = core + tar
     texts = [path for path in both if ASKS_FOR_TEXT.search(path.read_text())]
     private = {name for path in tar for name in imports(path)}
@@ -176,7 +176,7 @@ def list_counted(first: Flow, untested: list[Path]) -> None:
         few = ", ".join(entered) if len(entered) < 4 else f"{len(entered)} functions"
         print(f"  {file}: {few}")
     print("\nmodules that one other imports")
-    for name, importer in imported_once().items():
+    for name, importer in find_imported_once().items():
         print(f"  {name}: {importer}")
     print("\nmodules of several functions without a mirrored test")
     for path in untested:

@@ -32,15 +32,15 @@ def main() -> None:
     values = np.fromfile(path, dtype=np.int64)
     column = pa.FixedSizeListArray.from_arrays(pa.array(values), CHUNK)
     Dataset(pa.table({"x": column})).save_to_disk(folder)
-    made = load_from_disk(folder).with_format("torch")
-    batches = iter(DataLoader(made, batch_size=LANES, shuffle=True))
+    dataset = load_from_disk(folder).with_format("torch")
+    batches = iter(DataLoader(dataset, batch_size=LANES, shuffle=True))
     costs = []
     for _ in range(rounds):
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(_BATCHES):
             batch = next(batches, None)
             if batch is None:
-                batches = iter(DataLoader(made, batch_size=LANES, shuffle=True))
+                batches = iter(DataLoader(dataset, batch_size=LANES, shuffle=True))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         costs.append((wall / _BATCHES * 1e6, cpu / _BATCHES * 1e6))
     sys.stdout.write(json.dumps(costs) + "\n")

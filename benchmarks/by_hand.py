@@ -68,8 +68,12 @@ def loader(
         workers: Worker processes, kept from epoch to epoch.
         method: How they are started.
     """
-    made = partial(
+    make_loader = partial(
         DataLoader, Sequences(data, change, tuned), collate_fn=collate, num_workers=workers,
         multiprocessing_context=method, persistent_workers=workers > 0,
     )  # fmt: skip
-    return made(batch_size=BATCH, shuffle=True) if batches is None else made(batch_sampler=batches)
+    return (
+        make_loader(batch_size=BATCH, shuffle=True)
+        if batches is None
+        else make_loader(batch_sampler=batches)
+    )

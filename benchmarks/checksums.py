@@ -55,7 +55,7 @@ def play(loader: Loader) -> Cost:
     return Cost(wall / len(loader) * 1e6, cpu / len(loader) * 1e6)
 
 
-def added(times: Times, mode: str, epoch: str, which: int) -> float:
+def compute_overhead(times: Times, mode: str, epoch: str, which: int) -> float:
     """Return what a mode adds to the same epoch with checks off: 0.1 is ten per cent."""
     mine, others = (
         statistics.median(cost[which] for cost in times[name, epoch]) for name in (mode, "off")
@@ -69,22 +69,25 @@ def report(table: Table, data: Data, order: str, times: Times) -> None:
         cells = [f"{data.name} {order}", mode]
         for epoch in EPOCHS:
             walls = [cost.wall for cost in times[mode, epoch]]
-            cells += [spread(walls), *(f"{added(times, mode, epoch, n):+.0%}" for n in (0, 1))]
+            cells += [
+                spread(walls),
+                *(f"{compute_overhead(times, mode, epoch, n):+.0%}" for n in (0, 1)),
+            ]
         table.add_row(*cells)
     table.add_section()
 
 
 def verdicts(data: Data, order: str, times: Times) -> list[str]:
     """Say whether the floors are met, by wall and by CPU time."""
-    said = []
+    texts = []
     for epoch, floor in FLOORS.items():
-        found = [added(times, "first_read", epoch, which) for which in (0, 1)]
+        found = [compute_overhead(times, "first_read", epoch, which) for which in (0, 1)]
         words = ", ".join(
             f"{part:+.1%} of {name} time {'(met)' if part <= floor else '(MISSED)'}"
             for part, name in zip(found, ("wall", "CPU"), strict=True)
         )
-        said.append(f"{data.name} {order}, {epoch}: first_read may add {floor:.0%}, adds {words}")
-    return said
+        texts.append(f"{data.name} {order}, {epoch}: first_read may add {floor:.0%}, adds {words}")
+    return texts
 
 
 def main() -> None:

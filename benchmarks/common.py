@@ -62,7 +62,7 @@ def ours(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
         loader.shutdown()
 
 
-def planned(data: Data, order: str) -> list[list[int]]:
+def plan_batches(data: Data, order: str) -> list[list[int]]:
     """Batches of like length for the peer: ours, made beforehand."""
     index = SequenceIndex.from_lengths(open_store(data.store).lengths)
     plan = POLICIES[order].plan(index, seed=0, epoch=0)
@@ -73,10 +73,10 @@ def by_hand(data: Data, order: str, **options: Any) -> Generator[Any, None, None
     """Batches of the hand-written peer: padded values and lengths."""
     from by_hand import loader
 
-    batches = None if order == "random" else planned(data, order)
-    made = loader(data, batches=batches, **options)
+    batches = None if order == "random" else plan_batches(data, order)
+    data_loader = loader(data, batches=batches, **options)
     while True:
-        yield from made
+        yield from data_loader
 
 
 Maker = Callable[[], Generator[Any, None, None]]
@@ -152,9 +152,9 @@ def _serve(pipe: Connection, make: Maker) -> None:
         while pipe.poll(PATIENCE):
             count, seconds = pipe.recv()
             if seconds:
-                _drawn(batches, 0, seconds / 4)
+                _draw(batches, 0, seconds / 4)
             below, own, wall = cpu_below(), time.process_time(), time.perf_counter()
-            count = _drawn(batches, count, seconds)
+            count = _draw(batches, count, seconds)
             wall, cpu = time.perf_counter() - wall, time.process_time() - own
             cpu += cpu_below() - below  # asking takes milliseconds: it stays outside of both
             pipe.send((wall / count * 1e6, cpu / count * 1e6))
@@ -162,7 +162,7 @@ def _serve(pipe: Connection, make: Maker) -> None:
         batches.close()
 
 
-def _drawn(batches: Iterator[Any], count: int, seconds: float) -> int:
+def _draw(batches: Iterator[Any], count: int, seconds: float) -> int:
     """Draw ``count`` batches, or as many as come in ``seconds``; gives their number."""
     if count:
         for _ in range(count):

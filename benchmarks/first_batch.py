@@ -48,8 +48,8 @@ from pathlib import Path
 from by_hand import loader
 from samples import Data
 imported = time.perf_counter()
-made = loader(Data({name!r}, Path({root!r}), {dtype!r}, {width}, {count}), **{options!r})
-next(iter(made))
+peer = loader(Data({name!r}, Path({root!r}), {dtype!r}, {width}, {count}), **{options!r})
+next(iter(peer))
 done = time.perf_counter()
 print(json.dumps([done - began, done - imported]))
 """
@@ -63,14 +63,14 @@ def programs(data: Data) -> dict[str, str]:
         "name": data.name, "root": str(data.root), "dtype": data.dtype, "width": data.width,
         "count": data.count,
     }  # fmt: skip
-    made = {f"seqdata, {policy}(64)": _ours(data, policy, {}) for policy in ("Fixed", "Bucketed")}
-    made[BY_HAND] = PEER.format(**peer, options={})
+    texts = {f"seqdata, {policy}(64)": _ours(data, policy, {}) for policy in ("Fixed", "Bucketed")}
+    texts[BY_HAND] = PEER.format(**peer, options={})
     for method in METHODS:
         options: dict[str, Any] = {"num_workers": 1, "start_method": method}
-        made[f"seqdata, {_worker(method)}"] = _ours(data, "Fixed", options)
+        texts[f"seqdata, {_worker(method)}"] = _ours(data, "Fixed", options)
         options = {"workers": 1, "method": method}
-        made[f"{BY_HAND}, {_worker(method)}"] = PEER.format(**peer, options=options)
-    return made
+        texts[f"{BY_HAND}, {_worker(method)}"] = PEER.format(**peer, options=options)
+    return texts
 
 
 def _worker(method: str) -> str:
@@ -100,14 +100,14 @@ def verdicts(times: dict[str, list[tuple[float, float]]]) -> list[str]:
     pairs += [
         (f"seqdata, {_worker(method)}", f"{BY_HAND}, {_worker(method)}") for method in METHODS
     ]
-    said = []
-    for mine, other in pairs:
-        later = _median(times[mine]) - _median(times[other])
-        said.append(
-            f"{mine}: floor {FLOOR * 1e3:.0f} ms after {other}, found {later:+.0f} ms after torch "
+    texts = []
+    for mine, peer in pairs:
+        later = _median(times[mine]) - _median(times[peer])
+        texts.append(
+            f"{mine}: floor {FLOOR * 1e3:.0f} ms after {peer}, found {later:+.0f} ms after torch "
             f"{'(met)' if later <= FLOOR * 1e3 else '(MISSED)'}"
         )
-    return said
+    return texts
 
 
 def _median(taken: list[tuple[float, float]]) -> float:

@@ -83,14 +83,14 @@ def make(root: Path, count: int) -> dict[str, Tokens]:
         "uint16": Samples(tokens.values.astype(np.uint16), tokens.offsets),
         "float32 x 8": Samples(frames, fewer.offsets),
     }
-    made = {}
+    stores = {}
     for number, (name, samples) in enumerate(items.items()):
         values = samples.values
         store, run = str(root / f"L{number}"), str(root / f"L{number}.values")
-        made[name] = Tokens(store, run, values.dtype.name, values.shape[1:])
+        stores[name] = Tokens(store, run, values.dtype.name, values.shape[1:])
         write_store(store, samples.dicts(), progress=False)
         values.tofile(run)
-    return made
+    return stores
 
 
 def ours(data: Tokens, shift: int) -> Generator[Any, None, None]:
@@ -102,7 +102,7 @@ def ours(data: Tokens, shift: int) -> Generator[Any, None, None]:
         yield from loader
 
 
-def in_memory(data: Tokens, copied: bool) -> Generator[Any, None, None]:
+def in_memory(data: Tokens, is_copied: bool) -> Generator[Any, None, None]:
     """Chunks of columns that are held in memory."""
     import torch
 
@@ -111,10 +111,10 @@ def in_memory(data: Tokens, copied: bool) -> Generator[Any, None, None]:
     while True:
         for first in range(0, columns.shape[1], CHUNK):
             chunk = columns[:, first : first + CHUNK]
-            yield chunk.contiguous() if copied else chunk
+            yield chunk.contiguous() if is_copied else chunk
 
 
-def copied(data: Tokens, by_rows: bool) -> Generator[Any, None, None]:
+def copy_batches(data: Tokens, by_rows: bool) -> Generator[Any, None, None]:
     """As many bytes as a batch has, from a mapped file into new memory."""
     mapped = data.mapped
     if by_rows:
@@ -137,7 +137,7 @@ def fastest(pieces: list[np.ndarray]) -> Callable[[np.ndarray, np.ndarray], obje
     def by_torch(out: np.ndarray, piece: np.ndarray) -> object:
         return torch.from_numpy(out).copy_(torch.from_numpy(piece))
 
-    def taken(copy: Callable[[np.ndarray, np.ndarray], object]) -> float:
+    def measure_copy(copy: Callable[[np.ndarray, np.ndarray], object]) -> float:
         outs = [np.empty_like(pieces[0]) for _ in range(2)]
         return min(
             timeit(lambda: [copy(*pair) for pair in zip(cycle(outs), pieces)], number=1)
@@ -146,24 +146,24 @@ def fastest(pieces: list[np.ndarray]) -> Callable[[np.ndarray, np.ndarray], obje
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch: what is mapped is not for writing
-        return min(np.copyto, by_torch, key=taken)
+        return min(np.copyto, by_torch, key=measure_copy)
 
 
-def makers(made: dict[str, Tokens]) -> dict[str, Callable[[], Generator[Any, None, None]]]:
+def makers(stores: dict[str, Tokens]) -> dict[str, Callable[[], Generator[Any, None, None]]]:
     """Return a maker of batches by name."""
-    data = made[""]
+    data = stores[""]
     found: dict[str, Callable[[], Generator[Any, None, None]]] = {
         OURS: partial(ours, data, 0),
         SHIFTED: partial(ours, data, 1),
-        PIECE: partial(copied, data, False),
-        ROWS: partial(copied, data, True),
+        PIECE: partial(copy_batches, data, False),
+        ROWS: partial(copy_batches, data, True),
         COPIES: partial(in_memory, data, True),
         VIEWS: partial(in_memory, data, False),
     }
-    for name in filter(None, made):
-        found[f"{OURS}, {name}"] = partial(ours, made[name], 0)
-        found[f"{PIECE}, {name}"] = partial(copied, made[name], False)
-        found[f"{ROWS}, {name}"] = partial(copied, made[name], True)
+    for name in filter(None, stores):
+        found[f"{OURS}, {name}"] = partial(ours, stores[name], 0)
+        found[f"{PIECE}, {name}"] = partial(copy_batches, stores[name], False)
+        found[f"{ROWS}, {name}"] = partial(copy_batches, stores[name], True)
     return found
 
 
@@ -219,8 +219,8 @@ def report(times: dict[str, list[Cost]]) -> Table:
 def ratio(times: dict[str, list[Cost]], name: str) -> float:
     """Return how many times as fast seqdata is, by wall time."""
     both = (beside(name), name)
-    mine, other = (statistics.median(cost.wall for cost in times[way]) for way in both)
-    return other / mine
+    mine, theirs = (statistics.median(cost.wall for cost in times[way]) for way in both)
+    return theirs / mine
 
 
 def main() -> None:

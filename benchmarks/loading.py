@@ -60,13 +60,13 @@ def measure(data: Data, order: str, rounds: int, batches: int) -> dict[str, Time
         PEER: partial(by_hand, data, order),
         f"{PEER}, tuned": partial(by_hand, data, order, tuned=True),
     }
-    kept = {
+    available = {
         name: make
         for name, make in makers.items()
         if KERNELS.get(name) != "c" or get_kernel_name() == "c"
     }
     epoch = -(-data.count // BATCH) - 1  # one was drawn when the process began
-    with running(kept) as runners:
+    with running(available) as runners:
         times = {name: Times(runner.draw(epoch)) for name, runner in runners.items()}
         for _ in range(rounds):
             for name, runner in runners.items():
@@ -90,12 +90,12 @@ def report(table: Table, data: Data, order: str, times: dict[str, Times]) -> Non
 
 def verdicts(data: Data, order: str, times: dict[str, Times]) -> str:
     """Say whether the floor is met, by CPU time and by wall time."""
-    floor, said = FLOORS[data.name], []
+    floor, texts = FLOORS[data.name], []
     for which, name in enumerate(("wall", "CPU")):
         theirs = statistics.median(times[PEER].column(which))
         ratio = theirs / statistics.median(times["seqdata"].column(which))
-        said.append(f"{ratio:.1f}x of {name} time {'(met)' if ratio >= floor else '(MISSED)'}")
-    return f"{data.name} {order}: floor {floor:g}x, found {', '.join(said)}"
+        texts.append(f"{ratio:.1f}x of {name} time {'(met)' if ratio >= floor else '(MISSED)'}")
+    return f"{data.name} {order}: floor {floor:g}x, found {', '.join(texts)}"
 
 
 def main() -> None:

@@ -125,9 +125,9 @@ def main() -> None:
     for case, (kind, items) in enumerate(CASES):
         formula = 6 * items / (3 * items + 1) if kind == "split" else items * 2 / (items + 1)
         rounds = list(zip(first[case], second[case], strict=True))
-        speedup = statistics.median(one[0] / max(one[2], two[2]) for one, two in rounds)
-        at_once = statistics.median((one[1] + two[1]) / 2 / one[0] for one, two in rounds)
-        alone = statistics.median(one[0] for one, _ in rounds)
+        speedup = statistics.median(own[0] / max(own[2], peer[2]) for own, peer in rounds)
+        at_once = statistics.median((own[1] + peer[1]) / 2 / own[0] for own, peer in rounds)
+        alone = statistics.median(own[0] for own, _ in rounds)
         print(
             f"{kind:10} {items:5} {formula:8.2f} {speedup:9.2f} {at_once:8.2f}  {1e3 * alone:9.1f}"
         )

@@ -122,9 +122,9 @@ def compare_waiting(options: argparse.Namespace, out: Console) -> None:
         waited = total = 0.0
         batches, began = iter(loader), time.perf_counter()
         for _ in range(len(loader)):
-            asked = time.perf_counter()
+            requested = time.perf_counter()
             batch = next(batches)
-            waited += time.perf_counter() - asked
+            waited += time.perf_counter() - requested
             lstm(batch.to(device)["x"])[0].square().sum().backward()
             finish(device)
         total = time.perf_counter() - began

@@ -69,10 +69,10 @@ def theirs(location: str, workers: int) -> Generator[Any, None, None]:
     """Batches of the library: decoded, padded, with lengths."""
     import webdataset
 
-    made = webdataset.WebDataset(location, shardshuffle=False, empty_check=False).decode()
-    made = made.to_tuple("npy").batched(BATCH, collation_fn=pad)
+    pipeline = webdataset.WebDataset(location, shardshuffle=False, empty_check=False).decode()
+    pipeline = pipeline.to_tuple("npy").batched(BATCH, collation_fn=pad)
     while True:
-        yield from webdataset.WebLoader(made, batch_size=None, num_workers=workers)
+        yield from webdataset.WebLoader(pipeline, batch_size=None, num_workers=workers)
 
 
 def measure(

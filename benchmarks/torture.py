@@ -25,7 +25,7 @@ from rich.console import Console
 from torture_set.cases import CASES, Bench, Tries
 from torture_set.columns import COLUMNS, Column
 from torture_set.judge import RIGHT, SILENT, Outcome
-from torture_set.page import Found, as_json, counted, from_json, into_page, merged, table_of
+from torture_set.page import Found, as_json, count_kinds, from_json, into_page, merge, table_of
 from torture_set.server import Missing, Server
 
 HERE = Path(__file__).resolve().parent
@@ -35,7 +35,7 @@ SLOWEST = 4.0  # times what the unharmed set took with 2 workers
 START = 120.0  # seconds for that, and for writing
 
 
-def tried(
+def run_cases(
     column: Column, python: Path, root: Path, chosen: list[str], say: Callable[[str], None]
 ) -> Found:
     """Do all cases of one library.
@@ -60,13 +60,14 @@ def tried(
                 found[name] = CASES[name](bench)
             except OSError as error:  # of the harm itself: our own fault, and shown as such
                 found[name] = [Outcome("(the script failed)", str(error))]
-            say(f"{column.title}: {name}: {counted(found[name])}, {time.monotonic() - began:.0f} s")
+            kinds = count_kinds(found[name])
+            say(f"{column.title}: {name}: {kinds}, {time.monotonic() - began:.0f} s")
         return Found(server.versions, found)
     finally:
         server.close()
 
 
-def everybody(
+def run_libraries(
     columns: list[Column], peers: Path, root: Path, chosen: list[str], say: Callable[[str], None]
 ) -> dict[str, Found]:
     """Do all cases of all libraries, two libraries at a time."""
@@ -74,7 +75,7 @@ def everybody(
     with ThreadPoolExecutor(2) as pool:
         running = {
             column.title: pool.submit(
-                tried, column, Path(sys.executable) if column.ours else peers,
+                run_cases, column, Path(sys.executable) if column.is_ours else peers,
                 root / column.reader, chosen, say,
             )
             for column in columns
@@ -82,8 +83,8 @@ def everybody(
         for title, future in running.items():
             try:
                 found[title] = future.result()  # ends: every case of it has its time
-            except Missing as why:
-                say(f"left out: {title}: {why}")
+            except Missing as error:
+                say(f"left out: {title}: {error}")
     return found
 
 
@@ -105,12 +106,12 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         root = options.keep or Path(folder)
-        found = everybody(columns, options.peers, root, chosen, console.print)
+        found = run_libraries(columns, options.peers, root, chosen, console.print)
     console.print(table_of(found))
     about = f"{machine()}; {(time.monotonic() - began) / 60:.0f} minutes"
     console.print(about)
     if options.earlier:
-        found = merged(from_json(options.earlier.read_text()), found)
+        found = merge(from_json(options.earlier.read_text()), found)
     if options.json:
         options.json.write_text(as_json(found))
     if options.page:
@@ -127,7 +128,7 @@ def not_as_must_be(columns: list[Column], found: Mapping[str, Found]) -> Iterato
         for name, tries in cases.items():
             for outcome in tries:
                 unharmed = name.startswith("nothing") and outcome.kind != RIGHT
-                if unharmed or (column.ours and outcome.kind in SILENT):
+                if unharmed or (column.is_ours and outcome.kind in SILENT):
                     where = f"{column.title}: {name}"
                     yield f"NOT AS IT MUST BE: {where}: {outcome.kind}: {outcome.detail}"
 

@@ -39,12 +39,12 @@ def serve(library: Library, answers: int) -> None:
     os.write(answers, json.dumps({"versions": about}).encode() + b"\n")
     for line in sys.stdin:
         case = json.loads(line)
-        pids = [_forked(library, case, rank) for rank in range(case.get("world", 1))]
-        found = json.dumps(_awaited(pids, case["seconds"]))
+        pids = [_fork(library, case, rank) for rank in range(case.get("world", 1))]
+        found = json.dumps(_wait_for_all(pids, case["seconds"]))
         os.write(answers, found.encode() + b"\n")
 
 
-def _forked(library: Library, case: dict[str, Any], rank: int) -> int:
+def _fork(library: Library, case: dict[str, Any], rank: int) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -56,8 +56,8 @@ def _forked(library: Library, case: dict[str, Any], rank: int) -> int:
     record = Record(Path(f"{case['record']}.{rank}"), time.monotonic())
     try:
         _ACTS[case["act"]](library, case, rank, record)
-    except NotOffered as why:
-        record.say(error=str(why))
+    except NotOffered as error:
+        record.say(error=str(error))
         sys.exit(NOT_OFFERED)
     except Exception as error:
         record.say(error=" | ".join(_chain(error)))
@@ -72,7 +72,7 @@ def _chain(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__ or error.__context__
 
 
-def _awaited(pids: list[int], seconds: float) -> dict[str, Any]:
+def _wait_for_all(pids: list[int], seconds: float) -> dict[str, Any]:
     """Wait for the processes of a case, and end all of it when its time is over."""
     until = time.monotonic() + seconds
     statuses: dict[int, int] = {}
@@ -111,21 +111,21 @@ class Record:
 
 
 def _write(library: Library, case: dict[str, Any], _: int, record: Record) -> None:
-    given = rows(case.get("count", COUNT))
-    library.write(Path(case["folder"]), _until(given, case.get("kill_after", 0)))
+    samples = rows(case.get("count", COUNT))
+    library.write(Path(case["folder"]), _until(samples, case.get("kill_after", 0)))
     record.say(ended=True)
 
 
-def _until(given: Rows, most: int) -> Rows:
+def _until(samples: Rows, most: int) -> Rows:
     """Yield rows; where there is an end, kill this process and what it has started there."""
-    for number, row in enumerate(given):
+    for number, row in enumerate(samples):
         if most and number == most:
             os.killpg(0, signal.SIGKILL)
         yield row
 
 
 def _read(library: Library, case: dict[str, Any], rank: int, record: Record) -> None:
-    ask = _asked(case, rank)
+    ask = _parse_ask(case, rank)
     if ask.world > 1:
         _join(case, rank)
     reading = library.read(ask)
@@ -146,7 +146,7 @@ def _read(library: Library, case: dict[str, Any], rank: int, record: Record) -> 
         os._exit(0)  # what was told to stop is gone: workers too
 
 
-def _asked(case: dict[str, Any], rank: int) -> Ask:
+def _parse_ask(case: dict[str, Any], rank: int) -> Ask:
     loaded = case.get("load")
     cache = Path(case["cache"])
     cache.mkdir(parents=True, exist_ok=True)

@@ -182,8 +182,8 @@ def measure(sides: list[Side], case: Case, starts: int, rounds: int, seconds: fl
     ]
 
 
-def _pair(sides: list[Side], order: list[Side], what: str, value: float) -> list[Any]:
-    found = {id(side): side.ask(what, value) for side in order}
+def _pair(sides: list[Side], order: list[Side], request: str, value: float) -> list[Any]:
+    found = {id(side): side.ask(request, value) for side in order}
     return [found[id(side)] for side in sides]
 
 

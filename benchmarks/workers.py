@@ -41,12 +41,12 @@ def makers(data: Data, setting: str) -> dict[tuple[str, int], Maker]:
     """Return a maker of batches for each loader and number of workers."""
     transform = SETTINGS[setting].get(data.name)
     change = CHANGES[data.name] if transform else None
-    made: dict[tuple[str, int], Maker] = {}
+    found: dict[tuple[str, int], Maker] = {}
     for workers in WORKERS:
         options = {"num_workers": workers, **({} if workers else {"prefetch": 0})}
-        made[OURS, workers] = partial(ours, data, "random", transform=transform, **options)
-        made[PEER, workers] = partial(by_hand, data, "random", change=change, workers=workers)
-    return made
+        found[OURS, workers] = partial(ours, data, "random", transform=transform, **options)
+        found[PEER, workers] = partial(by_hand, data, "random", change=change, workers=workers)
+    return found
 
 
 def measure(data: Data, setting: str, rounds: int, seconds: float) -> Times:
@@ -89,11 +89,11 @@ def verdict(data: Data, setting: str, times: Times) -> str:
         for workers in WORKERS
     )
     mine = statistics.median(cost.wall for cost in times[OURS, 1])
-    said = "no floor" if floor is None else f"floor {floor:g}x"
+    floor_text = "no floor" if floor is None else f"floor {floor:g}x"
     met = "" if floor is None else " (met)" if found >= floor else " (MISSED)"
     return (
-        f"{data.name}, {setting}, 1 worker: {said}, found {found:.1f}x{met}; {best[0] / mine:.1f}x "
-        f"beside the DataLoader's best, with {best[1]} workers"
+        f"{data.name}, {setting}, 1 worker: {floor_text}, found {found:.1f}x{met}; "
+        f"{best[0] / mine:.1f}x beside the DataLoader's best, with {best[1]} workers"
     )
 
 

@@ -50,15 +50,15 @@ def once(python: Path, name: str, count: int, labelled: bool, root: Path) -> dic
     """
     command = [str(python), str(HERE / "writers.py"), name]
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        given = [*command, folder, str(count), *(["--labelled"] if labelled else [])]
+        arguments = [*command, folder, str(count), *(["--labelled"] if labelled else [])]
         os.sync()  # what others wrote before is not written in this one's time
         try:
-            done = subprocess.run(given, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE)
         except FileNotFoundError as error:
             raise Missing(f"no {error.filename}; `make bench` makes it") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise Missing(said[-1] if said else f"ended with status {done.returncode}")
+        log_lines = done.stderr.strip().splitlines()
+        raise Missing(log_lines[-1] if log_lines else f"ended with status {done.returncode}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -74,10 +74,10 @@ def write_s(
             python = Path(sys.executable) if name == OURS else peers
             try:
                 facts[name] = once(python, name, count, labelled, root)
-            except Missing as why:
+            except Missing as error:
                 if name == OURS:
                     raise
-                say(f"left out: {name}: {why}")
+                say(f"left out: {name}: {error}")
                 del times[name]
                 continue
             times[name].append(facts[name]["seconds"])
@@ -96,22 +96,22 @@ def write_m(size: int, rounds: int, root: Path) -> Times:
         store, copy = root / "M", root / "copy"
         os.sync()
         touch(2 * samples.values.nbytes)
-        with _timed(times["write_store"]):
+        with _Timer(times["write_store"]):
             write_store(store, samples.dicts(), progress=False)
         os.sync()
         touch(2 * samples.values.nbytes)
-        with _timed(times["cp"]):
+        with _Timer(times["cp"]):
             _run("cp", "-r", str(store), str(copy))
-        with _timed(times["sha256sum"]):
+        with _Timer(times["sha256sum"]):
             _run("sha256sum", *map(str, sorted(copy.iterdir())))
-        with _timed(times["sync"]):
+        with _Timer(times["sync"]):
             os.sync()
         shutil.rmtree(store)
         shutil.rmtree(copy)
     return {name: taken[1:] for name, taken in times.items()}
 
 
-class _timed:
+class _Timer:
     """Append the seconds that a block took to a list."""
 
     def __init__(self, taken: list[float]) -> None:

@@ -73,7 +73,7 @@ class SupportsStores(Protocol):
 class SupportsObserver(Protocol):
     """A store that runs user code for each sequence: used by worker processes."""
 
-    def watched(self, tell: Callable[[int], None]) -> Store:
+    def observe(self, on_sequence: Callable[[int], None]) -> Store:
         """Return a copy of the store that reports each sequence's number before reading."""
         ...
 

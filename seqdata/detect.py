@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import re
@@ -18,6 +19,7 @@ from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
+from seqdata.storage.indexed.find_files import expand_braces
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
@@ -77,7 +79,7 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
     text = redact_url(os.fspath(location)) if is_remote(location) else os.fspath(location)
     name = next(name for name, form in _PATTERNS if form.search(text))
     if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files
-        return _find_plugin_backend(text, host) or name
+        return _find_plugin_backend(text, host) or _of_matches(text, host) or name
     if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
         path = local_path(text)
         name = "foreign" if is_foreign(path) else "webdataset" if _has_tar_files(path) else "arrow"
@@ -85,6 +87,8 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
             return name
         if name == "arrow" and path.is_dir():
             return _of_names(text, _below(path), host) or name
+        if name == "arrow" and glob.has_magic(text) and not path.exists():
+            return _find_plugin_backend(text, host) or _of_matches(text, host) or name
     return _find_plugin_backend(text, host) or name if name == "arrow" else name
 
 
@@ -199,6 +203,30 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
         choose = " or ".join(f"backend={candidate!r}" for candidate in found)
         raise PluginError.at(f"open_store: {folder!r}: holds {several}. Pass {choose}.")
     return next(iter(found), None)
+
+
+def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
+    """Return the backend of the local files that a glob or braces match, if any claims them.
+
+    Raises:
+        PluginError: If they are several.
+    """
+    if is_remote(pattern):
+        return None
+    names = list(itertools.islice(_list_matches(pattern), _MOST_NAMES))
+    if any(name.lower().endswith(_TAR) for name in names):
+        return "webdataset"
+    return _of_names(pattern, names, host)
+
+
+def _list_matches(pattern: str) -> Iterator[str]:
+    """Yield the names of the local files that a glob or braces match, or that folders hold."""
+    try:
+        for path in itertools.islice(expand_braces(os.fspath(local_path(pattern))), _MOST_NAMES):
+            for match in glob.iglob(path, recursive=True):
+                yield from _below(Path(match)) if os.path.isdir(match) else (match,)
+    except ValueError:  # braces that are not balanced: the backend raises its error
+        return
 
 
 def _below(folder: Path) -> Iterator[str]:

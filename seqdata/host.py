@@ -278,7 +278,7 @@ class PluginHost:
                 source.is_disabled = self._allowed_names.isdisjoint(_source_names(source))
         allowed = [source for source in self._installed if not source.is_disabled]
         for source in allowed:
-            labels = [other.label for other in allowed if other.name == source.name]
+            labels = [candidate.label for candidate in allowed if candidate.name == source.name]
             if len(labels) > 1:
                 source.fault = PluginError(
                     f"entry point {source.name!r} is offered by {' and '.join(labels)}. "

@@ -167,7 +167,7 @@ def resolve_policy(
     if isinstance(policy, str):
         factory = (host or default_host()).policy(policy)
         resolved = _call_factory("policy", policy, factory, options or {})
-        if missing_names := missing_members(resolved, POLICY_MEMBERS):
+        if missing_names := find_missing_members(resolved, POLICY_MEMBERS):
             raise PluginError(
                 f"policy {policy!r}: its factory must return a Policy, but returned a "
                 f"{type(resolved).__name__} without {', '.join(missing_names)}. Tell its author."
@@ -178,7 +178,7 @@ def resolve_policy(
             f"policy {policy!r}: options {dict(options)!r} are for a named policy only. Pass "
             "them to the policy itself."
         )
-    if isinstance(policy, type) or missing_members(policy, POLICY_MEMBERS):
+    if isinstance(policy, type) or find_missing_members(policy, POLICY_MEMBERS):
         raise ConfigError(
             must_be("`batching`", "a policy or the name of one", f"{policy!r}", "E.g. Bucketed(64)")
         )
@@ -254,7 +254,7 @@ def open_location(
     store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
     if isinstance(store, SequenceStore):
         return store
-    if missing_names := missing_members(store, STORE_MEMBERS):
+    if missing_names := find_missing_members(store, STORE_MEMBERS):
         raise PluginError(
             f"backend {name!r}: must return a Store, but returned a {type(store).__name__} "
             f"without {', '.join(missing_names)}. Tell its author."
@@ -285,7 +285,7 @@ def is_location(data: object) -> bool:
 
 def is_store(data: object) -> bool:
     """Return whether data has the members of a store."""
-    return isinstance(data, SequenceStore) or not missing_members(data, STORE_MEMBERS)
+    return isinstance(data, SequenceStore) or not find_missing_members(data, STORE_MEMBERS)
 
 
 def are_locations(data: object) -> bool:
@@ -298,12 +298,12 @@ def are_locations(data: object) -> bool:
 
 def is_map_style(data: Any) -> bool:
     """Return whether data has a length and items by number, and is not of a known type."""
-    if missing_members(data, ("__getitem__", "__len__")) or is_store(data):
+    if find_missing_members(data, ("__getitem__", "__len__")) or is_store(data):
         return False
     return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
 
 
-def missing_members(obj: object, members: Iterable[str]) -> list[str]:
+def find_missing_members(obj: object, members: Iterable[str]) -> list[str]:
     """Return the members that an object does not have."""
     present = set(dir(obj))  # not hasattr: it would compute properties
     return [member for member in members if member not in present]

@@ -147,7 +147,7 @@ class Steps(NamedTuple):
         weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None without lanes.
-        whole: The steps with whole rows, where these hold a part of each row's timesteps.
+        whole_rows: The steps with whole rows, where these hold a part of each row's timesteps.
         skipped: int64 (r,), timesteps of each row before its part; None: rows are whole.
     """
 
@@ -157,7 +157,7 @@ class Steps(NamedTuple):
     weights: NDArray[np.float32]
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
-    whole: Steps | None = None
+    whole_rows: Steps | None = None
     skipped: NDArray[np.int64] | None = None
 
     @classmethod
@@ -191,7 +191,7 @@ class Steps(NamedTuple):
             wide = wide.cut_rows(starts, stops + past)
         return self._replace(
             table=self.table.cut_rows(starts, stops), wide=wide, lengths=stops - starts,
-            whole=self, skipped=starts,
+            whole_rows=self, skipped=starts,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
 from seqdata.detect import detect_backend
-from seqdata.errors import ConfigError, PluginError
+from seqdata.errors import ConfigError, MissingShardError, PluginError
 from seqdata.host import default_host
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
@@ -158,6 +158,27 @@ def test_a_suffix_is_known_in_any_case_and_of_folders_and_urls(install):
         "nums"
     ] * 3
     assert [detect_backend(name) for name in ("nums", ".nums", "a.nums/b")] == ["arrow"] * 3
+
+
+@pytest.mark.parametrize("pattern", ["d/*", "d/{x,y}.*", "{d,e}/", "d/[x]*", "*/", "**"])
+def test_patterns_are_opened_by_what_they_match(install, tmp_path, monkeypatch, pattern):
+    install("a-one", "numbers", ".nums")
+    for name in ("d/x.nums", "d/y.nums", "e/z.nums"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path / "data")
+    assert detect_backend(pattern) == "numbers"
+    (tmp_path / "data/d/x.tar").touch()
+    assert detect_backend(pattern) == "webdataset"
+
+
+@pytest.mark.parametrize("pattern", ["no/*", "{no,none}/", "d/{x", "d/*.txt"])
+def test_patterns_that_match_nothing_known_go_to_the_core(install, tmp_path, monkeypatch, pattern):
+    install("a-one", "numbers", ".nums")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, PluginError, MissingShardError)):
+        open_store(pattern)
 
 
 def test_a_known_file_that_nothing_opens_says_what_reads_it(tmp_path, monkeypatch):

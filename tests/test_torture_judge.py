@@ -61,12 +61,12 @@ def test_a_silent_outcome_is_never_called_right(room):
 )
 def test_ranks_share_an_epoch_evenly_or_not(room, kind, shares):
     ranks = [room.Seen(batches=epoch(*share), ended=True) for share in shares]
-    assert room.among_ranks(ranks, TRUTH).kind == kind
+    assert room.judge_ranks(ranks, TRUTH).kind == kind
 
 
 def test_a_rank_that_fails_is_what_came_of_all(room):
     ranks = [room.Seen(batches=epoch(*range(10)), ended=True), room.Seen(error="OSError: no")]
-    assert room.among_ranks(ranks, TRUTH).kind == room.ERROR
+    assert room.judge_ranks(ranks, TRUTH).kind == room.ERROR
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,19 @@ def test_a_rank_that_fails_is_what_came_of_all(room):
 )
 def test_what_is_lost_or_repeated_over_a_stop_is_counted(room, kind, before, after):
     first, then = (room.Seen(batches=epoch(*part), ended=True) for part in (before, after))
-    assert room.resumed(first, then, TRUTH).kind == kind
+    assert room.judge_resumption(first, then, TRUTH).kind == kind
 
 
 def test_a_state_that_cannot_be_loaded_is_an_error(room):
     first, then = room.Seen(batches=epoch(1), ended=True), room.Seen(error="AssertionError:")
-    assert room.resumed(first, then, TRUTH).kind == room.ERROR
+    assert room.judge_resumption(first, then, TRUTH).kind == room.ERROR
 
 
 def test_the_order_of_other_worker_counts_is_compared_batch_by_batch(room):
     first, other = (room.Seen(batches=epoch(*part), ended=True) for part in (range(10), range(10)))
-    assert room.same_order(first, [other], TRUTH).kind == "the same batches"
+    assert room.judge_order(first, [other], TRUTH).kind == "the same batches"
     turned = room.Seen(batches=epoch(*range(9, -1, -1)), ended=True)
-    assert room.same_order(first, [other, turned], TRUTH).kind == "other batches"
+    assert room.judge_order(first, [other, turned], TRUTH).kind == "other batches"
 
 
 def test_a_record_that_ends_in_half_a_line_is_read_as_far_as_it_goes(room, tmp_path):
@@ -157,5 +157,5 @@ def test_what_was_tried_anew_takes_the_place_of_what_was_found_earlier(page, roo
     title = importlib.import_module("torture_set.columns").COLUMNS[2].title
     earlier = {title: found(page, room, c0=[room.WRONG], c1=[room.HANG])}
     assert page.from_json(page.as_json(earlier)) == earlier
-    both = page.merged(earlier, {title: found(page, room, c0=[room.RIGHT])})
+    both = page.merge(earlier, {title: found(page, room, c0=[room.RIGHT])})
     assert both == {title: found(page, room, c0=[room.RIGHT], c1=[room.HANG])}

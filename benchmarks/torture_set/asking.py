@@ -120,7 +120,7 @@ def unpack(batch: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, digest(x[: int(n)], int(y))) for name, x, n, y in rows]
 
 
-def unpacked(batches: Any) -> Iterator[list[tuple[str, str]]]:
+def unpack_all(batches: Any) -> Iterator[list[tuple[str, str]]]:
     """Yield ids and checksums of batches."""
     for batch in batches:
         yield unpack(batch)

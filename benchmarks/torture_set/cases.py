@@ -11,7 +11,7 @@ import numpy as np
 
 from seqdata_testing.faults import damage
 from torture_set.columns import TAR_BLOCK, Column
-from torture_set.judge import Outcome, Seen, among_ranks, judge, resumed, same_order
+from torture_set.judge import Outcome, Seen, judge, judge_order, judge_ranks, judge_resumption
 from torture_set.server import Server
 from torture_set.truth import COUNT, MANY, rows, truth
 
@@ -49,7 +49,7 @@ class Bench:
 Harm = Callable[[Bench, Path], Path]  # harms a copy of the set; gives the file that was harmed
 
 
-def harmed(bench: Bench, harm: Harm, workers: tuple[int, ...]) -> Iterator[Outcome]:
+def read_harmed(bench: Bench, harm: Harm, workers: tuple[int, ...]) -> Iterator[Outcome]:
     """Harm a copy of the set and read it; once per worker count, another place each time."""
     for count in workers:
         folder = bench.copy()
@@ -61,8 +61,8 @@ def harmed(bench: Bench, harm: Harm, workers: tuple[int, ...]) -> Iterator[Outco
 def flip_value(bench: Bench, folder: Path) -> Path:
     """Flip one bit in the values of a sequence; anywhere in a shard where they are not plain."""
     shards = bench.column.shards_of(folder)
-    wanted = int(bench.draw.integers(COUNT))
-    values = next(row["x"] for row in rows() if row["id"] == f"utt-{wanted:05d}")
+    number = int(bench.draw.integers(COUNT))
+    values = next(row["x"] for row in rows() if row["id"] == f"utt-{number:05d}")
     for path in shards:
         if (found := path.read_bytes().find(values.tobytes())) >= 0:
             damage.flip_bit(path, 8 * found + int(bench.draw.integers(8 * values.nbytes)))
@@ -139,11 +139,11 @@ def swap(bench: Bench, folder: Path) -> Path:
     return shards[2]
 
 
-def untouched(bench: Bench, folder: Path) -> Path:
+def leave_untouched(bench: Bench, folder: Path) -> Path:
     return bench.column.shards_of(folder)[0]
 
 
-def killed_writer(bench: Bench) -> Tries:
+def kill_writer(bench: Bench) -> Tries:
     """Kill a writer at some instants; then read what is there."""
     found = []
     for kill_after in (COUNT - 1, *bench.draw.integers(COUNT // 3, COUNT, 5).tolist()):
@@ -172,7 +172,7 @@ def payloads(bench: Bench) -> Tries:
     return found
 
 
-def killed_worker(bench: Bench) -> Tries:
+def kill_worker(bench: Bench) -> Tries:
     """Kill one of two workers after three batches, of a set that is twelve times as long."""
     folder, known = bench.root / "many", truth(MANY)
     bench.server.run("write", seconds=120, folder=str(folder), count=MANY)
@@ -185,10 +185,10 @@ def killed_worker(bench: Bench) -> Tries:
 def ranks(bench: Bench, size: int) -> Tries:
     """Share an epoch among processes."""
     case = {"folder": str(bench.whole), "world": size, "shuffle": True}
-    return [among_ranks(bench.server.run("read", seconds=bench.seconds, **case), bench.known)]
+    return [judge_ranks(bench.server.run("read", seconds=bench.seconds, **case), bench.known)]
 
 
-def stopped(bench: Bench, workers: int, then: int) -> Tries:
+def stop_and_resume(bench: Bench, workers: int, then: int) -> Tries:
     """Stop after some batches, and go on in a new process."""
     state = bench.root / f"state-{workers}-{then}"
     case = {"workers": workers, "shuffle": True, "state_after": STOP, "save": str(state)}
@@ -196,21 +196,21 @@ def stopped(bench: Bench, workers: int, then: int) -> Tries:
     if before.status == NOT_OFFERED:
         return [Outcome(NONE, before.error)]
     after = bench.read(bench.whole, workers=then, shuffle=True, load=str(state))
-    return [resumed(before, after, bench.known)]
+    return [judge_resumption(before, after, bench.known)]
 
 
 def orders(bench: Bench) -> Tries:
     """Read a shuffled epoch with 0, 1 and 2 workers."""
     seen = [bench.read(bench.whole, workers=count, shuffle=True) for count in (0, 1, 2)]
-    return [same_order(seen[0], seen[1:], bench.known)]
+    return [judge_order(seen[0], seen[1:], bench.known)]
 
 
 def _harm(harm: Harm, *workers: int) -> Callable[[Bench], Tries]:
-    return lambda bench: list(harmed(bench, harm, workers))
+    return lambda bench: list(read_harmed(bench, harm, workers))
 
 
 CASES: dict[str, Callable[[Bench], Tries]] = {
-    "nothing (0 and 2 workers)": _harm(untouched, 0, 2),
+    "nothing (0 and 2 workers)": _harm(leave_untouched, 0, 2),
     "one bit of a value flips": _harm(flip_value, *[0] * 8, 2, 2),
     "one bit of a header or index flips": _harm(flip_metadata, *[0] * 10, 2, 2),
     "a shard is cut at a multiple of 512": _harm(cut_at_block, 0, 0, 2),
@@ -220,13 +220,13 @@ CASES: dict[str, Callable[[Bench], Tries]] = {
     "a shard is missing": _harm(remove, 0, 2),
     "4 KiB of a shard are zero": _harm(zero_page, 0, 0, 2),
     "two shards are in each other's place": _harm(swap, 0, 2),
-    "the writer was killed half-way": killed_writer,
+    "the writer was killed half-way": kill_writer,
     "the data holds a pickle that runs code": payloads,
-    "one of 2 workers is killed": killed_worker,
+    "one of 2 workers is killed": kill_worker,
     "2 ranks: steps": lambda bench: ranks(bench, 2),
     "3 ranks: steps": lambda bench: ranks(bench, 3),
-    "stop and go on, 0 workers": lambda bench: stopped(bench, 0, 0),
-    "stop and go on, 2 workers": lambda bench: stopped(bench, 2, 2),
-    "stop with 2 workers, go on with 1": lambda bench: stopped(bench, 2, 1),
+    "stop and go on, 0 workers": lambda bench: stop_and_resume(bench, 0, 0),
+    "stop and go on, 2 workers": lambda bench: stop_and_resume(bench, 2, 2),
+    "stop with 2 workers, go on with 1": lambda bench: stop_and_resume(bench, 2, 1),
     "0, 1 and 2 workers": orders,
 }

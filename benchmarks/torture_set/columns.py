@@ -21,7 +21,7 @@ class Column:
         about: Patterns of files that only say where values lie.
         heads: Bytes at the beginning of a shard that say so, too.
         foot: The same behind them: where it begins, from the end of the shard; and its bytes.
-        ours: Whether it runs in our environment.
+        is_ours: Whether it runs in our environment.
     """
 
     reader: str
@@ -30,7 +30,7 @@ class Column:
     about: tuple[str, ...] = ()
     heads: int = 0
     foot: tuple[int, int] = (0, 0)
-    ours: bool = False
+    is_ours: bool = False
 
     def shards_of(self, folder: Path) -> list[Path]:
         return sorted(folder.glob(self.shards))
@@ -65,8 +65,8 @@ def _headers(path: Path) -> Iterator[Span]:
 _ABOUT_HF = ("state.json", "dataset_info.json")
 COLUMNS = (
     Column("ours", "seqdata, Arrow", "*.arrow", ("seqdata.json", "*.u32", "*.crc"),
-           heads=256, foot=(256, 256), ours=True),
-    Column("ours_tar", "seqdata, tar", "*.tar", ("seqdata-index/*",), ours=True),
+           heads=256, foot=(256, 256), is_ours=True),
+    Column("ours_tar", "seqdata, tar", "*.tar", ("seqdata-index/*",), is_ours=True),
     Column("wds", "webdataset", "*.tar"),
     Column("mds", "mosaicml-streaming", "shard.*.mds", ("index.json",), heads=400),
     Column("mds_hash", "mosaicml-streaming, `validate_hash`", "shard.*.mds", ("index.json",),

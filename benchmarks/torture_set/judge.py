@@ -77,7 +77,7 @@ def judge(seen: Seen, truth: Mapping[str, str], damaged: Sequence[str] = ()) -> 
         kind = PLACED if any(name in seen.error for name in damaged) else ERROR
         return Outcome(kind, seen.error)
     if not seen.ended:
-        return _unanswered(seen.status)
+        return _judge_silence(seen.status)
     counts = Counter(seen.ids)
     if missing := len(truth.keys() - counts.keys()):
         return Outcome(SHORT, f"{missing} of {len(truth)} never came")
@@ -86,13 +86,13 @@ def judge(seen: Seen, truth: Mapping[str, str], damaged: Sequence[str] = ()) -> 
     return Outcome(RIGHT)
 
 
-def _unanswered(status: int) -> Outcome:
+def _judge_silence(status: int) -> Outcome:
     if status < 0:
         return Outcome(CRASH, signal.Signals(-status).name)
     return Outcome(ERROR, f"exit status {status}") if status else Outcome(SHORT, "no end, no error")
 
 
-def among_ranks(ranks: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
+def judge_ranks(ranks: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
     """Say how an epoch was shared: steps of every rank, sequences that were lost or repeated."""
     steps = [len(rank.batches) for rank in ranks]
     if bad := [rank for rank in ranks if not rank.ended]:
@@ -107,21 +107,21 @@ def among_ranks(ranks: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
     return Outcome(f"even, {again} repeated" if again else "even, each once", detail)
 
 
-def resumed(before: Seen, after: Seen, truth: Mapping[str, str]) -> Outcome:
+def judge_resumption(before: Seen, after: Seen, truth: Mapping[str, str]) -> Outcome:
     """Say whether what came before a stop and after it is the epoch."""
     for record in (before, after):
         if record.error or record.timed_out or not record.ended:
             return judge(record, truth)
-    whole = Seen((*before.batches, *after.batches), ended=True)
-    kind = judge(whole, truth).kind
+    joined = Seen((*before.batches, *after.batches), ended=True)
+    kind = judge(joined, truth).kind
     if kind in (SHORT, TWICE):
-        counts = Counter(whole.ids)
+        counts = Counter(joined.ids)
         lost, again = len(truth.keys() - counts.keys()), counts.total() - len(counts)
         return Outcome(f"{lost} LOST, {again} REPEATED")
     return Outcome(kind)
 
 
-def same_order(first: Seen, others: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
+def judge_order(first: Seen, others: Sequence[Seen], truth: Mapping[str, str]) -> Outcome:
     """Say whether other worker counts give the same batches."""
     for record in (first, *others):
         if (found := judge(record, truth)).kind != RIGHT:
@@ -136,15 +136,15 @@ def same_order(first: Seen, others: Sequence[Seen], truth: Mapping[str, str]) ->
 def read_record(path: Path, *, status: int, timed_out: bool, marker: Path | None = None) -> Seen:
     """Read what a process wrote about itself, as far as it came."""
     batches: list[list[tuple[str, str]]] = []
-    said: dict[str, object] = {}
+    facts: dict[str, object] = {}
     text = path.read_text() if path.exists() else ""
     for line in text.splitlines():
         if line.endswith("}"):  # whoever is killed may leave half a line
             entry = json.loads(line)
             batches += [[(str(a), str(b)) for a, b in pairs] for pairs in entry.pop("batch", [])]
-            said.update(entry)
+            facts.update(entry)
     return Seen(
-        batches=batches, ended=bool(said.get("ended")), error=str(said.get("error", "")),
+        batches=batches, ended=bool(facts.get("ended")), error=str(facts.get("error", "")),
         status=status, timed_out=timed_out, ran_code=marker is not None and marker.exists(),
-        seconds=float(str(said.get("seconds", 0.0))),
+        seconds=float(str(facts.get("seconds", 0.0))),
     )  # fmt: skip

@@ -36,14 +36,17 @@ def from_json(text: str) -> dict[str, Found]:
     """Return what ``as_json`` wrote."""
     return {
         title: Found(
-            one["versions"],
-            {name: [Outcome(**one) for one in tries] for name, tries in one["cases"].items()},
+            entry["versions"],
+            {
+                name: [Outcome(**record) for record in tries]
+                for name, tries in entry["cases"].items()
+            },
         )
-        for title, one in json.loads(text).items()
+        for title, entry in json.loads(text).items()
     }
 
 
-def merged(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, Found]:
+def merge(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, Found]:
     """Return what was found earlier, but for what was tried anew."""
     found = {}
     for title in [column.title for column in COLUMNS]:
@@ -54,7 +57,7 @@ def merged(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, 
     return found
 
 
-def counted(tries: Tries) -> str:
+def count_kinds(tries: Tries) -> str:
     """Return the kinds of outcome of a case, with counts where it was tried more than once."""
     kinds = Counter(outcome.kind for outcome in tries)
     texts = [f"{kind} {count}" if len(tries) > 1 else kind for kind, count in kinds.most_common()]
@@ -68,7 +71,7 @@ def table_of(found: Mapping[str, Found]) -> Table:
     """Lay the outcomes out for a terminal."""
     table = Table("case", *found, title="the torture set", show_lines=True)
     for name in _cases(found):
-        table.add_row(name, *(counted(column.cases[name]) for column in found.values()))
+        table.add_row(name, *(count_kinds(column.cases[name]) for column in found.values()))
     return table
 
 
@@ -81,7 +84,7 @@ def _lines(found: Mapping[str, Found], about: str) -> Iterator[str]:
     yield "| | " + " | ".join(found) + " |"
     yield "|---" * (len(found) + 1) + "|"
     for name in _cases(found):
-        cells = [_marked(column.cases[name]) for column in found.values()]
+        cells = [_mark_silent(column.cases[name]) for column in found.values()]
         yield f"| {name} | " + " | ".join(cells) + " |"
     versions = {
         name: number for column in found.values() for name, number in column.versions.items()
@@ -93,9 +96,9 @@ def _lines(found: Mapping[str, Found], about: str) -> Iterator[str]:
     yield f"{tries} tries on {day}, commit {_commit()}: {about}."
 
 
-def _marked(tries: Tries) -> str:
+def _mark_silent(tries: Tries) -> str:
     """Return a cell; what nobody would have noticed stands out."""
-    text = counted(tries)
+    text = count_kinds(tries)
     for kind in {outcome.kind for outcome in tries}:
         if kind in SILENT or kind.startswith("UNEVEN") or "LOST" in kind:
             text = text.replace(kind, f"**{kind.lower()}**")

@@ -35,7 +35,7 @@ class Server:
         self._numbers = itertools.count()
         root.mkdir(parents=True)
         (root / "tmp").mkdir()
-        kept = {"HOME": str(root), "TMPDIR": str(root / "tmp"), "PYTHONWARNINGS": "ignore",
+        variables = {"HOME": str(root), "TMPDIR": str(root / "tmp"), "PYTHONWARNINGS": "ignore",
                 "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1",
                 "DATA_OPTIMIZER_CACHE_FOLDER": str(root / "tmp" / "chunks")}  # fmt: skip
         with (root / "server.log").open("wb") as log:
@@ -43,7 +43,7 @@ class Server:
                 self._process = subprocess.Popen(
                     [str(python), str(HERE / "torture_child.py"), reader],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                    env={**os.environ, **kept}, cwd=root,
+                    env={**os.environ, **variables}, cwd=root,
                 )  # fmt: skip
             except FileNotFoundError as error:
                 raise Missing(f"no {error.filename}") from error
@@ -81,7 +81,7 @@ class Server:
             raise Missing(f"gave no answer in {seconds:.0f} s")
         line = pipe.readline()
         if not line:
-            said = (self._root / "server.log").read_text(errors="replace").strip().splitlines()
-            raise Missing(said[-1] if said else "ended at once")
+            log_lines = (self._root / "server.log").read_text(errors="replace").strip().splitlines()
+            raise Missing(log_lines[-1] if log_lines else "ended at once")
         answer: dict[str, Any] = json.loads(line)
         return answer

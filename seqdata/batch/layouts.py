@@ -52,7 +52,7 @@ def flatten(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
     rows, width = values.shape[:2]
     flat_rows: Tensor = values.reshape(rows * width, *values.shape[2:])
     return flat_rows.index_select(
-        0, padded_positions(lengths, width).to(values.device, non_blocking=True)
+        0, find_padded_positions(lengths, width).to(values.device, non_blocking=True)
     )
 
 
@@ -78,7 +78,7 @@ def to_layout(
     rows = len(lengths)
     flat_rows = flat.new_full((rows * width, *flat.shape[1:]), padding)
     flat_rows.index_copy_(
-        0, padded_positions(lengths, width).to(flat.device, non_blocking=True), flat
+        0, find_padded_positions(lengths, width).to(flat.device, non_blocking=True), flat
     )
     padded = flat_rows.reshape(rows, width, *flat.shape[1:])
     return padded if layout == "padded" else pack(padded, lengths)
@@ -118,7 +118,7 @@ def offsets_from_lengths(lengths: Tensor) -> Tensor:
     return offsets
 
 
-def padded_positions(lengths: Tensor, width: int) -> Tensor:
+def find_padded_positions(lengths: Tensor, width: int) -> Tensor:
     """Return the position of each flat value in the flattened padded rows, int64 (N,)."""
     rows = torch.arange(len(lengths))
     offsets = offsets_from_lengths(lengths)

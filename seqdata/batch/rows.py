@@ -55,6 +55,6 @@ def _select_segments(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
     new_rows = torch.full((num_rows,), -1)
     new_rows[rows] = torch.arange(len(rows))
-    kept = segments[new_rows[segments[:, 0]] >= 0]
-    kept[:, 0] = new_rows[kept[:, 0]]
-    return kept
+    selected_segments = segments[new_rows[segments[:, 0]] >= 0]
+    selected_segments[:, 0] = new_rows[selected_segments[:, 0]]
+    return selected_segments

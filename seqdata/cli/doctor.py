@@ -80,9 +80,11 @@ def doctor(
     if model is not None:
         _advise(model, config, backend, as_json=as_json, options=options)
         return
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ConfigError(must_be("doctor: `model`", f"given with `{given[0]}`", "missing"))
+    passed_options = [name for name, value in options.items() if value is not None]
+    if passed_options:
+        raise ConfigError(
+            must_be("doctor: `model`", f"given with `{passed_options[0]}`", "missing")
+        )
     findings = list((_collect_leaks if leaks else _collect_findings)(config, backend))
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:

@@ -261,11 +261,11 @@ def _open_zip(
             "e.g. --zip 16,64."
         )
     others = {*MIX_OPTIONS, *CURRICULUM_OPTIONS} & options.keys()
-    given = [*(["mix"] if weights is not None else []), *sorted(others)]
-    if given:
+    conflicts = [*(["mix"] if weights is not None else []), *sorted(others)]
+    if conflicts:
         raise ConfigError(
-            f"plan: `--{given[0].replace('_', '-')}` cannot be combined with `--zip`. Leave one of "
-            "them out."
+            f"plan: `--{conflicts[0].replace('_', '-')}` cannot be combined with `--zip`. Leave "
+            "one of them out."
         )
     size_name = "max_tokens" if label == _DEFAULT else "batch_size"
     rule = make_zip(

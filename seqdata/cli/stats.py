@@ -48,13 +48,15 @@ _BAR_WIDTH = 40
 @backend_option
 @click.option(
     "--values/--no-values",
-    "wanted",
+    "show_values",
     default=None,
     help="Count NaN and infinite values [default: of local data, up to 1 GiB of floats].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @report_errors
-def stats(stores: tuple[str, ...], backend: str | None, wanted: bool | None, as_json: bool) -> None:
+def stats(
+    stores: tuple[str, ...], backend: str | None, show_values: bool | None, as_json: bool
+) -> None:
     """Show the fields, shards and lengths of STORE, and which values are not finite.
 
     Several stores with the same fields are shown as one.
@@ -62,10 +64,10 @@ def stats(stores: tuple[str, ...], backend: str | None, wanted: bool | None, as_
     opened_store = open_store(join_locations(stores), backend=backend)
     facts = describe_store(stores, opened_store)
     lengths = {axis: compute_length_stats(item) for axis, item in opened_store.lengths_of.items()}
-    if wanted is None:
+    if show_values is None:
         is_local = not any(map(is_remote, stores))
-        wanted = is_local and count_float_bytes(opened_store) <= MAX_BYTES_UNASKED
-    values = count_values(opened_store) if wanted else None
+        show_values = is_local and count_float_bytes(opened_store) <= MAX_BYTES_UNASKED
+    values = count_values(opened_store) if show_values else None
     if as_json:
         counts = None if values is None else {name: asdict(item) for name, item in values.items()}
         of_axes = {axis: asdict(figures) for axis, figures in lengths.items()}

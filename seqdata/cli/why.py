@@ -109,10 +109,10 @@ def _print_worst(
 ) -> None:
     out = make_console()
     found = sum(report.stands_out for report in reports)
-    what = "the farthest first" if found else "none of them stands out"
+    note = "the farthest first" if found else "none of them stands out"
     out.print(
         f"{len(table):,} steps from {table.steps[0]} to {table.steps[-1]}; those above what is "
-        f"usual around them, {what}:"
+        f"usual around them, {note}:"
     )
     has_parts = any(report.suspects[0].part is not None for report in reports)
     rows = _make_table(
@@ -134,10 +134,10 @@ def _print_report(
 ) -> None:
     out = make_console()
     side = "below" if report.distance < 0 else "above"
-    far = f"{_format(abs(report.distance))} standard deviations {side}"
+    distance = f"{_format(abs(report.distance))} standard deviations {side}"
     out.print(
-        f"step {report.step}: loss {_format(report.loss)}, usually {_format(report.usual)} ({far});"
-        f" {report.sequences:,} sequence{'s' if report.sequences != 1 else ''} in "
+        f"step {report.step}: loss {_format(report.loss)}, usually {_format(report.usual)} "
+        f"({distance}); {report.sequences:,} sequence{'s' if report.sequences != 1 else ''} in "
         f"{report.batches:,} batch{'es' if report.batches != 1 else ''}"
     )
     for line in _list_findings(report, table, run):

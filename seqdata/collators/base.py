@@ -33,11 +33,11 @@ class SupportsAllocator(Protocol):
 class SupportsWorkerCollate(Protocol):
     """A collator whose work can be done in a worker process, without the batch."""
 
-    def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
+    def collate_columns(self, columns: Columns, axes: Axes, count: int) -> Any:
         """Return the result for the columns of ``count`` rows, one span each."""
         ...
 
-    def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
+    def fill_batch(self, result: Any, batch: SequenceBatch) -> SequenceBatch:
         """Put the result into a batch."""
         ...
 

@@ -48,9 +48,9 @@ class Samples:
             ConfigError: If a row holds several spans, which a list of samples cannot represent.
         """
         _refuse_packed_rows(batch)
-        return self.filled(self.collated(columns, batch.axes, len(batch)), batch)
+        return self.fill_batch(self.collate_columns(columns, batch.axes, len(batch)), batch)
 
-    def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
+    def collate_columns(self, columns: Columns, axes: Axes, count: int) -> Any:
         """Return the function's result for ``count`` rows, one span each."""
         samples: list[dict[str, Any]] = [{} for _ in range(count)]
         forms = {} if self.form is None else self.form.values
@@ -70,15 +70,15 @@ class Samples:
             )
             raise
 
-    def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
+    def fill_batch(self, result: Any, batch: SequenceBatch) -> SequenceBatch:
         """Put the function's result into a batch.
 
         Raises:
             ConfigError: If a row holds several spans, which a list of samples cannot represent.
         """
         _refuse_packed_rows(batch)
-        batch.data = dict(made) if isinstance(made, Mapping) else {}
-        batch.data[COLLATED] = made
+        batch.data = dict(result) if isinstance(result, Mapping) else {}
+        batch.data[COLLATED] = result
         return batch
 
 

@@ -51,11 +51,11 @@ class Quantiles:
         object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "nan", nan)
         check_choice("Quantiles", "nan", nan, NAN_RULES)
-        good = all(
+        are_shares = all(
             isinstance(level, int | float) and not isinstance(level, bool) and 0 <= level <= 1
             for level in levels
         )
-        if not levels or not good or list(levels) != sorted(set(levels)):
+        if not levels or not are_shares or list(levels) != sorted(set(levels)):
             raise ConfigError(
                 must_be("Quantiles: `levels`", "rising numbers in [0, 1]", repr(levels))
             )

@@ -111,15 +111,15 @@ class TokensAccumulator:
         least = self._estimator.min_count
         frequent = [token for token, count in self._counts.items() if count >= least]
         frequent.sort(key=lambda token: (-self._counts[token], token))
-        kept = frequent[: self._estimator.max_size]
+        tokens = frequent[: self._estimator.max_size]
         return {
             "kind": "vocabulary",
             "split": self._estimator.tokens,
             "unknown": self._estimator.unknown,
             "axis": self._axis,
             "count": self._counts.total(),
-            "known": sum(self._counts[token] for token in kept),
-            "tokens": kept,
+            "known": sum(self._counts[token] for token in tokens),
+            "tokens": tokens,
         }
 
 

@@ -163,8 +163,8 @@ def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> l
     for notify in (*notifications, trainer._teardown):
         try:
             notify()
-        except Exception as other:  # a callback may raise anything
-            errors.append(other)
+        except Exception as error:  # a callback may raise anything
+            errors.append(error)
     trainer.state.stage = None
     return errors
 

@@ -142,15 +142,15 @@ class FeedbackRun:
         """Batches of a segment, over all ranks."""
         return self._segments.length
 
-    def keep_weights(self, folder: Path | None, here: RunPosition) -> None:
+    def keep_weights(self, folder: Path | None, run_position: RunPosition) -> None:
         """Write the weights of each segment from a position on, so that it can be replayed.
 
         Args:
             folder: The folder of the run file; None: nothing is written.
-            here: Position of the batch that is trained next.
+            run_position: Position of the batch that is trained next.
         """
         self._files = None if folder is None else SegmentFiles(folder)
-        self._write_weights(here, is_first=True)
+        self._write_weights(run_position, is_first=True)
 
     def add(self, outputs: Any, batch: Any) -> None:
         """Add the output of a training step.
@@ -240,13 +240,13 @@ class FeedbackRun:
             self._segments.change(epoch, first, values)
         self._write_weights(RunPosition(epoch, first))
 
-    def _write_weights(self, here: RunPosition, *, is_first: bool = False) -> None:
+    def _write_weights(self, run_position: RunPosition, *, is_first: bool = False) -> None:
         if self._files is None:
             return
         try:
             if is_first:
-                self._files.begin_fit(here)
-            self._files.write(self._segments, here)
+                self._files.begin_fit(run_position)
+            self._files.write(self._segments, run_position)
         except OSError as error:
             _warn(
                 "datamodule: the weights of segments cannot be written to "
@@ -255,7 +255,7 @@ class FeedbackRun:
             )
             self._files = None
 
-    def _gather(self, here: RunPosition) -> Any:
+    def _gather(self, run_position: RunPosition) -> Any:
         """Return the sums of the segment over all ranks; None if nothing was trained in it.
 
         Raises:
@@ -269,7 +269,9 @@ class FeedbackRun:
         except SeqDataError as failure:
             error = failure
         gathered = self._coordinator.all_gather(
-            (rank, own, error), self._trainer.world_size, (here.epoch, here.position)
+            (rank, own, error),
+            self._trainer.world_size,
+            (run_position.epoch, run_position.position),
         )
         for failed_rank, _, raised in gathered:
             if raised is not None:

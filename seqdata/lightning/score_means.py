@@ -113,8 +113,8 @@ class PartScores:
     """
 
     def __init__(self, policy: Any, weigh: WeighFn | None) -> None:
-        self._declared = {name: float(part.weight) for name, part in policy.parts.items()}
-        self._means = dict.fromkeys(self._declared, math.nan)
+        self._part_weights = {name: float(part.weight) for name, part in policy.parts.items()}
+        self._means = dict.fromkeys(self._part_weights, math.nan)
         self._weigh = weigh or self._multiply
 
     def reduce(self, sums: ScoreSums) -> PartSums:
@@ -161,7 +161,7 @@ class PartScores:
     def _multiply(self, means: dict[str, float]) -> dict[str, float]:
         values = weigh_in_proportion(np.array(list(means.values())))
         return {
-            part: self._declared[part] * value
+            part: self._part_weights[part] * value
             for part, value in zip(means, values.tolist(), strict=True)
         }
 

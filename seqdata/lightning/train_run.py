@@ -37,7 +37,7 @@ from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataOptions
 from seqdata.runs.run_file import RunFile
-from seqdata.runs.run_record import RunRecord, installed_versions
+from seqdata.runs.run_record import RunRecord, find_installed_versions
 from seqdata.sharing import World
 
 
@@ -171,10 +171,10 @@ class TrainRun:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with lanes and feedback; a collective operation."""
-        here = self.get_run_position()
-        state = lane_checkpoint.make_lane_state(self.trainer, here, self._coordinator)
+        run_position = self.get_run_position()
+        state = lane_checkpoint.make_lane_state(self.trainer, run_position, self._coordinator)
         if self.feedback is not None:
-            state |= self.feedback.make_state(here)
+            state |= self.feedback.make_state(run_position)
         state |= statistics_state.make_statistics_state(self._sources.options)
         return {**self.make_state().as_dict(), **state}
 
@@ -186,14 +186,14 @@ class TrainRun:
         """
         saved = FitState.from_dict(state)
         start = self.load_state(saved)
-        here = self.get_run_position()
-        lane_checkpoint.restore_lane_states(self.trainer, here, state)
+        run_position = self.get_run_position()
+        lane_checkpoint.restore_lane_states(self.trainer, run_position, state)
         if self.feedback is None or start.is_changed:
-            changed_parts = start.load_weights(self.engine, here, saved.weights, None)
+            changed_parts = start.load_weights(self.engine, run_position, saved.weights, None)
             if changed_parts:
                 _warn(changed_parts)
         if self.feedback is not None:
-            self.feedback.restore(state, here, is_changed=start.is_changed)
+            self.feedback.restore(state, run_position, is_changed=start.is_changed)
 
     def make_state(self) -> FitState:
         """Return the current state; warn once in the middle of an update."""
@@ -218,8 +218,9 @@ class TrainRun:
         changed_transform = self.engine.describe_transform_change(state.transform)
         if changed_transform:
             _warn(f"resume: {changed_transform}")
-        here = (self._world.size, options.tail)
-        is_shifted = (state.world_size, state.tail) != here or run_position != state.run_position
+        sharding = (self._world.size, options.tail)
+        is_moved = run_position != state.run_position
+        is_shifted = (state.world_size, state.tail) != sharding or is_moved
         if state.world_size != self._world.size:
             trainer_settings.check_limits(self.trainer, state.world_size, self._world.size)
         step = self._find_step(run_position)
@@ -291,7 +292,7 @@ class TrainRun:
             self._sources.options, geometry,
             fingerprints=self._sources.list_fingerprints(("train", "val")),
             plan=self.engine.fingerprint(geometry.epoch),
-            versions=installed_versions(), trainer=adapter.get_settings(self.trainer),
+            versions=find_installed_versions(), trainer=adapter.get_settings(self.trainer),
         )  # fmt: skip
 
     def _make_update_schedule(self, counters: adapter.Counters) -> UpdateSchedule:

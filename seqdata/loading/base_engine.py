@@ -202,9 +202,9 @@ class BaseEngine(ABC):
             "shift": self.shift,
         }
 
-    def describe_weights(self, here: RunPosition) -> str | None:
+    def describe_weights(self, run_position: RunPosition) -> str | None:
         """Return what a state has of the weights that a run has set; None if it has set none."""
-        return None if self.segments is None else self.segments.describe_changes(here)
+        return None if self.segments is None else self.segments.describe_changes(run_position)
 
     @abstractmethod
     def share(self, epoch: int, first: int) -> RankPlan:

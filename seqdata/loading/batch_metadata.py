@@ -91,9 +91,9 @@ class StepPreparer:
             steps, own_ids, has_whole_rows, self.plan, self.reader.axes, bounds
         )
         horizon = self.plan.lookahead - self.reader.shift
-        wholes = self._describe_whole_rows(steps)
+        whole_row_batches = self._describe_whole_rows(steps)
         for i, (is_whole_row, metadata) in enumerate(zip(has_whole_rows, batches, strict=True)):
-            metadata.whole = next(wholes)
+            metadata.whole = next(whole_row_batches)
             chosen = step_spans if is_whole_row else wide_spans
             part = slice(chosen.offsets[i], chosen.offsets[i + 1])
             spans = chosen.spans[part]
@@ -114,11 +114,13 @@ class StepPreparer:
 
     def _describe_whole_rows(self, steps: Steps) -> Iterator[SequenceBatch | None]:
         """Return the metadata of the rows whose parts the steps hold; None if they are whole."""
-        if steps.whole is None:
+        if steps.whole_rows is None:
             return repeat(None)
-        whole = steps.whole
-        ids = self._find_own_ids(self._locate_spans(whole.table), whole)
-        return describe_steps(whole, ids, find_whole_rows(whole), self.plan, self.reader.axes)
+        whole_rows = steps.whole_rows
+        ids = self._find_own_ids(self._locate_spans(whole_rows.table), whole_rows)
+        return describe_steps(
+            whole_rows, ids, find_whole_rows(whole_rows), self.plan, self.reader.axes
+        )
 
     def _locate_spans(self, table: ArrayTable) -> _StepSpans:
         offsets = table.offsets if table.rows is None else table.rows[table.offsets]

@@ -89,9 +89,9 @@ class EpochEngine(BaseEngine):
     ) -> None:
         super().__init__(store, policy, options)
         output = make_output(options.as_tuple, options.as_dict)
-        given: Any = options.collator
-        if output is None and isinstance(given, SupportsSingleOutput):
-            output = Output((given.output_field,), is_single=True)
+        user_collator: Any = options.collator
+        if output is None and isinstance(user_collator, SupportsSingleOutput):
+            output = Output((user_collator.output_field,), is_single=True)
         self._reader = make_reader(store, policy.axis, options, output)
         if output is not None and self._reader.transform is None and options.collator is None:
             output.check(self._reader.field_names)
@@ -106,7 +106,7 @@ class EpochEngine(BaseEngine):
         check_context(store, find_base_policy(policy), self._reader.shift)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
-            fetcher = replace(fetcher, collate=collator.collated)
+            fetcher = replace(fetcher, collate=collator.collate_columns)
         self._pipeline_parts = PipelineParts(
             fetcher, occurrences, collator, output, joint_targets, options.on_error,
             options.error_log, options.replay_hint, options.name,

@@ -22,7 +22,7 @@ from seqdata.loading.options import ValueOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.apply import TransformApplier
 from seqdata.loading.transforms.declare import (
-    declared_axes,
+    get_declared_axes,
     is_bounded,
     length_map_for,
     qualified_name,
@@ -123,7 +123,7 @@ class FieldReader:
         """
         texts = [name for name, field in self.store.fields.items() if not kind_of(field).is_array]
         stored_axes = {name: axis for name, axis in self.axes.axis_of.items() if name not in texts}
-        return stored_axes | declared_axes(self.transform)
+        return stored_axes | get_declared_axes(self.transform)
 
     def build_index(self) -> SequenceIndex:
         """Return the index of the lengths to plan."""

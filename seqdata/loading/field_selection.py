@@ -215,9 +215,9 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
         for part_policy in policy.policies.values():
             check_bounded_lengths(reader, part_policy, on_error)
         return
-    given = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
+    options = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
     for name, value in (("on_error", "replace"), ("keep", "last")):
-        if given[name] == value:
+        if options[name] == value:
             raise ConfigError(
                 f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
                 f"random (`.max_length`). Leave `{name}` out."

@@ -251,9 +251,9 @@ class Loader:
         It has where the parts of a ``Mix`` are: 20 bytes for each. Of weights that were set it has
         the digest; save them, too.
         """
-        here, engine = self._get_position(), self._engine
-        state = self._make_state_at(here)
-        weights, parts = engine.describe_weights(here), describe_parts(engine, here)
+        run_position, engine = self._get_position(), self._engine
+        state = self._make_state_at(run_position)
+        weights, parts = engine.describe_weights(run_position), describe_parts(engine, run_position)
         return replace(state, weights=weights, parts=parts).as_dict()
 
     def load_state_dict(
@@ -283,15 +283,16 @@ class Loader:
             check_next_segment(engine, "loader")
         saved = ResumeState.from_dict(state)
         start = find_start(engine, saved, self._make_state_at(saved.run_position), on_changed)
-        here = start.run_position
+        run_position = start.run_position
         changed_transform = engine.describe_transform_change(saved.transform)
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
-        engine.share(here.epoch, here.position)  # raises if this world cannot continue it
-        changed_parts = start.load_weights(engine, here, saved.weights, weights)
+        # raises if this world cannot continue it
+        engine.share(run_position.epoch, run_position.position)
+        changed_parts = start.load_weights(engine, run_position, saved.weights, weights)
         if changed_parts:
             warnings.warn(changed_parts, SeqDataWarning, stacklevel=2)
-        self._next_position, self._active = here, None
+        self._next_position, self._active = run_position, None
 
     def shutdown(self) -> None:
         """Stop threads and workers; a running iteration ends with an error."""
@@ -313,10 +314,10 @@ class Loader:
         active = self._active
         return self._next_position if active is None else RunPosition(*active.position)
 
-    def _make_state_at(self, here: RunPosition) -> ResumeState:
+    def _make_state_at(self, run_position: RunPosition) -> ResumeState:
         engine = self._engine
         return ResumeState.of_plan(
-            engine.describe(), here, engine.fingerprint(here.epoch),
+            engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             world_size=engine.options.world.size, transform=engine.transform_label,
         )  # fmt: skip
 

@@ -42,13 +42,13 @@ class RunStart:
     reason: str = ""
 
     def load_weights(
-        self, engine: BaseEngine, here: RunPosition, digest: str | None, values: Any
+        self, engine: BaseEngine, run_position: RunPosition, digest: str | None, values: Any
     ) -> str:
         """Set the weights of the state, or the parts that replace those of the state.
 
         Args:
             engine: Of the run.
-            here: Where it continues: ``run_position``, or later.
+            run_position: Where it continues: that of the start, or later.
             digest: What the state has of the weights.
             values: The weights, where a digest is not all of them.
 
@@ -69,20 +69,25 @@ class RunStart:
         if segments is None:
             return ""
         if not self.is_changed:
-            segments.restore(here, digest, values)
+            segments.restore(run_position, digest, values)
         elif self.positions is None:
-            segments.restore(here, None, None)
+            segments.restore(run_position, None, None)
         else:
-            segments.history.replace_parts(here.epoch, here.position, self.positions)
-            return f"{self.reason} It continues at batch {here.position} of epoch {here.epoch}."
+            segments.history.replace_parts(
+                run_position.epoch, run_position.position, self.positions
+            )
+            return (
+                f"{self.reason} It continues at batch {run_position.position} of epoch "
+                f"{run_position.epoch}."
+            )
         return ""
 
 
-def describe_parts(engine: BaseEngine, here: RunPosition) -> str | None:
+def describe_parts(engine: BaseEngine, run_position: RunPosition) -> str | None:
     """Return what a state has of a mixture's parts at a position; None without a mixture."""
     if not _has_parts(engine):
         return None
-    positions = engine.plan(here.epoch).locate_parts(here.position)
+    positions = engine.plan(run_position.epoch).locate_parts(run_position.position)
     if positions is None:
         return None
     digests = _digest_parts(engine)
@@ -90,7 +95,7 @@ def describe_parts(engine: BaseEngine, here: RunPosition) -> str | None:
         name: SavedPart(digests[name], PartPosition(*position))
         for name, position in positions.items()
     }
-    return SavedParts(engine.count_batches(here.epoch), parts).text
+    return SavedParts(engine.count_batches(run_position.epoch), parts).text
 
 
 def check_next_segment(engine: BaseEngine, owner: str) -> None:
@@ -134,16 +139,17 @@ def find_start(
     Raises:
         ResumeError: If the state does not fit, with the reason.
     """
-    here, changed = saved.run_position, saved.find_changes(current)
+    run_position, changed = saved.run_position, saved.find_changes(current)
     if changed and set(changed) <= {"data", "policy"} and _has_parts(engine):
         start = _find_mixture_start(engine, saved, current, on_changed, changed)
         if start is not None:
             return start
     if changed == ["data"] and on_changed == "next_epoch":
-        return RunStart(here.next_epoch if here.position else here, is_changed=True)
+        start_position = run_position.next_epoch if run_position.position else run_position
+        return RunStart(start_position, is_changed=True)
     saved.check_plan(current)
     saved.check_position(engine.count_batches(saved.epoch))
-    return RunStart(here)
+    return RunStart(run_position)
 
 
 def _find_mixture_start(
@@ -173,16 +179,16 @@ def _find_mixture_start(
         return _replace_parts(engine, saved, parts, changes, on_changed)
     if is_allowed and changed == ["data"]:
         return None
-    what = f"the mixture has changed since the state was saved: {changes}"
+    problem = f"the mixture has changed since the state was saved: {changes}"
     if not any(changes):
-        what += f": {saved.describe_differences(current, changed)}"
+        problem += f": {saved.describe_differences(current, changed)}"
     advice = "pass on_changed='next_segment' to continue with it where the next segment begins"
     if engine.segments is None:
         advice = f"write Segments(Mix({{...}}, ...), batches=...) and {advice}"
     if changed == ["data"] or (engine.segments is not None and "data" in changed):
         advice += ", or on_changed='next_epoch' to do so where the next epoch begins"
     raise ResumeError(
-        f"{saved.owner}: {what}. Restore what changed, or {advice}, or {saved.alternative}."
+        f"{saved.owner}: {problem}. Restore what changed, or {advice}, or {saved.alternative}."
     )
 
 
@@ -195,15 +201,18 @@ def _replace_parts(
 ) -> RunStart:
     """Return the start of a run whose parts replace those of a state."""
     saved.check_position(parts.epoch_batches)
-    here, batches = saved.run_position, engine.count_batches(saved.epoch)
+    run_position, batches = saved.run_position, engine.count_batches(saved.epoch)
     length = engine.segments.length if engine.segments else batches
-    first = batches if on_changed == "next_epoch" else -(-here.position // length) * length
-    if here.position in (0, parts.epoch_batches):
-        start, end = (here.next_epoch if here.position else here), here.position
+    first = batches if on_changed == "next_epoch" else -(-run_position.position // length) * length
+    if run_position.position in (0, parts.epoch_batches):
+        start = run_position.next_epoch if run_position.position else run_position
+        end = run_position.position
     else:
-        start = here.next_epoch if first >= batches else RunPosition(here.epoch, first)
+        start = (
+            run_position.next_epoch if first >= batches else RunPosition(run_position.epoch, first)
+        )
         end = parts.epoch_batches if on_changed == "next_epoch" else first
-        end = min(end, parts.epoch_batches) if start.epoch > here.epoch else end
+        end = min(end, parts.epoch_batches) if start.epoch > run_position.epoch else end
     positions = []
     restarted = []
     for name in engine.index.parts:
@@ -212,11 +221,12 @@ def _replace_parts(
             restarted.append(f"epoch {own.epoch} of {name!r} from its batch {own.batch} on")
             own = PartPosition(own.epoch + 1, 0)
         positions.append(own)
-    rest = f"Batches {here.position} to {end - 1} of epoch {here.epoch} are left out"
+    position, epoch = run_position.position, run_position.epoch
+    rest = f"Batches {position} to {end - 1} of epoch {epoch} are left out"
     texts = [
         f"{saved.owner}: the mixture has changed: {changes}.",
-        f"{rest} ({end - here.position}): what parts would have drawn in them comes later."
-        if end > here.position
+        f"{rest} ({end - position}): what parts would have drawn in them comes later."
+        if end > position
         else "No batch is left out.",
         f"The rest of {' and of '.join(restarted)} is left out." if restarted else "",
     ]

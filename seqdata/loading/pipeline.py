@@ -183,7 +183,7 @@ class BatchPipeline:
     def _collate(self, columns: Any, batch: SequenceBatch, prepared: PreparedStep) -> SequenceBatch:
         collator = self.parts.collator
         if self.parts.fetcher.collate is not None and isinstance(collator, SupportsWorkerCollate):
-            return collator.filled(columns, batch)  # collated by a worker
+            return collator.fill_batch(columns, batch)  # collated by a worker
         if prepared.request.is_shifted_stream and batch.bounds is None:
             columns = self._select_step_columns(columns, batch, prepared.make_step())
         width = batch.padded_length

@@ -83,22 +83,22 @@ class SegmentedRun:
         """End running iterations with their segments."""
         self._shutdowns += 1
 
-    def set_weights(self, here: RunPosition, values: Any) -> Weights:
+    def set_weights(self, run_position: RunPosition, values: Any) -> Weights:
         """Set the weights from a position on.
 
         Args:
-            here: Position of the next batch.
+            run_position: Position of the next batch.
             values: The weights.
 
         Raises:
             ConfigError: If no segment begins there, or the weights are invalid.
         """
-        first, epoch = self.find_first(here.position), here.epoch
-        if here.position != first or self.history.has_begun(epoch, first):
+        first, epoch = self.find_first(run_position.position), run_position.epoch
+        if run_position.position != first or self.history.has_begun(epoch, first):
             raise ConfigError(
-                f"segments: weights must be set where a segment begins, but batch {here.position} "
-                f"of epoch {epoch} lies within one. Set them before batch {first + self.length} is "
-                "drawn, or when the epoch has ended."
+                "segments: weights must be set where a segment begins, but batch "
+                f"{run_position.position} of epoch {epoch} lies within one. Set them before batch "
+                f"{first + self.length} is drawn, or when the epoch has ended."
             )
         return self.change(epoch, first, values)
 
@@ -117,17 +117,17 @@ class SegmentedRun:
         """The policy whose weights change."""
         return self._policy.inner_policy
 
-    def get_weights(self, here: RunPosition) -> Any:
+    def get_weights(self, run_position: RunPosition) -> Any:
         """Return the weights at a position; None if they are the policy's own."""
-        changes = self.history.find(here.epoch, self.find_first(here.position))
+        changes = self.history.find(run_position.epoch, self.find_first(run_position.position))
         return changes[-1].weights if changes else None
 
-    def describe_changes(self, here: RunPosition) -> str | None:
+    def describe_changes(self, run_position: RunPosition) -> str | None:
         """Return what a state has of the weights at a position; None if they are the policy's own.
 
         Where a plan depends on all changes of a run, their digests are all of each.
         """
-        changes = self.history.find(here.epoch, self.find_first(here.position))
+        changes = self.history.find(run_position.epoch, self.find_first(run_position.position))
         if not changes:
             return None
         if self._max_changes is None:
@@ -139,18 +139,18 @@ class SegmentedRun:
         origin = self.history.origin
         return None if origin is None else self._describe([origin])
 
-    def restore(self, here: RunPosition, digest: str | None, values: Any) -> None:
+    def restore(self, run_position: RunPosition, digest: str | None, values: Any) -> None:
         """Continue with the weights of a saved run.
 
         Args:
-            here: Its position.
+            run_position: Its position.
             digest: Of its weights; None if it had set none.
             values: The weights.
 
         Raises:
             ResumeError: If these are not the weights.
         """
-        first = self.find_first(here.position)
+        first = self.find_first(run_position.position)
         changes: Sequence[WeightChange] = ()
         if digest is not None and self._max_changes is None:
             changes = self._parse_changes(digest)
@@ -170,7 +170,7 @@ class SegmentedRun:
                         "Pass the weights of the saved run",
                     )
                 )  # fmt: skip
-            changes = [WeightChange(here.epoch, first, weights)]
+            changes = [WeightChange(run_position.epoch, first, weights)]
         elif values is not None:
             raise ResumeError(
                 must_be(
@@ -178,7 +178,7 @@ class SegmentedRun:
                     "Leave them out, and set them where a segment begins",
                 )
             )  # fmt: skip
-        self.history.restore(changes, here.epoch, first)
+        self.history.restore(changes, run_position.epoch, first)
 
     @staticmethod
     def _describe(changes: Sequence[WeightChange]) -> str:

@@ -153,7 +153,7 @@ def build_plan(
             fingerprint=lambda: make_fingerprint(
                 items.index, policy, seed, epoch, draws=getattr(items.rule, "draws", False)
             ),
-            report=lambda made: make_full_report(items, made),
+            report=lambda batch_table: make_full_report(items, batch_table),
         ),
     )
 

@@ -69,7 +69,7 @@ class DrawRates:
         """Digest of all rates, 32 hex digits."""
         return hashlib.sha256(self.fixed.astype("<i8").tobytes()).hexdigest()[:32]
 
-    def expected(self) -> NDArray[np.float64]:
+    def to_float(self) -> NDArray[np.float64]:
         """Return the rates as numbers, float64 (n,)."""
         return self.fixed / _ONE
 

@@ -53,12 +53,12 @@ class PartRows:
         count = len(self.ranked)
         if not count:
             return self.ranked, self.ranked
-        whole, sampled = divmod(self.rows, count)
+        full_passes, sampled = divmod(self.rows, count)
         offset = Draw(seed, 0).below(Purpose.PARTS, count)
         ranks = np.arange(count) + offset
-        before = epoch * whole + ranks * sampled // count - (ranks - epoch) * sampled // count
+        before = epoch * full_passes + ranks * sampled // count - (ranks - epoch) * sampled // count
         is_sampled = (ranks - epoch) * sampled % count < sampled
-        copies = whole + is_sampled
+        copies = full_passes + is_sampled
         numbers, passes = np.repeat(self.ranked, copies), np.repeat(before, copies)
         firsts = np.repeat(np.cumsum(copies) - copies, copies)
         return numbers + self.first, passes + np.arange(len(numbers)) - firsts
@@ -143,7 +143,7 @@ def draw_rows(
 
 
 def make_rows_report(
-    made: BatchTable,
+    batch_table: BatchTable,
     inner: Plan,
     drawn: DrawnSequences,
     parts: Sequence[PartRows],
@@ -157,7 +157,7 @@ def make_rows_report(
             is_dropped[part.first : part.first + count] = True
             is_dropped[part.first + part.ranked] = False
     return replace(
-        make_report(made),
+        make_report(batch_table),
         dropped=np.flatnonzero(is_dropped),
         split=np.unique(drawn.numbers[report.split]),
         truncated=np.unique(drawn.numbers[report.truncated]),

@@ -128,12 +128,12 @@ class PartOrder:
         credits = {side: credit for side, _, credit in self._walk(events) if side >= 0}
         pairs: list[PartPair] = []
         for number, (_, _, _, left, right) in enumerate(self.pairs):
-            weight, other = (
+            left_weight, right_weight = (
                 weights[~side] if side < 0 else pairs[side].total for side in (left, right)
             )
-            total = weight + other
+            total = left_weight + right_weight
             phase = credits[number] * total // WEIGHT_UNITS
-            pairs.append(PartPair(total, weight, phase, left, right))
+            pairs.append(PartPair(total, left_weight, phase, left, right))
         return PartOrder(tuple(pairs), self.root)
 
     def _walk(self, events: int) -> Iterator[tuple[int, int, int]]:

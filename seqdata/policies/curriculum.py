@@ -85,10 +85,10 @@ class Curriculum:
 
     def __post_init__(self) -> None:
         if (self.max_length is None) == (self.by is None):
-            given = "neither" if self.by is None else "both"
+            quantifier = "neither" if self.by is None else "both"
             raise ConfigError(
                 "policy 'curriculum': exactly one of `max_length` and `by` must be given, but "
-                f"{given} is. {_EXAMPLE}."
+                f"{quantifier} is. {_EXAMPLE}."
             )
         check_counts("curriculum", self, "segment", "batches", optional=True)
         if self.by is not None and not callable(self.by):
@@ -198,7 +198,7 @@ class Curriculum:
 
         origin = PlanOrigin(
             fingerprint=make_fingerprint_of_stages,
-            report=lambda made: make_staged_report(made, table.first_plans()),
+            report=lambda batch_table: make_staged_report(batch_table, table.first_plans()),
         )
         return Plan.lazy(table, origin, lookahead=table.lookahead)
 

@@ -169,7 +169,7 @@ class Mix:
         drawn = [run for run, weight in zip(runs, weights, strict=True) if weight]
         origin = PlanOrigin(
             fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-            report=lambda made: make_mix_report(made, drawn),
+            report=lambda batch_table: make_mix_report(batch_table, drawn),
         )
         return Plan.lazy(table, origin, lookahead=find_lookahead(drawn))
 
@@ -191,7 +191,7 @@ class Mix:
             ConfigError: If they are invalid.
         """
         del index
-        return make_part_weights(self._declared, weights)
+        return make_part_weights(self._part_weights, weights)
 
     def plan_segment(
         self, index: SequenceIndex, *, seed: int, segment: Segment, changes: Sequence[WeightChange]
@@ -201,13 +201,13 @@ class Mix:
         rates = {name: self._compute_rate(name, part) for name, part in parts.items()}
         if self.rows:
             rows, policy = self._make_part_rows(index), self._get_policy(next(iter(self.parts)))
-            plan = RowSegments(rows, policy, index, rates, self._declared, seed).plan(
+            plan = RowSegments(rows, policy, index, rates, self._part_weights, seed).plan(
                 segment, changes
             )
             return lambda _: plan
         runs = self._make_runs(index, seed)
         sizes = [run.num_batches for run in runs]
-        piece = find_piece(rates, self._declared, seed, self._group, segment, changes, sizes)
+        piece = find_piece(rates, self._part_weights, seed, self._group, segment, changes, sizes)
         first = segment.epoch * segment.epoch_batches + segment.first - piece.begin
         table = MixTable(
             runs, piece.order, self._group, first, segment.batches, piece.bases, piece.origin
@@ -216,7 +216,7 @@ class Mix:
         return lambda _: plan
 
     @property
-    def _declared(self) -> dict[str, float]:
+    def _part_weights(self) -> dict[str, float]:
         return {name: cast(Part, part).weight for name, part in self.parts.items()}
 
     def num_batches(self, index: SequenceIndex) -> int:
@@ -274,7 +274,7 @@ class Mix:
         inner = policy.plan(drawn.index, seed=seed, epoch=epoch)
         origin = PlanOrigin(
             fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-            report=lambda made: make_rows_report(made, inner, drawn, parts, index),
+            report=lambda batch_table: make_rows_report(batch_table, inner, drawn, parts, index),
         )
         return inner.with_table(
             lambda table: MixedRowsTable(table, drawn, None, parts, passes), origin

@@ -193,7 +193,7 @@ class TBPTT:
             table,
             PlanOrigin(
                 fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-                report=lambda made: make_full_report(items, made),
+                report=lambda batch_table: make_full_report(items, batch_table),
             ),
             lanes=self.lanes,
             overlap=self._chunks.overlap,

@@ -193,7 +193,7 @@ class Weighted:
 
     def expected_draws(self, index: SequenceIndex) -> NDArray[np.float64]:
         """Return how often each sequence is drawn in an epoch on average, float64 (n,)."""
-        return self._find_rates(index).expected()
+        return self._find_rates(index).to_float()
 
     @property
     def max_changes(self) -> int:

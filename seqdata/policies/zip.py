@@ -73,7 +73,7 @@ class ZippedPart:
         (run,) = table.parts
         origin = PlanOrigin(
             fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-            report=lambda made: make_mix_report(made, [run]),
+            report=lambda batch_table: make_mix_report(batch_table, [run]),
         )
         return Plan.lazy(table, origin, lookahead=run.lookahead)
 
@@ -167,16 +167,16 @@ class ZipTable:
         return np.concatenate(weights)
 
 
-def make_zip_report(made: BatchTable, parts: Sequence[MixTable]) -> PlanReport:
+def make_zip_report(batch_table: BatchTable, parts: Sequence[MixTable]) -> PlanReport:
     """Return the report of an epoch, with what the parts' policies leave out, split or truncate.
 
     Args:
-        made: The steps of the epoch.
+        batch_table: The steps of the epoch.
         parts: The batches of each part.
     """
     reports = [make_mix_report(part, list(part.parts)) for part in parts]
     return replace(
-        make_report(made),
+        make_report(batch_table),
         dropped=np.concatenate([report.dropped for report in reports]),
         split=np.concatenate([report.split for report in reports]),
         truncated=np.concatenate([report.truncated for report in reports]),
@@ -277,7 +277,7 @@ class Zip:
         ]
         origin = PlanOrigin(
             fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-            report=lambda made: make_zip_report(made, tables),
+            report=lambda batch_table: make_zip_report(batch_table, tables),
         )
         lookahead = max(run.lookahead for table in tables for run in table.parts)
         return Plan.lazy(ZipTable(tables), origin, lookahead=lookahead)

@@ -161,9 +161,9 @@ def parse_list_cells(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """
     from pyarrow import compute, types
 
-    kept = set(names)
+    text_columns = set(names)
     for number, column in enumerate(table.schema):
-        if column.name in kept or not types.is_string(column.type) or not table.num_rows:
+        if column.name in text_columns or not types.is_string(column.type) or not table.num_rows:
             continue
         if compute.all(compute.starts_with(table.column(number), "[")).as_py():
             refuse_missing(column.name, table.column(number))

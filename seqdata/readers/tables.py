@@ -165,10 +165,12 @@ def _open_parquet(path: str) -> Any:
     from pyarrow import parquet
 
     opened = parquet.ParquetFile(path, page_checksum_verification=True)
-    about = opened.metadata
-    rows = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
-    if rows != about.num_rows:
-        raise pa.ArrowInvalid(f"{about.num_rows} rows by the footer, but {rows} in its row groups")
+    metadata = opened.metadata
+    rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+    if rows != metadata.num_rows:
+        raise pa.ArrowInvalid(
+            f"{metadata.num_rows} rows by the footer, but {rows} in its row groups"
+        )
     return opened
 
 

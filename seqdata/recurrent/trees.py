@@ -113,11 +113,11 @@ def _check_form(tree: Tree, others: tuple[Tree, ...]) -> None:
                 "Pass its tensors as a tuple",
             )
         )
-    for other in others:
-        if _describe_form(other) != _describe_form(tree):
+    for state in others:
+        if _describe_form(state) != _describe_form(tree):
             raise ConfigError(
                 "lanes: the states of a table must have one form, but are "
-                f"{_describe_form(other)} and {_describe_form(tree)}. Put back the state of "
+                f"{_describe_form(state)} and {_describe_form(tree)}. Put back the state of "
                 "`run` or of the module, and pass `initial` in this form."
             )
 

@@ -54,9 +54,9 @@ class DataRefWriter:
         if are_locations(data):
             if not all(map(is_location, data)):
                 return self.to_plain(resolve_store(data), argument)
-            return self._joined_to_plain(data, argument)
+            return self._concat_to_plain(data, argument)
         if isinstance(data, ConcatStore):
-            return self._joined_to_plain(data.stores, argument)
+            return self._concat_to_plain(data.stores, argument)
         if isinstance(data, SpanStore):
             return self._spans_to_plain(data, argument)
         location = getattr(data, "location", None)
@@ -64,7 +64,7 @@ class DataRefWriter:
             return {PATH: make_absolute(location)}
         return self.writer.mark_unreplayable(argument, f"{_describe_data(data)} has no path")
 
-    def _joined_to_plain(self, stores: Sequence[Any], argument: str) -> Any:
+    def _concat_to_plain(self, stores: Sequence[Any], argument: str) -> Any:
         plain = [self.to_plain(store, argument) for store in stores]
         unreplayable = [plain_store for plain_store in plain if UNREPLAYABLE in plain_store]
         return unreplayable[0] if unreplayable else {CONCAT: plain}

@@ -247,8 +247,8 @@ class LossFiles:
             payload = strip_digest(raw, f"{path.name} {expected}")
             if payload is None:
                 is_damaged = match is not None and size <= rest
-                what = "is damaged" if is_damaged else "ends within a block"
-                self.problems[f"{path} {what}: block {expected} is left out."] = None
+                damage = "is damaged" if is_damaged else "ends within a block"
+                self.problems[f"{path} {damage}: block {expected} is left out."] = None
                 if not is_damaged:
                     return
             else:

@@ -82,11 +82,11 @@ def locate_drawn(
         PlanError: If there is no such batch.
     """
     located = locate_batch(engine, request, geometry)
-    here = RunPosition(request.epoch, located.share.position(located.step))
+    run_position = RunPosition(request.epoch, located.share.position(located.step))
     if engine.segments is None:
         return located
     if geometry.segment is None:
-        engine.segments.restore(here, geometry.mixture, None)
+        engine.segments.restore(run_position, geometry.mixture, None)
         return located
     if folder is None:
         raise ConfigError(
@@ -94,7 +94,7 @@ def locate_drawn(
             "the weights of this run, and it has no log folder that they are kept in. Pass a "
             "logger to the Trainer."
         )
-    SegmentFiles(folder).restore(engine.segments, here)
+    SegmentFiles(folder).restore(engine.segments, run_position)
     return located
 
 

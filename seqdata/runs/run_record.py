@@ -84,7 +84,7 @@ class RunRecord:
         )
 
 
-def installed_versions() -> Mapping[str, str]:
+def find_installed_versions() -> Mapping[str, str]:
     """Return the versions of installed packages that batches depend on."""
     versions = {"seqdata": core_version(), "python": platform.python_version()}
     versions.update({name: version for name in _PACKAGES if (version := _version_of(name))})

@@ -35,46 +35,50 @@ class SegmentFiles:
 
     folder: Path
 
-    def begin_fit(self, here: RunPosition) -> None:
+    def begin_fit(self, run_position: RunPosition) -> None:
         """Remove the files of segments from a position on: a fit makes them again.
 
         Raises:
             OSError: If a file cannot be removed.
         """
+        first = (run_position.epoch, run_position.position)
         for path in (self.folder / _FOLDER).glob("*.npz"):
             match = _PATTERN.fullmatch(path.name)
-            if match and (int(match[1]), int(match[2])) >= (here.epoch, here.position):
+            if match and (int(match[1]), int(match[2])) >= first:
                 path.unlink()
 
-    def write(self, segments: SegmentedRun, here: RunPosition) -> None:
+    def write(self, segments: SegmentedRun, run_position: RunPosition) -> None:
         """Write the weights of the segment at a position.
 
         Raises:
             OSError: If the file cannot be written, or there are too many weights.
         """
-        digest, weights = segments.describe_changes(here), segments.get_weights(here)
+        digest = segments.describe_changes(run_position)
+        weights = segments.get_weights(run_position)
         values = getattr(weights, "values", None)  # of parts: the digest is all of them
         arrays: dict[str, Any] = {"digest": np.frombuffer((digest or "").encode(), np.uint8)}
         if isinstance(values, np.ndarray):
             if len(values) > MOST_NUMBERS:
                 raise OSError(f"there are more than {MOST_NUMBERS} weights")
             arrays["values"] = values
-        path = self._get_path(segments, here)
+        path = self._get_path(segments, run_position)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, pack_arrays(arrays, path.name))
 
-    def restore(self, segments: SegmentedRun, here: RunPosition) -> None:
+    def restore(self, segments: SegmentedRun, run_position: RunPosition) -> None:
         """Set the weights of a segment as the run had them.
 
         Args:
             segments: Of an engine that has drawn nothing yet.
-            here: Position of a batch of the segment.
+            run_position: Position of a batch of the segment.
 
         Raises:
             ConfigError: If the file is missing or damaged.
         """
-        path = self._get_path(segments, here)
-        owner = f"replay: the weights of batch {here.position} of epoch {here.epoch}"
+        path = self._get_path(segments, run_position)
+        owner = (
+            f"replay: the weights of batch {run_position.position} of epoch {run_position.epoch}"
+        )
         if not path.is_file():
             raise ConfigError(
                 f"{owner} must be in {f'{_FOLDER}/{path.name}'!r} next to {NAME}, which does not "
@@ -82,11 +86,11 @@ class SegmentFiles:
                 "an earlier fit trained it: pass the run file of that fit."
             )
         digest, values = _parse_weights(read_arrays(path, owner), owner)
-        segments.restore(here, digest, values)
+        segments.restore(run_position, digest, values)
 
-    def _get_path(self, segments: SegmentedRun, here: RunPosition) -> Path:
-        first = segments.find_first(here.position)
-        return self.folder / _FOLDER / f"epoch-{here.epoch}-batch-{first}.npz"
+    def _get_path(self, segments: SegmentedRun, run_position: RunPosition) -> Path:
+        first = segments.find_first(run_position.position)
+        return self.folder / _FOLDER / f"epoch-{run_position.epoch}-batch-{first}.npz"
 
 
 def _parse_weights(arrays: Arrays, owner: str) -> tuple[str | None, Any]:

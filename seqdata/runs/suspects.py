@@ -140,8 +140,10 @@ def explain_steps(
     for step in steps:
         if table.find(step) is None:
             raise _make_missing_error(table, step)
-    wanted = np.array(sorted(set(steps)), dtype=np.int64)
-    of_steps = _read_rows(losses, lambda block, _: np.isin(block.steps, wanted)[block.batch_of_row])
+    step_numbers = np.array(sorted(set(steps)), dtype=np.int64)
+    of_steps = _read_rows(
+        losses, lambda block, _: np.isin(block.steps, step_numbers)[block.batch_of_row]
+    )
     suspected = np.unique(of_steps.keys)
     history = _read_rows(losses, lambda _, keys: np.isin(keys, suspected))
     return [_explain_step(losses, table, step, of_steps, history, top) for step in steps]

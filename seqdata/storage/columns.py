@@ -89,7 +89,7 @@ class BufferSource:
             checksums: The checksums to verify by; None: no verification.
         """
         extents = None if offsets is None else extents_of(offsets)
-        return cls._made(name, field, layout, values, extents, None, file_offsets, checksums)
+        return cls._make(name, field, layout, values, extents, None, file_offsets, checksums)
 
     @classmethod
     def over(
@@ -103,10 +103,10 @@ class BufferSource:
     ) -> BufferSource:
         """Return the source of values in files, at the bytes that extents give."""
         places = [0] * len(files)
-        return cls._made(name, field, layout, files, tuple(extents), 1, places, checks)
+        return cls._make(name, field, layout, files, tuple(extents), 1, places, checks)
 
     @classmethod
-    def _made(
+    def _make(
         cls,
         name: str,
         field: Field,
@@ -122,8 +122,8 @@ class BufferSource:
         kind = kind_of(field)
         width = kind.width(field)
         unit = width if unit is None else unit
-        given = None if checks is None else checks.kernel_arguments
-        handle = engine.source(tuple(values), extents, starts, width, given, unit)
+        kernel_checksums = None if checks is None else checks.kernel_arguments
+        handle = engine.source(tuple(values), extents, starts, width, kernel_checksums, unit)
         return cls(
             name, field, kind, layout, tuple(values), extents, unit, width,
             None if places is None else tuple(places), engine, handle,
@@ -165,15 +165,15 @@ class BufferSource:
             CorruptSampleError: If a recorded place or a checksum is wrong.
             DecodeError: If the bytes are not text.
         """
-        wanted = np.asarray(numbers, dtype=np.int64)
-        values, offsets = self.read_bytes(wanted)
+        sequence_numbers = np.asarray(numbers, dtype=np.int64)
+        values, offsets = self.read_bytes(sequence_numbers)
         content = values.tobytes()
         pieces = [content[first:last] for first, last in pairwise(offsets.tolist())]
         found: list[Any] = []
         try:
             found.extend(map(self.kind.decode, pieces))
         except UnicodeDecodeError as error:
-            number = int(wanted[len(found)])
+            number = int(sequence_numbers[len(found)])
             raise self.locate(number, *self.find(number)[1:]).make_error(
                 DecodeError,
                 f"must be UTF-8 text, but is not ({error.reason} at byte {error.start}). "
@@ -208,7 +208,7 @@ class BufferSource:
             ConfigError: If there is no such sequence or span.
             CorruptSampleError: If its recorded place is wrong.
         """
-        if self.unit != self.width:
+        if self.unit == 1:  # `values` may be the bytes of a file, also where a timestep is one byte
             return self._piece_of_bytes(number, start, stop)
         shard, first, last = self.find(number)
         values = self.values[shard]
@@ -275,8 +275,8 @@ class BufferSource:
         layout = self.layout
         shard, first, last = self.find(number)
         count, width = len(self.values[shard]), self.width
-        what = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
-        needed, facts = f"be inside of the shard's {count} {what}", {}
+        unit_name = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
+        needed, facts = f"be inside of the shard's {count} {unit_name}", {}
         if self.kind.is_array:
             axis = self.field.axis
             length = 1 if axis is None else int(layout.lengths_of[axis][number])
@@ -286,7 +286,7 @@ class BufferSource:
                     f"{self.name!r}: timesteps must be in 0..{length}, but {start}..{stop} were "
                     "requested. Was the plan made for other data?"
                 )
-            needed = f"have {length * width // self.unit} {what}"
+            needed = f"have {length * width // self.unit} {unit_name}"
             facts = {"expected": length, "found": (last - first) * self.unit // width}
         raise self.locate(number, first, last).make_error(
             CorruptSampleError,

@@ -100,15 +100,15 @@ class ConcatStore(SequenceStore):
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the ids of sequences."""
-        wanted = as_numbers("keys", numbers)
-        found: list[str] = [""] * len(wanted)
-        for number, rows, local in self._split_by_store(wanted):
+        sequence_numbers = as_numbers("keys", numbers)
+        found: list[str] = [""] * len(sequence_numbers)
+        for number, rows, local in self._split_by_store(sequence_numbers):
             store = self._stores[number]
             has_ids = self._find_stores_with_ids()[number]
             keys = (
                 store.keys(store.base_numbers(local))
                 if has_ids
-                else map(str, wanted[rows].tolist())
+                else map(str, sequence_numbers[rows].tolist())
             )
             for at, key in zip(rows.tolist(), keys, strict=True):
                 found[at] = key
@@ -188,12 +188,12 @@ class ConcatStore(SequenceStore):
                 more &= base.expect(store.base_numbers(local))
         return more
 
-    def watched(self, tell: Callable[[int], None]) -> Store:
+    def observe(self, on_sequence: Callable[[int], None]) -> Store:
         """Return the same store, which reports the numbers that it reads, if its stores can."""
 
         def watch(store: Store, start: int) -> Store:
             return (
-                store.watched(lambda number: tell(start + number))
+                store.observe(lambda number: on_sequence(start + number))
                 if isinstance(store, SupportsObserver)
                 else store
             )
@@ -307,12 +307,12 @@ def _check_fields(stores: Sequence[Store]) -> None:
     for number, store in enumerate(stores):
         if dict(store.fields) == first:
             continue
-        theirs = dict(store.fields)
-        names = [name for name in first | theirs if first.get(name) != theirs.get(name)]
-        what = f" in {', '.join(map(repr, names))}" if names else ""
+        fields = dict(store.fields)
+        names = [name for name in first | fields if first.get(name) != fields.get(name)]
+        differing_fields = f" in {', '.join(map(repr, names))}" if names else ""
         raise ConfigError(
             "concat: stores must have the same fields, but store "
-            f"{number} differs from store 0{what}:\n"
+            f"{number} differs from store 0{differing_fields}:\n"
             f"  0: {format_title(stores[0])}: {_format_schema(stores[0])}\n"
             f"  {number}: {format_title(store)}: {_format_schema(store)}\n"
             "Use `select` and `rename` to make them equal, or write one of them again"

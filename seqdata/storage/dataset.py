@@ -209,10 +209,10 @@ class DatasetStore(SequenceStore):
                 values[name].append(value)
         return {name: self._make_column(name, found) for name, found in values.items()}
 
-    def watched(self, tell: Callable[[int], None]) -> DatasetStore:
+    def observe(self, on_sequence: Callable[[int], None]) -> DatasetStore:
         """Return the same store, which reports the number of each item before it is read."""
         lengths = self._lengths_of[DEFAULT_AXIS]
-        observed = _ObservedDataset(self._dataset, tell)
+        observed = _ObservedDataset(self._dataset, on_sequence)
         return DatasetStore(
             observed, lengths, self._fields, self._part_names, self._key, self.item_form
         )

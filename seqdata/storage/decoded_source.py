@@ -87,8 +87,9 @@ class DecodedSource:
 
     def take(self, numbers: ArrayLike) -> list[Any]:
         """Return the objects of whole sequences, a list of ``str`` or ``bytes``."""
-        wanted = np.asarray(numbers, dtype=np.int64)
-        return self._read(np.stack([wanted, np.zeros_like(wanted), np.ones_like(wanted)], axis=1))
+        sequence_numbers = np.asarray(numbers, dtype=np.int64)
+        starts, stops = np.zeros_like(sequence_numbers), np.ones_like(sequence_numbers)
+        return self._read(np.stack([sequence_numbers, starts, stops], axis=1))
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
         """Return their concatenated bytes; see ``text_bytes``."""

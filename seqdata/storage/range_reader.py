@@ -206,7 +206,7 @@ class RangeReader:
             offsets = {
                 n: list(self._shards.offset_ranges(n, request)) for n, request in requests.items()
             }
-            self.bring(files, offsets)
+            self.download(files, offsets)
             found = []
             for number, request in requests.items():
                 self._shards.note_offsets(number, request, files[number].content)
@@ -215,7 +215,7 @@ class RangeReader:
                 opened.number: list(value_ranges(opened.fields, requests[opened.number]))
                 for opened in found
             }
-            self.bring(files, values)
+            self.download(files, values)
             return found
 
     def check(self, numbers: Iterable[int]) -> None:
@@ -224,8 +224,8 @@ class RangeReader:
         for number, stat in zip(new, self._threads.map(self._shards.check, new), strict=True):
             self._shards.known[number] = stat
 
-    def bring(self, files: Mapping[int, SparseFile], ranges: Mapping[int, list[Ranges]]) -> None:
-        """Bring ranges of shards into their memory; all are of the same version."""
+    def download(self, files: Mapping[int, SparseFile], ranges: Mapping[int, list[Ranges]]) -> None:
+        """Download ranges of shards into their memory; all are of the same version."""
         download_missing(files, ranges, self._make_download, self._check_unchanged, self._threads)
 
     def lay(self, number: int, file: SparseFile) -> StoreFields:
@@ -245,7 +245,7 @@ class RangeReader:
         files.check_same(name, self._shards.known[number], self._shards.locate(number))
 
     def _download_again(self, number: int, file: SparseFile) -> bool:
-        """Bring again what is there of a shard; return whether it was another."""
+        """Download again what is there of a shard; return whether it was another."""
         download = self._make_download(number, file, file.present)
         was_damaged = redownload_ranges(file, download, self._threads)
         self._check_unchanged(number)

@@ -129,13 +129,13 @@ def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     Raises:
         ConfigError: If they are not integers in one dimension, or there is no such sequence.
     """
-    wanted = as_numbers("take", numbers, "For True and False use `where`")
-    if len(wanted) and not 0 <= wanted.min() <= wanted.max() < count:
+    number_array = as_numbers("take", numbers, "For True and False use `where`")
+    if len(number_array) and not 0 <= number_array.min() <= number_array.max() < count:
         raise ConfigError(
-            f"take: `numbers` must be in [0, {count}), but hold {find_outside(wanted, count)}. "
-            "Choose others"
+            f"take: `numbers` must be in [0, {count}), but hold "
+            f"{find_outside(number_array, count)}. Choose others"
         )
-    return wanted
+    return number_array
 
 
 def as_numbers(
@@ -152,10 +152,12 @@ def as_numbers(
         ConfigError: If they are not integers in one dimension.
     """
     needed = f"{caller}: `numbers` must be integers in one dimension"
-    wanted = _to_array(needed, numbers)
-    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
-        raise ConfigError(f"{needed}, but are {wanted.dtype} of {wanted.ndim} dimensions. {remedy}")
-    return wanted.astype(np.int64, copy=False)
+    number_array = _to_array(needed, numbers)
+    if number_array.ndim != 1 or (number_array.dtype.kind not in "iu" and number_array.size):
+        raise ConfigError(
+            f"{needed}, but are {number_array.dtype} of {number_array.ndim} dimensions. {remedy}"
+        )
+    return number_array.astype(np.int64, copy=False)
 
 
 def check_planned(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -63,11 +63,11 @@ class ShardsOnDemand:
         names = list(fields)
         self._check_request(spans, names, axis)
         shards, requests = self._divide(spans, names, axis)
-        whole = list(requests)
+        whole_shards = list(requests)
         if self._shards.remote.how == "ranges":
-            whole = [number for number in requests if self._shards.file(number) is None]
-        found = {shard.number: shard for shard in self._open.get(whole)}
-        everything = self._open.get_all() if whole else None
+            whole_shards = [number for number in requests if self._shards.file(number) is None]
+        found = {shard.number: shard for shard in self._open.get(whole_shards)}
+        everything = self._open.get_all() if whole_shards else None
         if everything is not None:
             self._joined = self._shards.join(everything)
         by_ranges = {number: request for number, request in requests.items() if number not in found}
@@ -102,14 +102,15 @@ class ShardsOnDemand:
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         shards, requests = self._divide(spans, [name], next(iter(self.layout.lengths_of)))
-        whole = [number for number in requests if self._is_here(number)]
-        found = {shard.number: shard for shard in self._open.get(whole)}  # some may just have gone
+        whole_shards = [number for number in requests if self._is_opened_whole(number)]
+        # some may just have been closed
+        found = {shard.number: shard for shard in self._open.get(whole_shards)}
         by_ranges = {number: request for number, request in requests.items() if number not in found}
         if by_ranges:
             found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
         return shards, found, requests
 
-    def _is_here(self, number: int) -> bool:
+    def _is_opened_whole(self, number: int) -> bool:
         if self._shards.remote.how == "ranges":
             return self._shards.file(number) is None
         return self._open.peek(number) is not None or self._shards.opens_for_texts(number)
@@ -169,8 +170,8 @@ class _TextsOnDemand:
     name: str
 
     def take(self, numbers: ArrayLike) -> list[Any]:
-        wanted = np.asarray(numbers, dtype=np.int64)
-        shards, found, requests = self.reader.open_for_texts(self.name, wanted)
+        sequence_numbers = np.asarray(numbers, dtype=np.int64)
+        shards, found, requests = self.reader.open_for_texts(self.name, sequence_numbers)
         texts: list[Any] = _read_shards(found, requests, shards)[self.name]
         return texts
 

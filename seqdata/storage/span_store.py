@@ -153,12 +153,12 @@ class SpanStore(SequenceStore):
         base = self._base.base if isinstance(self._base, View) else self._base
         return not isinstance(base, SupportsPrefetch) or base.expect(self._find_in_base(numbers))
 
-    def watched(self, tell: Callable[[int], None]) -> Store:
+    def observe(self, on_sequence: Callable[[int], None]) -> Store:
         """Return the same store, whose base tells of what it reads, where it can."""
         if not isinstance(self._base, SupportsObserver):
             return self
         fixed = (self._axis, self._sequences, self._starts, self._stops, self.contexts)
-        return SpanStore(self._base.watched(tell), *fixed)
+        return SpanStore(self._base.observe(on_sequence), *fixed)
 
     def _check_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):

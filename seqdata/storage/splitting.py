@@ -121,9 +121,9 @@ def _assign_exactly(
     part_of = np.empty(class_offsets[-1], dtype=np.int64)
     carry = np.zeros(len(fractions))
     for first, stop in itertools.pairwise(class_offsets):
-        due = (stop - first) * np.asarray(fractions, dtype=float) + carry
-        counts = _round_counts(due, stop - first)
-        carry = due - counts
+        exact_counts = (stop - first) * np.asarray(fractions, dtype=float) + carry
+        counts = _round_counts(exact_counts, stop - first)
+        carry = exact_counts - counts
         part_of[first:stop] = np.repeat(np.arange(len(fractions)), counts)
     chosen = np.empty(len(order), dtype=np.int64)
     chosen[order] = part_of[units]

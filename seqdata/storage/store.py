@@ -329,11 +329,11 @@ class ShardStore(SequenceStore):
         Raises:
             ConfigError: If there is no such sequence.
         """
-        wanted = as_numbers("keys", numbers)
+        sequence_numbers = as_numbers("keys", numbers)
         if self._reader.ids is not None:
-            return self._reader.ids.take(wanted)
-        self._check_numbers(wanted)
-        return [str(number) for number in wanted.tolist()]
+            return self._reader.ids.take(sequence_numbers)
+        self._check_numbers(sequence_numbers)
+        return [str(number) for number in sequence_numbers.tolist()]
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the bytes of ids or of a field of texts; see ``text_bytes.SupportsRawTexts``.

@@ -268,10 +268,10 @@ def _to_number(bound: Bound, unit: TimeUnit | None) -> int | float:
 
 
 def _check_disjoint(spans: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
-    for (name, first), (other, second) in itertools.combinations(spans.items(), 2):
+    for (first_name, first), (second_name, second) in itertools.combinations(spans.items(), 2):
         shared = np.minimum(first[1], second[1]) - np.maximum(first[0], second[0])
         if (shared > 0).any():
             raise ConfigError(
-                f"split: parts must not share timesteps, but {name!r} and {other!r} share "
-                f"{int(np.maximum(shared, 0).sum())}. Change their bounds"
+                f"split: parts must not share timesteps, but {first_name!r} and {second_name!r} "
+                f"share {int(np.maximum(shared, 0).sum())}. Change their bounds"
             )

@@ -283,11 +283,12 @@ class View(SequenceStore):
         columns = self._base.read(spans, base_names.values(), axis=axis)
         return {name: columns[old] for name, old in base_names.items()}
 
-    def watched(self, tell: Callable[[int], None]) -> Store:
+    def observe(self, on_sequence: Callable[[int], None]) -> Store:
         """Return the same view of a base that tells of what it reads, where it can."""
         if not isinstance(self._base, SupportsObserver):
             return self
-        return View(self._base.watched(tell), self._numbers, self._measured_transform, self._names)
+        base = self._base.observe(on_sequence)
+        return View(base, self._numbers, self._measured_transform, self._names)
 
 
 def format_title(store: Store) -> str:
@@ -341,16 +342,14 @@ def take(store: Store, numbers: ArrayLike) -> View:
     return _select(store, check_numbers(numbers, len(store)))
 
 
-def _select(store: Store, wanted: NDArray[np.int64]) -> View:
+def _select(store: Store, numbers: NDArray[np.int64]) -> View:
     if isinstance(store, View):
-        measured_transform = store.measured_transform
-        if measured_transform is not None:
-            measured_transform = replace(
-                measured_transform, lengths=measured_transform.lengths[wanted]
-            )
-        chosen = wanted if store.has_all_sequences else store.numbers[wanted]
-        return View(store.base, chosen, measured_transform, store.names)
-    return View(store, wanted)
+        transform = store.measured_transform
+        if transform is not None:
+            transform = replace(transform, lengths=transform.lengths[numbers])
+        chosen = numbers if store.has_all_sequences else store.numbers[numbers]
+        return View(store.base, chosen, transform, store.names)
+    return View(store, numbers)
 
 
 def where(store: Store, mask: ArrayLike | Predicate) -> View:

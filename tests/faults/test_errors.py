@@ -6,7 +6,7 @@ import pytest
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata_testing.faults import damage
-from seqdata_testing.faults.processes import FaultTransform, Unheard, raised
+from seqdata_testing.faults.processes import FaultTransform, Unheard, raise_unheard
 from seqdata_testing.faults.targets import OWN
 
 OF_WORKERS = {"worker", "pid"}
@@ -76,11 +76,11 @@ def test_our_errors_about_a_transform_are_told_alike(root, transform):
 
 
 def test_errors_of_others_are_told_alike(root):
-    here, there = errors_of(root, Unheard, FaultTransform(raised, "id", "s41"))
+    here, there = errors_of(root, Unheard, FaultTransform(raise_unheard, "id", "s41"))
     assert here.args == there.args == ("nothing of this kind is known", 7)
     told = [note for note in there.__notes__ if not note.startswith("in worker ")]
     assert told == here.__notes__
     assert told[0] == "in the transform of sequence 's41'"
     assert here.facts == there.facts
     assert here.facts.items() >= {"shard": 7, "sequence": 41, "key": "s41"}.items()
-    assert "in raised" in str(there.__cause__)
+    assert "in raise_unheard" in str(there.__cause__)

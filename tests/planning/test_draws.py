@@ -16,7 +16,7 @@ def test_rates_add_up_to_the_draws_exactly(count):
     assert int(thirds.fixed.sum()) == count << 32
     rates = DrawRates.from_weights(WEIGHTS, count)
     assert int(rates.fixed.sum()) == count << 32
-    np.testing.assert_allclose(rates.expected(), count * WEIGHTS / WEIGHTS.sum(), atol=1e-6)
+    np.testing.assert_allclose(rates.to_float(), count * WEIGHTS / WEIGHTS.sum(), atol=1e-6)
     assert rates.support.tolist() == [1, 2, 3, 4, 6]
 
 
@@ -28,7 +28,7 @@ def test_each_is_drawn_as_often_as_expected_rounded_down_or_up(epoch, block, mon
     draw = Draw(5, epoch)
     counts = rates.count(draw)
     assert counts.sum() == 20
-    assert (np.abs(counts - rates.expected()) < 1).all()
+    assert (np.abs(counts - rates.to_float()) < 1).all()
     assert np.bincount(rates.draw_numbers(draw), minlength=7).tolist() == counts.tolist()
     assert (np.diff(rates.draw_numbers(draw).astype(int)) >= 0).all()
 
@@ -42,5 +42,5 @@ def test_weights_of_any_size_mean_the_same():
 
 def test_importance_makes_draws_count_as_the_data_does():
     rates = DrawRates.from_weights(WEIGHTS, 20)
-    weighted = rates.importance() * rates.expected()
+    weighted = rates.importance() * rates.to_float()
     np.testing.assert_allclose(weighted, (WEIGHTS > 0) * 20 / 5, rtol=1e-6)

@@ -85,7 +85,7 @@ def test_rates_add_up_and_are_near_for_any_numbers(weights, draws, seed):
     rates = DrawRates.from_weights(weights, draws)
     assert int(rates.fixed.sum()) == draws << 32
     assert (rates.fixed >= 0).all()
-    assert np.allclose(rates.expected(), draws * weights / weights.sum(), atol=1e-6)
+    assert np.allclose(rates.to_float(), draws * weights / weights.sum(), atol=1e-6)
     assert rates.count(Draw(seed, 0)).sum() == draws
 
 
@@ -102,7 +102,7 @@ def test_the_mean_over_seeds_is_the_expectation(weights, draws):
     assume(any(weights))
     rates = DrawRates.from_weights(np.array(weights, dtype=float), draws)
     found = np.mean([rates.count(Draw(seed, 0)) for seed in range(1_500)], axis=0)
-    assert np.abs(found - rates.expected()).max() < 5.5 * 0.5 / np.sqrt(1_500)
+    assert np.abs(found - rates.to_float()).max() < 5.5 * 0.5 / np.sqrt(1_500)
 
 
 @examples(1, here=50)

@@ -49,7 +49,7 @@ def test_own_numbers_are_those_of_each_parts_base():
 def test_it_has_parts_after_pickling_and_with_an_observer():
     store = join_parts(stores())
     copy = pickle.loads(pickle.dumps(store))
-    watched = store.watched(lambda number: None)
+    watched = store.observe(lambda number: None)
     for one in (store, copy, watched):
         assert isinstance(one, SupportsParts)
         assert list(one.parts) == ["a", "b"]

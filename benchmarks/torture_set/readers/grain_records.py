@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torture_set.asking import Ask, Library, Reading, Rows, collate, unpacked
+from torture_set.asking import Ask, Library, Reading, Rows, collate, unpack_all
 from torture_set.truth import BATCH, COUNT, SHARDS
 
 _EACH = -(-COUNT // SHARDS)
@@ -30,17 +30,17 @@ def write(folder: Path, rows: Rows) -> None:
     for number in range(SHARDS):
         sink = ArrayRecordWriter(str(folder / f"part-{number:05d}.array_record"), "group_size:1")
         for row in islice(rows, _EACH):
-            sink.write(_encoded(row))
+            sink.write(_encode(row))
         sink.close()
 
 
-def _encoded(row: dict[str, Any]) -> bytes:
+def _encode(row: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     np.savez(file, id=np.array(row["id"]), x=row["x"], y=np.array(row["y"]))
     return file.getvalue()
 
 
-def decoded(record: bytes) -> dict[str, Any]:
+def decode(record: bytes) -> dict[str, Any]:
     """Return the sequence that a record holds."""
     with np.load(io.BytesIO(record)) as found:
         return {"id": str(found["id"]), "x": found["x"], "y": int(found["y"])}
@@ -64,7 +64,7 @@ def read(ask: Ask) -> Reading:
     batches = iter(loader)
     if ask.state is not None:
         batches.set_state(ask.state)
-    return Reading(unpacked(batches), batches.get_state)
+    return Reading(unpack_all(batches), batches.get_state)
 
 
 LIBRARY = Library(("grain", "array_record"), load, write, read)

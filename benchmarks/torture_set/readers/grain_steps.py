@@ -6,11 +6,11 @@ from typing import Any
 
 import grain.python as grain
 
-from torture_set.readers.grain_records import decoded
+from torture_set.readers.grain_records import decode
 
 
 class Decode(grain.MapTransform):
     """A record becomes a sequence."""
 
     def map(self, element: bytes) -> dict[str, Any]:
-        return decoded(element)
+        return decode(element)

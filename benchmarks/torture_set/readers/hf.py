@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torture_set.asking import Ask, Library, Reading, Rows, collate, unpacked
+from torture_set.asking import Ask, Library, Reading, Rows, collate, unpack_all
 from torture_set.truth import BATCH, SHARDS
 
 
@@ -25,8 +25,8 @@ def write(folder: Path, rows: Rows) -> None:
         {"id": datasets.Value("string"), "x": datasets.List(datasets.Value("int32")),
          "y": datasets.Value("int64")}
     )  # fmt: skip
-    made = datasets.Dataset.from_list(list(rows), features=features)
-    made.save_to_disk(str(folder), num_shards=SHARDS)
+    dataset = datasets.Dataset.from_list(list(rows), features=features)
+    dataset.save_to_disk(str(folder), num_shards=SHARDS)
 
 
 def read(ask: Ask) -> Reading:
@@ -58,7 +58,7 @@ def under_loader(data: Any, ask: Ask, **options: Any) -> Reading:
     loader = StatefulDataLoader(data, batch_size=BATCH, **options)
     if ask.state is not None:
         loader.load_state_dict(ask.state)
-    return Reading(unpacked(loader), loader.state_dict)
+    return Reading(unpack_all(loader), loader.state_dict)
 
 
 LIBRARY = Library(("datasets", "torchdata"), load, write, read)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torture_set.asking import Ask, Hostile, Library, Payload, Reading, Rows, collate, unpacked
+from torture_set.asking import Ask, Hostile, Library, Payload, Reading, Rows, collate, unpack_all
 from torture_set.truth import BATCH, SHARD_BYTES
 
 
@@ -39,7 +39,7 @@ def read(ask: Ask) -> Reading:
     loader = StreamingDataLoader(data, batch_size=BATCH, **options)
     if ask.state is not None:
         loader.load_state_dict(ask.state)
-    return Reading(unpacked(loader), loader.state_dict)
+    return Reading(unpack_all(loader), loader.state_dict)
 
 
 def read_hostile(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torture_set.asking import Ask, Hostile, Library, Payload, Reading, Rows, collate, unpacked
+from torture_set.asking import Ask, Hostile, Library, Payload, Reading, Rows, collate, unpack_all
 from torture_set.truth import BATCH, SHARD_BYTES
 
 _LIBRARIES: list[Any] = []
@@ -44,15 +44,15 @@ def write_hostile(folder: Path, rows: Rows, _: str, payload: Payload) -> None:
 def read(ask: Ask, validate: str | None = None) -> Reading:
     from streaming import StreamingDataLoader
 
-    data = _opened(ask, shuffle=ask.shuffle, shuffle_seed=3, validate_hash=validate)
+    data = _open(ask, shuffle=ask.shuffle, shuffle_seed=3, validate_hash=validate)
     options: dict[str, Any] = {"num_workers": ask.workers, "collate_fn": collate}
     loader = StreamingDataLoader(data, batch_size=BATCH, **options)
     if ask.state is not None:
         loader.load_state_dict(ask.state)
-    return Reading(unpacked(loader), loader.state_dict)
+    return Reading(unpack_all(loader), loader.state_dict)
 
 
-def _opened(ask: Ask, **options: Any) -> Any:
+def _open(ask: Ask, **options: Any) -> Any:
     from streaming import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 

@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from torture_set.asking import Ask, Hostile, Library, Payload, Reading, Rows, collate, unpacked
+from torture_set.asking import Ask, Hostile, Library, Payload, Reading, Rows, collate, unpack_all
 from torture_set.truth import BATCH, COUNT, SHARDS
 
 _EACH = -(-COUNT // SHARDS)
@@ -43,25 +43,25 @@ def read(ask: Ask) -> Reading:
     if not urls:
         raise FileNotFoundError(f"no shards in {ask.folder}")
     found = webdataset.WebDataset(
-        _all_of(urls), shardshuffle=100 if ask.shuffle else False, seed=3,
+        _list_all(urls), shardshuffle=100 if ask.shuffle else False, seed=3,
         nodesplitter=webdataset.split_by_node if ask.world > 1 else webdataset.single_node_only,
     )  # fmt: skip
     if ask.shuffle:
         found = found.shuffle(1000)
-    found = found.decode().to_tuple("__key__", "x.npy", "y.cls").map(_named)
+    found = found.decode().to_tuple("__key__", "x.npy", "y.cls").map(_name_parts)
     found = found.batched(BATCH, collation_fn=collate)
     loader = webdataset.WebLoader(found, batch_size=None, num_workers=ask.workers)
-    return Reading(unpacked(loader))
+    return Reading(unpack_all(loader))
 
 
-def _all_of(urls: list[str]) -> list[str]:
+def _list_all(urls: list[str]) -> list[str]:
     """Return the names from the first to the last, as a brace list does: none is left out."""
     folder = Path(urls[0]).parent
     last = int(Path(urls[-1]).stem.split("-")[1])
     return [str(folder / f"shard-{number:06d}.tar") for number in range(last + 1)]
 
 
-def _named(row: tuple[Any, ...]) -> dict[str, Any]:
+def _name_parts(row: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(("id", "x", "y"), row, strict=True))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from seqdata import ConfigError, ResumeError, SequenceBatch
 from seqdata_models.parallel.deferred import WeightGradients
 from seqdata_models.parallel.mesh import Mesh
-from seqdata_models.parallel.slices import find_whole
+from seqdata_models.parallel.slices import find_whole_batch
 from seqdata_models.parallel.stack import Stack
 
 Item = TypeVar("Item")
@@ -137,8 +137,8 @@ class Engine(ABC):
                 parameter.grad = None
             nll = self._run(batches, scale).double()
             self.mesh.flush()
-            wholes = map(find_whole, batches)
-            tokens = sum(b.num_tokens for b in wholes) if self.mesh.position == 0 else 0
+            whole_batches = map(find_whole_batch, batches)
+            tokens = sum(b.num_tokens for b in whole_batches) if self.mesh.position == 0 else 0
             totals = torch.stack([nll, nll.new_tensor(tokens)])
             for axis in ("model", "data"):
                 self.mesh.all_reduce(totals, axis)
@@ -238,14 +238,16 @@ class Engine(ABC):
         for hook in self._hooks:
             hook.remove()
 
-    def meet(self, what: str) -> None:
+    def meet(self, purpose: str) -> None:
         """Return once all processes are here; a warning names one that does not come.
 
         Args:
-            what: What they come for.
+            purpose: What they come for.
         """
-        self.mesh.at(what)
-        self.mesh.barrier(f"{what} (as for a checkpoint), which all processes must do", _PATIENCE)
+        self.mesh.at(purpose)
+        self.mesh.barrier(
+            f"{purpose} (as for a checkpoint), which all processes must do", _PATIENCE
+        )
 
     def _sum_over_stages(self, value: Tensor) -> Tensor:
         return self.mesh.all_reduce(value, "model")

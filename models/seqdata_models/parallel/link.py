@@ -111,12 +111,12 @@ class Link:
         except RuntimeError as cause:
             self._raise_lost_store(cause)
 
-    def wait(self, key: str, what: str, rank: int, patience: float = math.inf) -> None:
+    def wait(self, key: str, event: str, rank: int, patience: float = math.inf) -> None:
         """Return once a key is set.
 
         Args:
             key: Never set before, and not by this process.
-            what: What is waited for, for errors.
+            event: What is waited for, for errors.
             rank: Of the process that sets it.
             patience: Seconds after which a warning names what is waited for.
 
@@ -124,9 +124,9 @@ class Link:
             PeerFailedError: If it is not set in time, or never can be; or a process has failed.
         """
         with self.computing(is_computing=False):
-            self._wait(key, what, rank, patience)
+            self._wait(key, event, rank, patience)
 
-    def _wait(self, key: str, what: str, rank: int, patience: float) -> None:
+    def _wait(self, key: str, event: str, rank: int, patience: float) -> None:
         began = time.monotonic()
         is_noted = False
         while True:
@@ -138,17 +138,18 @@ class Link:
             except RuntimeError:  # not yet
                 self.raise_failure()
             if not is_noted:
-                self._store.set(f"wait/{self._rank}", json.dumps([rank, key, what]))
+                self._store.set(f"wait/{self._rank}", json.dumps([rank, key, event]))
                 is_noted = True
             self._check_awaited()
             waited = time.monotonic() - began
             if waited > self._timeouts.stall:
                 raise PeerFailedError.at(
-                    f"parallel: waited {self._timeouts.stall:g} seconds for {what}; it stands still"
+                    f"parallel: waited {self._timeouts.stall:g} seconds for {event}; it stands "
+                    "still"
                 )
             if waited > patience:
                 patience = math.inf
-                text = f"parallel: rank {self._rank} has waited {waited:.0f} seconds for {what}."
+                text = f"parallel: rank {self._rank} has waited {waited:.0f} seconds for {event}."
                 warnings.warn(text, SeqDataWarning, stacklevel=2)
 
     def _check_awaited(self) -> None:
@@ -165,12 +166,12 @@ class Link:
         for _ in range(self._world):
             if not self._store.check([f"wait/{rank}"]):
                 return
-            target, key, what = json.loads(self._store.get(f"wait/{rank}"))
+            target, key, event = json.loads(self._store.get(f"wait/{rank}"))
             has_closed = bytes(self._store.get(f"beat/{target}")) == _CLOSED.encode()
             self.raise_failure()  # a process that has failed closes, too
             if self._store.check([key]):
                 return
-            places.append(f"rank {rank} waits for {what}")
+            places.append(f"rank {rank} waits for {event}")
             if has_closed or target == self._rank:
                 end = f", which has closed or ended: rank {target}" if has_closed else ""
                 raise PeerFailedError.at(
@@ -278,7 +279,7 @@ class Link:
         self._sign_off()
         if self._failure is not None:
             _raise_saved(self._failure, cause)
-        raise PeerFailedError.at(_lost(0), rank=0) from cause
+        raise PeerFailedError.at(_describe_lost_rank(0), rank=0) from cause
 
     def _watch(self) -> None:
         seen: dict[int, tuple[bytes, float]] = {}
@@ -293,7 +294,7 @@ class Link:
                     self._thread_store.set(f"seen/{self._rank}", "")
                     break
         except RuntimeError:  # rank 0 keeps the store
-            error = PeerFailedError.at(_lost(0), rank=0)
+            error = PeerFailedError.at(_describe_lost_rank(0), rank=0)
             self._failure = _pickle_error(error, "rank 0", 0)
         if self._failure is not None and not self._closed.wait(self._timeouts.exit_grace):
             self._exit(self._failure)
@@ -308,7 +309,7 @@ class Link:
             if rank not in seen or seen[rank][0] != beat:
                 seen[rank] = beat, now
             elif beat != _CLOSED.encode() and now - seen[rank][1] > self._timeouts.unresponsive:
-                error = PeerFailedError.at(_lost(rank), rank=rank)
+                error = PeerFailedError.at(_describe_lost_rank(rank), rank=rank)
                 self._thread_store.compare_set(
                     _ERROR, "", _pickle_error(error, f"rank {rank}", rank)
                 )
@@ -368,7 +369,7 @@ class Progress:
         return is_idle and now - self._begin > self._seconds
 
 
-def _lost(rank: int) -> str:
+def _describe_lost_rank(rank: int) -> str:
     return f"parallel: rank {rank} gives no sign of life; it was killed or stopped"
 
 

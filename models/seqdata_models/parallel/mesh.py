@@ -118,7 +118,7 @@ class Mesh:
         """
         target = self.replica * self.size + position
         value = value.detach().contiguous()
-        self._works = [(work, kept) for work, kept in self._works if not work.is_completed()]
+        self._works = [(work, tensor) for work, tensor in self._works if not work.is_completed()]
         work = dist.isend(value, target, group=self._groups["model"], tag=_tag(kind))
         self._works.append((work, value))
         self._link.notify(self._key(self.rank, target, kind))
@@ -136,8 +136,8 @@ class Mesh:
         """
         source = self.replica * self.size + position
         key = self._key(source, self.rank, kind)
-        what = f"{self.describe(source)} to send {kind}; at {self._place}"
-        self._link.wait(key, what, source)
+        event = f"{self.describe(source)} to send {kind}; at {self._place}"
+        self._link.wait(key, event, source)
         with self.computing(is_computing=False):
             dist.recv(value, source, group=self._groups["model"], tag=_tag(kind))
         return value
@@ -161,8 +161,8 @@ class Mesh:
         number = self._count(name)
         self._link.notify(f"{name}/{number}/{self.rank}")
         for rank in range(self.world):
-            what = f"{self.describe(rank)} to come to: {name}"
-            self._link.wait(f"{name}/{number}/{rank}", what, rank, patience)
+            event = f"{self.describe(rank)} to come to: {name}"
+            self._link.wait(f"{name}/{number}/{rank}", event, rank, patience)
 
     def all_reduce(self, value: Tensor, axis: str) -> Tensor:
         """Sum a tensor in place over an axis of the mesh, and return it; all processes call it.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from seqdata import SequenceBatch
 from seqdata_models.parallel.engine import Engine, run_pipeline, sum_gradients
 from seqdata_models.parallel.mesh import Mesh
-from seqdata_models.parallel.slices import BatchPart, find_whole, split_rows, split_time
+from seqdata_models.parallel.slices import BatchPart, find_whole_batch, split_rows, split_time
 from seqdata_models.parallel.stack import State, map_state
 
 
@@ -75,8 +75,8 @@ class Ring(Engine):
 
     def _run_batch(self, batch: SequenceBatch, scale: float, number: int) -> None:
         size, position = self.mesh.size, self.mesh.position
-        whole = find_whole(batch)
-        self._initial: State = self.stack.take(whole, self.stack.lanes)
+        whole_batch = find_whole_batch(batch)
+        self._initial: State = self.stack.take(whole_batch, self.stack.lanes)
         self._ends: list[State] = []
         self._scale, self._number = scale * batch.loss_scale, number
         self._graphs.clear()
@@ -87,7 +87,7 @@ class Ring(Engine):
         if self.stack.lanes is not None and batch.lanes is not None:
             ends = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
             flat = self.mesh.broadcast(flatten_state(ends).detach(), size - 1)
-            self.stack.lanes.put(whole, self._unflatten(flat, len(batch)))
+            self.stack.lanes.put(whole_batch, self._unflatten(flat, len(batch)))
 
     def _forward(self, group: BatchPart) -> None:
         first, stop = group.rows

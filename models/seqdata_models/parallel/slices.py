@@ -62,8 +62,8 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
         ConfigError: If a row of the batch is read again by the next one, or has a horizon; or if
             the loader has read another part.
     """
-    given = part.batch
-    batch = find_whole(given)
+    loaded = part.batch
+    batch = find_whole_batch(loaded)
     if batch.overlap or batch.horizon:
         raise ConfigError(
             "ring: `overlap` and `horizon` of a batch must be 0, but are "
@@ -71,15 +71,15 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
             "strategy for overlapping windows."
         )
     starts, stops = World(0, 1, number, parts).time_bounds(batch.lengths)  # (r,) each
-    if given is not batch and not torch.equal(given.lengths, stops - starts):
+    if loaded is not batch and not torch.equal(loaded.lengths, stops - starts):
         raise ConfigError(
             f"ring: the batch must hold part {number} of {parts} of its rows' timesteps, or whole "
             "rows, but holds others. Pass world=World(mesh.replica, mesh.data, mesh.position, "
             "mesh.size) to the Loader."
         )
     width = max(1, int((stops - starts).max()))
-    begins = starts if given is batch else torch.zeros_like(starts)  # in the data
-    data = {name: _slice_time(given, name, begins, width) for name in given.data}
+    begins = starts if loaded is batch else torch.zeros_like(starts)  # in the data
+    data = {name: _slice_time(loaded, name, begins, width) for name in loaded.data}
     segments, restarts = _cut_segments(batch, starts, stops)
     fields = {
         "data": data,
@@ -95,7 +95,7 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
     return BatchPart(_replace(batch, fields), part.rows, starts, restarts)
 
 
-def find_whole(batch: SequenceBatch) -> SequenceBatch:
+def find_whole_batch(batch: SequenceBatch) -> SequenceBatch:
     """Return the metadata of a batch's whole rows; of whole rows the batch itself."""
     return batch if batch.whole is None else batch.whole
 

@@ -85,16 +85,16 @@ class Stage:
         if item.is_first:
             self._state, self._ends = self._stack.take(item.batch, self.lanes), []
         rows = slice(*item.part.rows)
-        given = map_state(lambda leaf: leaf[:, rows].contiguous(), self._state)
+        initial = map_state(lambda leaf: leaf[:, rows].contiguous(), self._state)
         out, ends = self._stack.run(
             self._steps, item.part, x,
-            lambda layer: map_state(lambda leaf: leaf[layer : layer + 1], given),
+            lambda layer: map_state(lambda leaf: leaf[layer : layer + 1], initial),
         )  # fmt: skip
         own = map_state(lambda *leaves: torch.cat(leaves), *(ends[n] for n in range(*self.layers)))
-        self._ends.append(map_state(self.replace_layers, given, own))
+        self._ends.append(map_state(self.replace_layers, initial, own))
         if item.is_last and self.lanes is not None and item.batch.lanes is not None:
-            whole = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
-            self.lanes.put(item.batch, whole)
+            joined = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
+            self.lanes.put(item.batch, joined)
         return out
 
     def make_input(self, part: BatchPart, width: int | None = None) -> Tensor:

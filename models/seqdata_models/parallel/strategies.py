@@ -309,8 +309,8 @@ class WavefrontStrategy(ParallelStrategy):
             ConfigError: If they cannot, or a callback averages weights.
         """
         super().check_trainer(trainer)
-        given: Any = trainer
-        for callback in given.callbacks:
+        untyped_trainer: Any = trainer
+        for callback in untyped_trainer.callbacks:
             if isinstance(callback, AVERAGING):
                 raise ConfigError(
                     "wavefront: callbacks must not average weights, for a process has stepped only "

@@ -78,7 +78,8 @@ class TorchWavefront(Wavefront):
         own = [n for n, place in enumerate(self.placement) if place == self.mesh.position]
         lanes = [self.stack.lanes, *(copy_lanes(self.stack.lanes) for _ in own[1:])]
         return {
-            n: Stage(self.stack, self.stages[n], kept) for n, kept in zip(own, lanes, strict=True)
+            n: Stage(self.stack, self.stages[n], stage_lanes)
+            for n, stage_lanes in zip(own, lanes, strict=True)
         }
 
     def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:

@@ -186,7 +186,7 @@ class Wavefront(Engine):
         if self.mesh.data > 1:
             sum_gradients(used, self.mesh, ["data"])
         for parameter in parameters:
-            if not any(parameter is other for other in used):
+            if not any(parameter is used_parameter for used_parameter in used):
                 parameter.grad = None
 
     def _find_users(self) -> dict[int, tuple[int, ...]]:

@@ -131,7 +131,7 @@ class LogMel:
         self, audio: Ragged, lengths: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield the number of a first frame, and frames of samples, (n, *channels, n_fft)."""
-        samples, begins = self._padded(audio)
+        samples, begins = self._pad(audio)
         before = np.cumsum(lengths) - lengths
         within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
         at = np.repeat(begins, lengths) + within * self.hop_length
@@ -142,7 +142,7 @@ class LogMel:
         for first in range(0, len(at), step):
             yield first, windows[at[first : first + step]]
 
-    def _padded(self, audio: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _pad(self, audio: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return samples in [-1, 1] with zeros between sequences, and where each begins."""
         values, gap = np.asarray(audio.values), self.n_fft // 2 if self.center else 0
         lengths = np.asarray(audio.lengths)
@@ -150,7 +150,7 @@ class LogMel:
         spread = begins + 2 * gap * np.arange(len(lengths))
         samples = np.zeros((len(values) + 2 * gap * len(lengths), *values.shape[1:]))
         rows = np.arange(len(values)) + np.repeat(spread - begins + gap, lengths)
-        samples[rows] = _scaled(values)
+        samples[rows] = _scale(values)
         return samples, spread
 
     def _raise_floor(self, decibels: NDArray[np.float32], lengths: NDArray[np.int64]) -> None:
@@ -213,7 +213,7 @@ class MFCC(LogMel):
         return cosines(self.n_mels, self.n_mfcc)
 
 
-def _scaled(values: NDArray[Any]) -> NDArray[Any]:
+def _scale(values: NDArray[Any]) -> NDArray[Any]:
     """Return samples as floats in [-1, 1)."""
     if values.dtype.kind == "f":
         return values

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from seqdata.backends import Extents, FileIndex, RandomAccessFile
 from seqdata.errors import ConfigError
 from seqdata_audio.sound_file import read_info, read_samples
-from seqdata_audio.wav import broken, read_header
+from seqdata_audio.wav import make_broken_error, read_header
 
 _DTYPES = (None, "float32", "float64")
 
@@ -59,14 +59,14 @@ class Audio:
                     np.array([header.begin]), np.array([header.end]), header.dtype,
                     _shape(header.channels),
                 )  # fmt: skip
-                return self._made(file, audio, header.frames, header.rate)
+                return self._make_index(file, audio, header.frames, header.rate)
         info = read_info(file)
         dtype = self.dtype or info.dtype
         audio = Extents(
             np.array([0]), np.array([file.size]), dtype, _shape(info.channels),
             decoder=getattr(self, f"decode_{dtype}"), lengths=np.array([info.frames]),
         )  # fmt: skip
-        return self._made(file, audio, info.frames, info.rate)
+        return self._make_index(file, audio, info.frames, info.rate)
 
     def decode_int16(self, content: bytes) -> NDArray[Any]:
         """Return the samples of a file, int16."""
@@ -84,9 +84,11 @@ class Audio:
         """Return the samples of a file, float64."""
         return read_samples(content, "float64")
 
-    def _made(self, file: RandomAccessFile, audio: Extents, frames: int, rate: int) -> FileIndex:
+    def _make_index(
+        self, file: RandomAccessFile, audio: Extents, frames: int, rate: int
+    ) -> FileIndex:
         if frames == 0 and not self.allow_empty:
-            raise broken(
+            raise make_broken_error(
                 file,
                 "must hold at least one sample (or be opened with Audio(allow_empty=True)), but "
                 "holds none",

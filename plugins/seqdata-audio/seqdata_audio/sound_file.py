@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from seqdata.errors import PluginError
-from seqdata_audio.wav import Readable, broken
+from seqdata_audio.wav import Readable, make_broken_error
 
 _STORED = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32",
            "PCM_32": "int32", "DOUBLE": "float64"}  # fmt: skip
@@ -55,7 +55,7 @@ def read_info(file: Readable) -> SoundInfo:
     """
     if file.name.lower().endswith(".ogg"):
         _check_last_page(file)
-    with _opened(io.BufferedReader(_RawFile(file)), file) as sound:
+    with _open_sound(io.BufferedReader(_RawFile(file)), file) as sound:
         dtype = _STORED.get(sound.subtype, "float32")
         return SoundInfo(sound.samplerate, sound.channels, sound.frames, dtype)
 
@@ -70,8 +70,8 @@ def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
     soundfile = _library()
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as sound:
-            samples: NDArray[Any] = sound.read(dtype=dtype)
             frames = sound.frames
+            samples: NDArray[Any] = sound.read(frames, dtype=dtype)  # -1 needs a seekable encoding
     except soundfile.LibsndfileError as error:
         raise ValueError(error.error_string) from error
     if len(samples) != frames:
@@ -80,13 +80,15 @@ def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
 
 
 @contextmanager
-def _opened(stream: io.BufferedIOBase, file: Readable) -> Iterator[Any]:
+def _open_sound(stream: io.BufferedIOBase, file: Readable) -> Iterator[Any]:
     soundfile = _library()
     try:
         with soundfile.SoundFile(stream) as sound:
             yield sound
     except soundfile.LibsndfileError as error:
-        raise broken(file, f"cannot be read by libsndfile ({error.error_string})") from error
+        raise make_broken_error(
+            file, f"cannot be read by libsndfile ({error.error_string})"
+        ) from error
 
 
 def _library() -> ModuleType:
@@ -113,17 +115,19 @@ def _check_last_page(file: Readable) -> None:
     segments = page[_PAGE - 1] if len(page) >= _PAGE else 255
     size = _PAGE + segments + sum(page[_PAGE:][:segments])
     if len(page) < _PAGE + segments or len(page) < size:
-        raise broken(file, "must end with a whole Ogg page, but ends within one: it was cut off")
+        raise make_broken_error(
+            file, "must end with a whole Ogg page, but ends within one: it was cut off"
+        )
     if len(page) > size:
-        raise broken(
+        raise make_broken_error(
             file,
             f"must end with a whole Ogg page, but has {len(page) - size} other bytes behind its "
             "last one: it is damaged, or something was added",
         )
     if _compute_checksum(page) != struct.unpack_from("<I", page, _CHECKSUM_AT)[0]:
-        raise broken(file, "has a last Ogg page whose checksum is not that of its bytes")
+        raise make_broken_error(file, "has a last Ogg page whose checksum is not that of its bytes")
     if not page[_FLAGS_AT] & _IS_LAST:
-        raise broken(
+        raise make_broken_error(
             file,
             "must end with an Ogg page that is marked as the last of its stream, but this one is "
             "not: the file was cut off between two pages, or its recording was never ended",

@@ -89,7 +89,9 @@ def read_header(file: Readable) -> WavHeader:
     head = file.read(0, min(_AHEAD, file.size))
     kind = head[:4]
     if kind not in (*_RIFF, *_RIFX, *_RF64) or head[8:12] != b"WAVE":
-        raise broken(file, f"must begin with RIFF, a size and WAVE, but begins with {head[:12]!r}")
+        raise make_broken_error(
+            file, f"must begin with RIFF, a size and WAVE, but begins with {head[:12]!r}"
+        )
     order = ">" if kind in _RIFX else "<"
     layout: tuple[int, int, str | None, int] | None = None
     long_size: int | None = None
@@ -102,19 +104,21 @@ def read_header(file: Readable) -> WavHeader:
             layout = _layout(file, _content(file, head, at, min(size, _MAX_FORMAT)), order)
         elif name == b"data":
             if layout is None:
-                raise broken(file, "must have a chunk 'fmt ' before its data, but has none")
+                raise make_broken_error(
+                    file, "must have a chunk 'fmt ' before its data, but has none"
+                )
             size = long_size if size == _UNKNOWN and long_size is not None else size
-            header = _checked(file, WavHeader(*layout[:3], at, at + size, layout[3]))
+            header = _check_sizes(file, WavHeader(*layout[:3], at, at + size, layout[3]))
             if kind not in _RF64:
                 _check_rest(file, header.end, 8 + struct.unpack_from(f"{order}I", head, 4)[0])
             return header
-    raise broken(file, f"must have a chunk 'data', but has none in {file.size} bytes")
+    raise make_broken_error(file, f"must have a chunk 'data', but has none in {file.size} bytes")
 
 
-def broken(file: Readable, what: str) -> DataError:
+def make_broken_error(file: Readable, problem: str) -> DataError:
     """Return the error about a file that is not a whole recording."""
     return DataError.at(
-        f"{file.name}: {what}. Restore the file; if it is the original, write it again with "
+        f"{file.name}: {problem}. Restore the file; if it is the original, write it again with "
         "`ffmpeg -i old.wav new.wav`, or move it out of the folder.",
         file=file.name,
     )
@@ -130,7 +134,9 @@ def _chunks(file: Readable, head: bytes, order: str) -> Iterator[tuple[bytes, in
         (size,) = struct.unpack_from(f"{order}I", header, 4)
         yield header[:4], at + 8, size
         at += 8 + size + size % 2  # a chunk of odd size has one byte behind it
-    raise broken(file, f"must have at most {_MAX_CHUNKS} chunks before its data, but has more")
+    raise make_broken_error(
+        file, f"must have at most {_MAX_CHUNKS} chunks before its data, but has more"
+    )
 
 
 def _content(file: Readable, head: bytes, at: int, size: int) -> bytes:
@@ -142,13 +148,13 @@ def _content(file: Readable, head: bytes, at: int, size: int) -> bytes:
 def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str | None, int]:
     """Return (rate, channels, dtype, bytes of a frame) of a chunk ``fmt``."""
     if len(content) < 16:
-        raise broken(
+        raise make_broken_error(
             file, (f"must have a chunk 'fmt ' of at least 16 bytes, but has one of {len(content)}")
         )
     tag, channels, rate, _, frame_bytes, bits = struct.unpack_from(f"{order}HHIIHH", content)
     if tag == _EXTENSIBLE:
         if len(content) < 40:
-            raise broken(
+            raise make_broken_error(
                 file,
                 (
                     "must have an extensible chunk 'fmt ' of 40 bytes, but has one of "
@@ -159,14 +165,14 @@ def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str |
         if content[26:40] != _GUID_TAIL:
             tag = None  # of somebody's own: perhaps the decoder knows it
     if channels == 0 or rate == 0 or frame_bytes == 0:
-        raise broken(
+        raise make_broken_error(
             file,
             "must declare at least 1 channel, sample per second and byte per frame, but declares "
             f"{channels} channels, {rate} samples per second and {frame_bytes} bytes per frame",
         )
     dtype = _DTYPES.get((tag, bits))
     if dtype is not None and frame_bytes != channels * bits // 8:
-        raise broken(
+        raise make_broken_error(
             file,
             f"must declare {channels * bits // 8} bytes per frame for {channels} channels of "
             f"{bits} bits, but declares {frame_bytes}",
@@ -174,25 +180,25 @@ def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str |
     return rate, channels, dtype and dtype.replace("<", order), frame_bytes
 
 
-def _checked(file: Readable, header: WavHeader) -> WavHeader:
+def _check_sizes(file: Readable, header: WavHeader) -> WavHeader:
     """Return a header whose data lies in the file, in whole frames."""
-    size, there = header.end - header.begin, file.size - header.begin
-    if size > there:
-        raise broken(
+    size, available = header.end - header.begin, file.size - header.begin
+    if size > available:
+        raise make_broken_error(
             file,
-            f"says {size} bytes of samples, but {there} are there: it was cut off, or its header "
-            "was never finished",
+            f"says {size} bytes of samples, but {available} are there: it was cut off, or its "
+            "header was never finished",
         )
     if header.dtype is not None and size % header.frame_bytes:
-        raise broken(
+        raise make_broken_error(
             file,
             f"must declare a multiple of {header.frame_bytes} bytes of samples, the size of a "
             f"frame, but declares {size}",
         )
-    if size == 0 and there > 1 and not file.read(header.begin, header.begin + 4).isalnum():
-        raise broken(
+    if size == 0 and available > 1 and not file.read(header.begin, header.begin + 4).isalnum():
+        raise make_broken_error(
             file,
-            f"says 0 bytes of samples, but {there} follow that are not a chunk: its header was "
+            f"says 0 bytes of samples, but {available} follow that are not a chunk: its header was "
             "never finished",
         )
     return header
@@ -207,7 +213,7 @@ def _check_rest(file: Readable, end: int, riff_end: int) -> None:
         return
     names = [file.read(at, at + 4) for at in sorted({end, end + end % 2})]
     if b"data" in names or not any(all(31 < byte < 127 for byte in name) for name in names):
-        raise broken(
+        raise make_broken_error(
             file,
             f"says that its samples end at byte {end} of {file.size}, but what follows is "
             f"{names[-1]!r} and not another kind of chunk",

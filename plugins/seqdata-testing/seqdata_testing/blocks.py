@@ -50,5 +50,5 @@ class SmallBlocks:
 
     def cutter(self) -> FixedSizeCutter | PackedRowsCutter | Rungs:
         """Return the policy's cutter, made for small blocks."""
-        made: FixedSizeCutter | PackedRowsCutter | Rungs = self.policy._make_cutter()
-        return replace(made, max_block=self.max_block)
+        cutter: FixedSizeCutter | PackedRowsCutter | Rungs = self.policy._make_cutter()
+        return replace(cutter, max_block=self.max_block)

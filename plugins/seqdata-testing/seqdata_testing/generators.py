@@ -88,12 +88,12 @@ def lengths(draw: DrawFn, count: int) -> NDArray[np.int64]:
         return np.full(count, 1 + seed % 9)
     if shape == "heavy":
         return np.exp(random.normal(2.5, 1.0, count)).astype(np.int64)
-    made = random.integers(0 if shape == "gaps" else 1, 30, count)
+    values = random.integers(0 if shape == "gaps" else 1, 30, count)
     if shape == "gaps":
-        made[random.random(count) < 0.5] = 0
+        values[random.random(count) < 0.5] = 0
     if shape == "giant":
-        made[seed % count] = made.sum()
-    return made
+        values[seed % count] = values.sum()
+    return values
 
 
 @st.composite
@@ -133,10 +133,10 @@ def block_policies(draw: DrawFn) -> Any:
     rows = draw(st.integers(1, 3))
     if isinstance(policy, TokenBudget):
         return SmallBlocks(policy, draw(st.integers(1, 100)), policy.worst_first)
-    made = type(policy)(
+    small = type(policy)(
         rows, policy.shuffle, max_length=policy.max_length, too_long=policy.too_long
     )
-    return SmallBlocks(made, draw(st.integers(1, 256)), draw(st.booleans()))
+    return SmallBlocks(small, draw(st.integers(1, 256)), draw(st.booleans()))
 
 
 @st.composite

@@ -114,16 +114,17 @@ def _check_counts(where: str, head: SequenceBatch, step: Step, plan: Plan) -> No
     scored = head.lengths.clone()
     if head.burn_in is not None:
         scored -= head.burn_in
-    told = int(scored[head.weight > 0].sum())
+    row_total = int(scored[head.weight > 0].sum())
     due = count_step(step, plan)[0]
-    if not head.num_tokens == told == due:
+    if not head.num_tokens == row_total == due:
         raise ConformanceError(
-            f"{where}: num_tokens is {head.num_tokens}, its rows score {told}, but must be {due}"
+            f"{where}: num_tokens is {head.num_tokens}, its rows score {row_total}, but must be "
+            f"{due}"
         )
     if head.overlap != plan.overlap or head.lr_scale != plan.lr_scale(step.number):
         raise ConformanceError(
             f"{where}: overlap {head.overlap} and lr_scale {head.lr_scale}, but must be the plan's"
         )
-    told_lanes = None if head.lanes is None else head.lanes.tolist()
-    if told_lanes != (None if step.lanes is None else step.lanes.tolist()):
-        raise ConformanceError(f"{where}: lanes are {told_lanes}, but must be the step's")
+    head_lanes = None if head.lanes is None else head.lanes.tolist()
+    if head_lanes != (None if step.lanes is None else step.lanes.tolist()):
+        raise ConformanceError(f"{where}: lanes are {head_lanes}, but must be the step's")

@@ -192,12 +192,12 @@ class _Lane:
 
 def _check_columns(lanes: list[_Lane], lengths: NDArray[np.int64]) -> None:
     """Check that lanes are equal columns of one stream, in order, read in rows of like length."""
-    whole = sum(lane.scored for lane in lanes)
+    total = sum(lane.scored for lane in lanes)
     for place, lane in enumerate(lanes):
-        due = (place + 1) * whole // len(lanes) - place * whole // len(lanes)
+        due = (place + 1) * total // len(lanes) - place * total // len(lanes)
         if lane.scored != due:
             raise ConformanceError(
-                f"{lane.name} has {lane.scored} timesteps of a stream of {whole}, but must have "
+                f"{lane.name} has {lane.scored} timesteps of a stream of {total}, but must have "
                 f"{due}"
             )
     read = [lane for lane in lanes if lane.rows]

@@ -51,13 +51,12 @@ def check_steps(make: Make, sizes: Sequence[int]) -> None:
     """
     for size in sizes:
         loaders = _loaders(make, size)
-        told = [len(loader) for loader in loaders]
+        promised = [len(loader) for loader in loaders]
         found = [sum(1 for _ in loader) for loader in loaders]
-        if len({*told, *found}) > 1:
+        if len({*promised, *found}) > 1:
             raise ConformanceError(
-                f"loader: on {size} ranks `len` is {told} and {found} batches come, but must be "
-                "one "
-                "number"
+                f"loader: on {size} ranks `len` is {promised} and {found} batches come, but must "
+                "be one number"
             )
 
 
@@ -83,11 +82,11 @@ def check_totals(make: Make, size: int) -> None:
     """
     for number, step in enumerate(_steps(_loaders(make, size))):
         scored = [int(batch.score.sum()) for batch in step]
-        told = [batch.num_tokens for batch in step]
+        counted = [batch.num_tokens for batch in step]
         overall = {batch.global_num_tokens for batch in step}
-        if told != scored or overall != {sum(scored)}:
+        if counted != scored or overall != {sum(scored)}:
             raise ConformanceError(
-                f"loader: step {number} on {size} ranks has num_tokens {told} and "
+                f"loader: step {number} on {size} ranks has num_tokens {counted} and "
                 f"global_num_tokens {sorted(overall)}, but must have {scored} and {sum(scored)}"
             )
 
@@ -134,12 +133,12 @@ def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0)
     Raises:
         ConformanceError: If a rank delivers other rows than without a stop.
     """
-    whole = _loaders(make, size)
+    uninterrupted = _loaders(make, size)
     for _ in range(epoch):
-        _rows(_steps(whole))
-    state = _state(whole)
-    due = [[_rows([[batch]]) for batch in step] for step in _steps(whole)]
-    following = [_rows([[batch]]) for batch in next(_steps(whole))]
+        _rows(_steps(uninterrupted))
+    state = _state(uninterrupted)
+    due = [[_rows([[batch]]) for batch in step] for step in _steps(uninterrupted)]
+    following = [_rows([[batch]]) for batch in next(_steps(uninterrupted))]
     done = 0
     for cut in [*(min(cut, len(due)) for cut in cuts), len(due)]:
         loaders = _loaders(make, size, state)
@@ -240,7 +239,11 @@ def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
     if list(found) == list(due):
         return
     place = next(
-        (k for k, (actual, other) in enumerate(zip(found, due, strict=False)) if actual != other),
+        (
+            k
+            for k, (actual, expected) in enumerate(zip(found, due, strict=False))
+            if actual != expected
+        ),
         min(len(found), len(due)),
     )
     raise ConformanceError(
@@ -263,16 +266,16 @@ def _check_field(where: str, batch: SequenceBatch, name: str, values: Any, colum
     edges = _spans_of(batch)[1]
     for row, (first, stop) in enumerate(pairwise(edges)):
         if isinstance(values, list):
-            same = values[row] == column[first]
+            is_same = values[row] == column[first]
         else:
-            here = values[row].numpy()
+            actual = values[row].numpy()
             if batch.axes.along(name) is None:
-                same = here.tobytes() == column[first][0].tobytes()
+                is_same = actual.tobytes() == column[first][0].tobytes()
             else:
-                there = np.concatenate([column[span] for span in range(first, stop)])
-                same = here[: len(there)].tobytes() == there.tobytes()
-                same = same and not here[len(there) :].any()
-        if not same:
+                expected = np.concatenate([column[span] for span in range(first, stop)])
+                is_same = actual[: len(expected)].tobytes() == expected.tobytes()
+                is_same = is_same and not actual[len(expected) :].any()
+        if not is_same:
             raise ConformanceError(
                 f"{where}: row {row} of field {name!r} differs from sequence "
                 f"{int(batch.ids[row])} of the store, or its padding is not 0"

@@ -96,7 +96,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     if plan.carry:
         index, targets_only = index.unshifted(axis)
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
-    _check_coverage(_scored(plan), lengths, plan.report, targets_only)
+    _check_coverage(_find_scored(plan), lengths, plan.report, targets_only)
 
 
 def check_draws(
@@ -118,7 +118,7 @@ def check_draws(
         ConformanceError: If one is drawn more or less often, or not all of it as often, or a draw
             is not whole.
     """
-    spans, times = np.unique(_scored(plan), axis=0, return_counts=True)
+    spans, times = np.unique(_find_scored(plan), axis=0, return_counts=True)
     most, least = (np.zeros(len(index), dtype=np.int64) for _ in range(2))
     np.maximum.at(most, spans[:, 0], times)
     least[:] = most
@@ -164,8 +164,8 @@ def _check_coverage(
     np.maximum.at(ends, numbers, stops)
     at_end = cut[numbers[firsts]] & (ends == lengths)[numbers[firsts]]  # the beginning is cut off
     before[firsts] = np.where(at_end, starts[firsts], 0)
-    whole = np.zeros(len(lengths), dtype=np.bool_)
-    whole[numbers[firsts]] = (starts[firsts] == 0) & (ends == lengths)[numbers[firsts]]
+    is_whole = np.zeros(len(lengths), dtype=np.bool_)
+    is_whole[numbers[firsts]] = (starts[firsts] == 0) & (ends == lengths)[numbers[firsts]]
     wrong = np.flatnonzero(starts != before)
     if len(wrong):
         number = int(numbers[wrong[0]])
@@ -175,7 +175,7 @@ def _check_coverage(
         )
     expected = lengths.copy()
     expected[report.dropped] = 0
-    fits = np.where(cut, (ends > 0) & ~whole, ends == expected)
+    fits = np.where(cut, (ends > 0) & ~is_whole, ends == expected)
     if targets_only:
         fits = ends <= expected
         fits &= int((expected - ends).sum()) == min(targets_only, int(expected.sum()))
@@ -187,7 +187,7 @@ def _check_coverage(
         )
 
 
-def _scored(plan: Plan) -> NDArray[np.int64]:
+def _find_scored(plan: Plan) -> NDArray[np.int64]:
     """Return what is scored of all spans that hold a timestep, int64 (n, 3)."""
     if not plan.carry:
         spans = plan.spans
@@ -280,25 +280,25 @@ def check_pure(
             "policy: equal plans have fingerprints "
             f"{plan.fingerprint} and {again.fingerprint}, but must have one"
         )
-    others = [(seed + 1, epoch), (seed, epoch + 1), (epoch + 1, seed + 1)]
-    others = [other for other in others if other != (seed, epoch)]
-    for other in others:
-        changed = policy.plan(index, seed=other[0], epoch=other[1])
-        same = _is_same(table, changed.as_arrays()) and plan.lanes == changed.lanes
-        if not same and changed.fingerprint == plan.fingerprint:
+    pairs = [(seed + 1, epoch), (seed, epoch + 1), (epoch + 1, seed + 1)]
+    pairs = [pair for pair in pairs if pair != (seed, epoch)]
+    for pair in pairs:
+        changed = policy.plan(index, seed=pair[0], epoch=pair[1])
+        is_same = _is_same(table, changed.as_arrays()) and plan.lanes == changed.lanes
+        if not is_same and changed.fingerprint == plan.fingerprint:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {other} have unequal plans and one "
+                f"policy: (seed, epoch) {(seed, epoch)} and {pair} have unequal plans and one "
                 "fingerprint, but must differ"
             )
-        if shuffled and same and len(plan) >= MANY_BATCHES:
+        if shuffled and is_same and len(plan) >= MANY_BATCHES:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {other} have one order, but must "
+                f"policy: (seed, epoch) {(seed, epoch)} and {pair} have one order, but must "
                 "differ; "
                 "draw from both"
             )
-        if shuffled is False and not same:
+        if shuffled is False and not is_same:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {other} differ in order, but must "
+                f"policy: (seed, epoch) {(seed, epoch)} and {pair} differ in order, but must "
                 "not: it "
                 "is not shuffled"
             )
@@ -307,11 +307,11 @@ def check_pure(
 def _is_same(table: ArrayTable, other: ArrayTable) -> bool:
     """Return whether two tables have the same batches in the same order."""
     if table.rows is None or other.rows is None:
-        same_rows = table.rows is other.rows
+        is_same_rows = table.rows is other.rows
     else:
-        same_rows = np.array_equal(table.rows, other.rows)
+        is_same_rows = np.array_equal(table.rows, other.rows)
     return (
-        same_rows
+        is_same_rows
         and np.array_equal(table.spans, other.spans)
         and np.array_equal(table.offsets, other.offsets)
     )
@@ -330,11 +330,11 @@ def _check_batch(
     if rows is not None:
         edges = rows[first : stop + 1] - rows[first]
         first, stop = int(rows[first]), int(rows[stop])
-    same = np.array_equal(batch.spans, spans[first:stop])
+    is_same = np.array_equal(batch.spans, spans[first:stop])
     is_same_rows = edges is batch.rows or (
         edges is not None and batch.rows is not None and np.array_equal(batch.rows, edges)
     )
-    if not (same and is_same_rows):
+    if not (is_same and is_same_rows):
         raise ConformanceError(
             f"plan: batch({number}) differs from its place in `spans`, but must be the same"
         )
@@ -364,12 +364,12 @@ def _check_report(
         int(lengths[first:stop].max()) * int(stop - first) for first, stop in pairwise(offsets)
     ]
     real = spans[spans[:, 1] < spans[:, 2]]
-    told = (report.sequences, report.timesteps, report.padded)
+    reported = (report.sequences, report.timesteps, report.padded)
     counted = (len(np.unique(real[:, 0])), int(lengths.sum()), sum(costs))
-    if told != counted:
+    if reported != counted:
         raise ConformanceError(
-            f"plan: the report has {told} sequences, timesteps and padded timesteps, but must have "
-            f"{counted}"
+            f"plan: the report has {reported} sequences, timesteps and padded timesteps, but must "
+            f"have {counted}"
         )
     worst = max(costs, default=0)
     if costs and (costs[report.worst], report.worst_rows * report.worst_length) != (worst, worst):

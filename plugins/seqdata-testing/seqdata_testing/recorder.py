@@ -116,13 +116,13 @@ def _digest_rows(batch: SequenceBatch, rows: list[int]) -> list[str]:
     for name in sorted(batch.data):
         values = batch.data[name]
         if isinstance(values, list):
-            for row, made in digests.items():
-                made.update(repr(values[row]).encode())
+            for row, digest in digests.items():
+                digest.update(repr(values[row]).encode())
             continue
         along = batch.axes.along(name)
         stops = None if along is None else batch.lengths_of[along].tolist()
         # Rows of several tensors (nested ones, too) have no common array.
-        for row, made in digests.items():
+        for row, digest in digests.items():
             content = values[row] if stops is None else values[row][: stops[row]]
-            made.update(name.encode() + content.numpy().tobytes())
-    return [made.hexdigest()[:16] for made in digests.values()]
+            digest.update(name.encode() + content.numpy().tobytes())
+    return [digest.hexdigest()[:16] for digest in digests.values()]

@@ -154,12 +154,12 @@ def check_totals(played: SimulatedShare) -> None:
     pairs = {(k, k + 1) for k in range(last)} | {(0, last), (last // 3, last - last // 3)}
     for mine in (played.ranks[0], played.ranks[-1]):
         for low, high in sorted(pairs):
-            told = mine.totals(mine.first_step + low, mine.first_step + high)
+            totals = mine.totals(mine.first_step + low, mine.first_step + high)
             due = (sums[high][0] - sums[low][0], sums[high][1] - sums[low][1])
-            if told != due:
+            if totals != due:
                 raise ConformanceError(
                     f"share: totals from step {mine.first_step + low} to {mine.first_step + high} "
-                    f"on {played.size} ranks are {told}, but must be {due}: no filler, no "
+                    f"on {played.size} ranks are {totals}, but must be {due}: no filler, no "
                     "context counts"
                 )
 
@@ -176,12 +176,12 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
     Raises:
         ConformanceError: If a step after a resume differs from the uninterrupted epoch's.
     """
-    whole = share_all_ranks(plan, size, 0, tail)
-    ranks = whole
+    uninterrupted = share_all_ranks(plan, size, 0, tail)
+    ranks = uninterrupted
     for cut in cuts:
         position = _agreed_position(ranks, cut)
         ranks = share_all_ranks(plan, size, position, tail)
-        for rank, (mine, uncut) in enumerate(zip(ranks, whole, strict=True)):
+        for rank, (mine, uncut) in enumerate(zip(ranks, uninterrupted, strict=True)):
             where = f"share: rank {rank} of {size}, resumed at step {cut}"
             if (mine.first_step, len(mine)) != (cut, len(uncut)):
                 raise ConformanceError(
@@ -274,8 +274,8 @@ def _check_fillers(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
             filler_seen = True
             head = plan.batch(steps[0].number)
             stop = 1 if head.rows is None else int(head.rows[1])
-            same = np.array_equal(step.spans, head.spans[:stop])
-            if not (same and step.number == steps[0].number and len(step.weights) == 1):
+            is_same = np.array_equal(step.spans, head.spans[:stop])
+            if not (is_same and step.number == steps[0].number and len(step.weights) == 1):
                 raise ConformanceError(
                     f"share: the filler of rank {rank} is {step.spans.tolist()} of batch "
                     f"{step.number}, but must be row 0 of batch {steps[0].number}, with one "

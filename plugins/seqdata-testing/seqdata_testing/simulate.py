@@ -106,8 +106,10 @@ def weighted_spans(step: Step) -> NDArray[np.int64]:
     """Return the spans of a step's rows of weight > 0, int64 (n, 3)."""
     if bool(step.weights.all()):
         return step.spans
-    kept = step.weights > 0
-    return step.spans[kept if step.rows is None else np.repeat(kept, np.diff(step.rows))]
+    is_weighted = step.weights > 0
+    return step.spans[
+        is_weighted if step.rows is None else np.repeat(is_weighted, np.diff(step.rows))
+    ]
 
 
 def count_step(step: Step, plan: Plan) -> tuple[int, int]:

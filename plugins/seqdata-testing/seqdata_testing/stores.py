@@ -61,11 +61,11 @@ def check_description(store: Store, sequences: Sequences) -> None:
         if field.axis is None:
             continue
         due = [len(sequence[name]) for sequence in sequences]
-        told = np.asarray(store.lengths_of[field.axis])
-        if told.dtype.kind not in "iu" or told.tolist() != due:
+        lengths = np.asarray(store.lengths_of[field.axis])
+        if lengths.dtype.kind not in "iu" or lengths.tolist() != due:
             raise ConformanceError(
-                f"store: lengths along {field.axis!r} are {told.tolist()[:5]} ({told.dtype}), but "
-                f"must be those of field {name!r}, integers: {due[:5]}"
+                f"store: lengths along {field.axis!r} are {lengths.tolist()[:5]} "
+                f"({lengths.dtype}), but must be those of field {name!r}, integers: {due[:5]}"
             )
     first = default_axis(store.lengths_of)
     if not np.array_equal(store.lengths, store.lengths_of[first]):
@@ -92,8 +92,8 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
     """
     random = np.random.default_rng(0)
     for axis, lengths in store.lengths_of.items():
-        whole = np.arange(len(store)), np.zeros(len(store), dtype=np.int64), lengths
-        batches = [np.stack(whole, axis=1).astype(np.int64), np.empty((0, 3), dtype=np.int64)]
+        full = np.arange(len(store)), np.zeros(len(store), dtype=np.int64), lengths
+        batches = [np.stack(full, axis=1).astype(np.int64), np.empty((0, 3), dtype=np.int64)]
         batches += [random_spans(lengths, random) for _ in range(rounds)]
         for spans in batches:
             columns = store.read(spans, list(store.fields), axis=axis)
@@ -118,9 +118,9 @@ def check_raw_texts(store: Store) -> None:
         values, offsets = store.raw_texts(name, numbers)
         expected = concat_texts(store.keys(numbers) if name is None else due[name])
         if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
-            what = "the ids" if name is None else f"field {name!r}"
+            label = "the ids" if name is None else f"field {name!r}"
             raise ConformanceError(
-                f"store: raw texts of {what} are others than those that are read, but must be the "
+                f"store: raw texts of {label} are others than those that are read, but must be the "
                 "same "
                 "bytes"
             )
@@ -142,10 +142,10 @@ def check_looks(store: Store, sequences: Sequences) -> None:
             got, field = sequence[name], store.fields[name]
             due = np.asarray(value, dtype=field.dtype) if kind_of(field).is_array else value
             if not isinstance(due, np.ndarray):
-                same = got == due
+                is_same = got == due
             else:
-                same = np.shape(got) == due.shape and np.asarray(got).tobytes() == due.tobytes()
-            if not same:
+                is_same = np.shape(got) == due.shape and np.asarray(got).tobytes() == due.tobytes()
+            if not is_same:
                 raise ConformanceError(
                     f"store: store[{number}][{name!r}] is {got!r:.80}, but must be {value!r:.80}"
                 )
@@ -173,7 +173,7 @@ def check_refusals(store: Store) -> None:
     lengths = store.lengths_of[axis]
     longest = int(np.argmax(lengths))
     past = int(lengths[longest]) + 1
-    asked = {
+    requests = {
         "an unknown field": ([[0, 0, 0]], "no such field", axis),
         "an unknown axis": ([[0, 0, 0]], name, "no such axis"),
         f"sequence {len(store)}": ([[len(store), 0, 1]], name, axis),
@@ -181,13 +181,13 @@ def check_refusals(store: Store) -> None:
         f"timestep {past} of sequence {longest}": ([[longest, 0, past]], name, axis),
         "a span from -1 on": ([[longest, -1, 1]], name, axis),
     }
-    for what, (spans, field, along) in asked.items():
-        for use in (_all_pieces, _filled):
+    for label, (spans, field, along) in requests.items():
+        for use in (_all_pieces, _fill_all):
             try:
                 use(store.read(np.array(spans, dtype=np.int64), [field], axis=along)[field])
             except SeqDataError:
                 continue
-            raise ConformanceError(f"store: reads {what}, but must raise an error of seqdata")
+            raise ConformanceError(f"store: reads {label}, but must raise an error of seqdata")
 
 
 def check_pickling(store: Store, sequences: Sequences) -> None:
@@ -218,25 +218,25 @@ def check_processes(store: Store, methods: Sequence[str]) -> None:
     """
     due = digest_of(store)
     for method in methods:
-        told = _in_child(method, store)
-        if told != due:
+        digest = _in_child(method, store)
+        if digest != due:
             raise ConformanceError(
-                f"store: a child process started by {method} must read {due}, but reads {told}"
+                f"store: a child process started by {method} must read {due}, but reads {digest}"
             )
 
 
 def digest_of(store: Store) -> str:
     """Read all of a store, whole sequences; give a digest (32 hex digits)."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for axis, lengths in store.lengths_of.items():
         spans = np.stack([np.arange(len(store)), np.zeros(len(store)), lengths], axis=1)
         columns = store.read(spans.astype(np.int64), list(store.fields), axis=axis)
         for name in sorted(columns):
             for piece in _pieces(columns[name]):
-                made.update(
+                digest.update(
                     piece.tobytes() if isinstance(piece, np.ndarray) else str(piece).encode()
                 )
-    return made.hexdigest()[:DIGITS]
+    return digest.hexdigest()[:DIGITS]
 
 
 def random_spans(lengths: NDArray[Any], random: np.random.Generator) -> NDArray[np.int64]:
@@ -264,14 +264,18 @@ def _check_column(
         return
     if not isinstance(column, Column):
         raise ConformanceError(f"{where} must read a Column, but reads a {type(column).__name__}")
-    told = (len(column), column.dtype, tuple(column.shape), column.lengths.tolist())
+    actual = (len(column), column.dtype, tuple(column.shape), column.lengths.tolist())
     due = (len(values), np.dtype(field.dtype), tuple(field.shape), [len(value) for value in values])
-    if told != due:
+    if actual != due:
         raise ConformanceError(
-            f"{where} reads a column of (pieces, dtype, shape, lengths) {told}, but must be {due}"
+            f"{where} reads a column of (pieces, dtype, shape, lengths) {actual}, but must be {due}"
         )
     for number, value in enumerate(values):
         piece = column[number]
+        if piece.dtype != column.dtype:
+            raise ConformanceError(
+                f"{where}: piece {number} must be {column.dtype}, but is {piece.dtype}"
+            )
         if piece.shape != value.shape or piece.tobytes() != value.tobytes():
             raise ConformanceError(f"{where}: piece {number} differs from what was written")
     for padding in (None, np.ones(1, field.dtype).tobytes()):
@@ -308,27 +312,27 @@ def _all_pieces(column: Column) -> None:
     _pieces(column)
 
 
-def _filled(column: Column) -> None:
+def _fill_all(column: Column) -> None:
     bounds = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
     column.fill(np.empty((int(bounds[-1]), *column.shape), dtype=column.dtype), bounds, None)
 
 
 def _in_child(method: str, store: Store) -> str:
     context: Any = multiprocessing.get_context(method)
-    mine, other = context.Pipe(duplex=False)
-    child = context.Process(target=_send_digest, args=(other, store), daemon=True)
+    own_end, child_end = context.Pipe(duplex=False)
+    child = context.Process(target=_send_digest, args=(child_end, store), daemon=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: tried on purpose
         child.start()
-    other.close()
+    child_end.close()
     try:
-        told = str(mine.recv()) if mine.poll(PATIENCE) else "nothing in time"
+        digest = str(own_end.recv()) if own_end.poll(PATIENCE) else "nothing in time"
     except EOFError:
-        told = "nothing: it died"
+        digest = "nothing: it died"
     child.join(timeout=PATIENCE)
     if child.is_alive():
         child.kill()
-    return told
+    return digest
 
 
 def _send_digest(pipe: Connection, store: Store) -> None:

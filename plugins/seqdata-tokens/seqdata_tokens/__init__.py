@@ -83,7 +83,7 @@ def _find_index(file: RandomAccessFile) -> RandomAccessFile | None:
 
 def _parse_dtype(name: str) -> np.dtype[np.generic]:
     try:
-        dtype = np.dtype(name)
+        dtype = np.dtype(object if name is None else name)  # NumPy's None is float64
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "iuf":
@@ -98,8 +98,14 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
     magic, version, code, sequences, documents = _HEAD.unpack_from(content)
     if magic != _MAGIC or version != 1 or code not in _DTYPES:
         raise ValueError("its .idx is not an index of Megatron (MMIDIDX, version 1)")
-    if len(content) != _HEAD.size + 12 * sequences + 8 * documents or not documents:
-        raise ValueError(f"its .idx is cut off: it says {sequences} sequences")
+    size = _HEAD.size + 12 * sequences + 8 * documents
+    if len(content) == size + sequences and documents:
+        raise ValueError("its .idx has modes (multimodal data), but must be of tokens alone")
+    if len(content) != size or not documents:
+        raise ValueError(
+            f"its .idx must have {size} bytes for {sequences} sequences and {documents} documents, "
+            f"but has {len(content)}"
+        )
     dtype = np.dtype(_DTYPES[code])
     sizes = np.frombuffer(content, "<i4", sequences, _HEAD.size).astype(np.int64)
     begins = np.frombuffer(content, "<i8", sequences, _HEAD.size + 4 * sequences)

@@ -11,7 +11,8 @@ import torch
 from seqdata_tokens import Tokens
 
 from seqdata import TBPTT, Loader, Packed, SequenceDataModule, open_store
-from seqdata.errors import ConfigError, SeqDataError
+from seqdata.backends import FormatBackend
+from seqdata.errors import ConfigError, FingerprintMismatch, SeqDataError
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store
 
@@ -131,6 +132,11 @@ def other_magic(path):
     index.write_bytes(b"X" + index.read_bytes()[1:])
 
 
+def with_modes(path):
+    index = path.with_suffix(".idx")
+    index.write_bytes(index.read_bytes() + bytes(20))
+
+
 def tiny_index(path):
     path.with_suffix(".idx").write_bytes(b"MMIDIDX")
 
@@ -157,8 +163,9 @@ def documents_out_of_order(path):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (cut_index, "its .idx is cut off: it says 20 sequences"),
+        (cut_index, r"its .idx must have 442 bytes for 20 sequences and 21 documents, but has \d+"),
         (other_magic, r"its .idx is not an index of Megatron \(MMIDIDX, version 1\)"),
+        (with_modes, r"its .idx has modes \(multimodal data\), but must be of tokens alone"),
         (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
         (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
         (moved_sequence, "its .idx has sequences that do not lie one behind another"),
@@ -171,6 +178,28 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path, harm, message):
     with pytest.raises(SeqDataError, match=message) as raised:
         open_store(path, backend=Tokens())
     assert "x.bin" in str(raised.value)
+
+
+def test_an_index_that_is_added_removed_or_changed_is_noticed(tmp_path):
+    path = tmp_path / "x.bin"
+    np.arange(4_000, dtype="<u2").tofile(path)
+    assert open_store(path, backend=Tokens()).lengths.tolist() == [4_000]
+    pairs = np.arange(4_000, dtype="uint16").reshape(-1, 2)
+    write_megatron(path, [{"tokens": pair} for pair in pairs])
+    assert len(open_store(path, backend=Tokens())) == 2_000
+    index = path.with_suffix(".idx")
+    content = index.read_bytes()
+    first = 34 + 12 * 2_000
+    patch_index(path, first + 8 * 1_000, struct.pack("<q", 999))  # neither size nor ends change
+    lengths = open_store(path, backend=Tokens()).lengths
+    assert lengths[998:1001].tolist() == [2, 0, 4]
+    index.write_bytes(content)
+    assert open_store(path, backend=Tokens()).lengths[998:1001].tolist() == [2, 2, 2]
+    index.unlink()
+    with pytest.raises(FingerprintMismatch, match=r"x\.idx.*was there when 'x\.bin' was indexed"):
+        open_store(path, backend=Tokens())
+    FormatBackend(Tokens()).build_index(str(path), rebuild=True)
+    assert open_store(path, backend=Tokens()).lengths.tolist() == [4_000]
 
 
 def test_a_plain_file_of_another_width_is_refused(tmp_path):

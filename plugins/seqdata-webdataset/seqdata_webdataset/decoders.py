@@ -42,29 +42,30 @@ MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FieldSpec:
     """One field, and how it is read.
 
     Attributes:
         name: Name of the field.
         extension: Extension of its members.
         field: The field; a ragged one without an axis of its own is on ``time``.
-        how: ``place``: in place; ``number``: from the index; ``text``: the whole member, as text;
-            ``decode``: the whole member, decoded; ``unsafe``: the whole member, by running code.
+        access: ``place``: in place; ``number``: from the index; ``text``: the whole member, as
+            text; ``decode``: the whole member, decoded; ``unsafe``: the whole member, by running
+            code.
         part: The name of its value in a member with several values.
-        chosen: Whether the user or our writer gave its axis.
+        is_chosen: Whether the user or our writer gave its axis.
     """
 
     name: str
     extension: str
     field: Field
-    how: str
+    access: str
     part: str | None = None
-    chosen: bool = False
+    is_chosen: bool = False
 
 
 def decode_member(
-    spec: Wanted, raw: NDArray[np.uint8], header: ArrayHeader | None, location: DataLocation
+    spec: FieldSpec, raw: NDArray[np.uint8], header: ArrayHeader | None, location: DataLocation
 ) -> NDArray[Any]:
     """Return the value of a field, (timesteps, *shape), or (1, *shape) if it has no axis.
 
@@ -88,7 +89,7 @@ def decode_member(
         )
     encoding = last_part(spec.extension)
     found: Any
-    if spec.how == "unsafe":
+    if spec.access == "unsafe":
         found = _get_part(read_unsafe(raw.tobytes(), encoding, location), spec.part, location)
     elif header is not None and header.kind == "flac":
         found = _decode_flac(raw, spec.field, location)
@@ -128,7 +129,7 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
     return values
 
 
-def _decode_npz(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> NDArray[Any]:
+def _decode_npz(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> NDArray[Any]:
     name = spec.part or ""
     try:
         with zipfile.ZipFile(io.BytesIO(raw.tobytes())) as archive:
@@ -147,7 +148,7 @@ def _decode_npz(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) ->
     return _decode_array(np.frombuffer(content, np.uint8)[begin : begin + size], head)
 
 
-def _decode_json(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> Any:
+def _decode_json(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> Any:
     check_size(location, len(raw), _JSON_BYTES_RATIO * len(raw))
     try:
         found = json.loads(raw.tobytes())
@@ -164,7 +165,7 @@ def _get_part(found: Any, part: str | None, location: DataLocation) -> Any:
     return found[part]
 
 
-def _decode_csv(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> Any:
+def _decode_csv(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> Any:
     """Return the numbers of a table without a header: a line is a timestep."""
     check_size(location, len(raw), _CSV_BYTES_RATIO * len(raw))
     field = spec.field
@@ -180,7 +181,7 @@ def _decode_csv(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) ->
     return rows[0] if field.axis is None and len(rows) == 1 else rows
 
 
-def _decode_number_text(raw: NDArray[np.uint8], spec: Wanted, location: DataLocation) -> Any:
+def _decode_number_text(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> Any:
     field = spec.field
     try:
         text = raw.tobytes().decode().strip()
@@ -235,7 +236,7 @@ def _make_decode_error(location: DataLocation, problem: str) -> DecodeError:
     )
 
 
-Decoder = Callable[[NDArray[np.uint8], Wanted, DataLocation], Any]
+Decoder = Callable[[NDArray[np.uint8], FieldSpec, DataLocation], Any]
 """The bytes of a member, its field, and its location for errors -> the value."""
 DECODERS: Mapping[str, Decoder] = {
     "npz": _decode_npz,

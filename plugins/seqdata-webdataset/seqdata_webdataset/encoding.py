@@ -61,7 +61,7 @@ class Encoder:
             name: choose_extension(name, field) for name, field in fields.items() if name != found
         }
         for name, extension in extensions.items():
-            clashing = [other for other, ending in extensions.items() if ending == extension]
+            clashing = [clash for clash, ending in extensions.items() if ending == extension]
             if len(clashing) > 1:
                 raise ConfigError(
                     "webdataset: fields must have different extensions, but "

@@ -26,8 +26,8 @@ _SHARD_BYTES = (
 )
 
 
-def _write(location: str | Path, given: Sequence[Mapping[str, Any]]) -> None:
-    write_webdataset(location, given, shard_bytes=_SHARD_BYTES, progress=False)
+def _write(location: str | Path, sequences: Sequence[Mapping[str, Any]]) -> None:
+    write_webdataset(location, sequences, shard_bytes=_SHARD_BYTES, progress=False)
 
 
 def _open(folder: Path, verify: str) -> ShardStore:
@@ -78,6 +78,6 @@ def _read_lengths(root: Path) -> Any:
 TAR = FaultTarget(
     name="tar", verify=VERIFY, write=_write, open=_open, served=_open_served, hits=SUFFIX,
     shards=_list_shards, values=_list_extents, others=_list_index_files,
-    kept=(SavedFile(name="counted lengths", write=_write_with_lengths, read=_read_lengths),),
+    saved_files=(SavedFile(name="counted lengths", write=_write_with_lengths, read=_read_lengths),),
 )  # fmt: skip
 """Tar shards with their indexes."""

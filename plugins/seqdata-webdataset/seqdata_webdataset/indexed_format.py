@@ -22,7 +22,7 @@ from seqdata.backends import (
     digest_ends,
 )
 from seqdata_webdataset.array_headers import is_dtype
-from seqdata_webdataset.decoders import Wanted, decode_member
+from seqdata_webdataset.decoders import FieldSpec, decode_member
 from seqdata_webdataset.grouping import NUMBER_EXTENSIONS, CollectedMembers, group_samples
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.members import extensions_of, heads_of, steps_of
@@ -131,22 +131,22 @@ class IndexedTar:
             DecodeError: If members of one extension have different types.
             UnsafeContentError: If an extension stands for code.
         """
-        wanted = infer_specs(extensions_of(opened), self.schema, opened.location, self.unsafe)
-        return [_make_field(opened, wanted_field) for wanted_field in wanted]
+        specs = infer_specs(extensions_of(opened), self.schema, opened.location, self.unsafe)
+        return [_make_field(opened, spec) for spec in specs]
 
 
-def _make_field(opened: OpenedFiles, wanted: Wanted) -> IndexedField:
-    def decoded(raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation) -> NDArray[Any]:
-        members = opened.indexes[shard].members[wanted.extension]
+def _make_field(opened: OpenedFiles, spec: FieldSpec) -> IndexedField:
+    def decode(raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation) -> NDArray[Any]:
+        members = opened.indexes[shard].members[spec.extension]
         head = None if members.codes is None else heads_of(members)[int(members.codes[at])]
-        return decode_member(wanted, raw, head, place)
+        return decode_member(spec, raw, head, place)
 
-    hows = {"number": "values", "unsafe": "decode"}
+    kinds = {"number": "values", "unsafe": "decode"}
     return IndexedField(
-        name=wanted.name, member=wanted.extension, field=wanted.field,
-        how=hows.get(wanted.how, wanted.how),
-        lengths=None if wanted.field.axis is None else steps_of(opened, wanted), decode=decoded,
-        is_named=wanted.chosen, advice=f"Read it as bytes with `schema`={{{wanted.name!r}: bytes}}",
+        name=spec.name, member=spec.extension, field=spec.field,
+        access=kinds.get(spec.access, spec.access),
+        lengths=None if spec.field.axis is None else steps_of(opened, spec), decode=decode,
+        is_named=spec.is_chosen, advice=f"Read it as bytes with `schema`={{{spec.name!r}: bytes}}",
     )  # fmt: skip
 
 

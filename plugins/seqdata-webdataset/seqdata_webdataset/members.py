@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from seqdata import DecodeError
 from seqdata.backends import Field, FieldIndex, OpenedFiles, field_width
 from seqdata_webdataset.array_headers import ArrayHeader
-from seqdata_webdataset.decoders import Wanted
+from seqdata_webdataset.decoders import FieldSpec
 from seqdata_webdataset.schema import Extension
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -57,34 +57,34 @@ def _describe_extension(opened: OpenedFiles, name: str) -> Extension:
                 place = opened.place(
                     i, members, name, int(np.flatnonzero(members.codes == code)[0])
                 )
-    told = opened.indexes[shard].declared.get(name)
+    declared = opened.indexes[shard].declared.get(name)
     are_numbers = not heads and all(members.numbers is not None for _, members in having)
     return Extension(
         name, tuple(heads), are_numbers, place,
-        None if told is None else (told[0], Field(*told[1:])),
+        None if declared is None else (declared[0], Field(*declared[1:])),
     )  # fmt: skip
 
 
-def steps_of(opened: OpenedFiles, wanted: Wanted) -> NDArray[np.int64] | None:
+def steps_of(opened: OpenedFiles, spec: FieldSpec) -> NDArray[np.int64] | None:
     """Return the timesteps of each sequence, int64; None if members must be decoded.
 
     Raises:
         DecodeError: If a member holds an incomplete timestep.
     """
-    having = [index.members.get(wanted.extension) for index in opened.indexes]
-    there = [members for members in having if members is not None]
-    if any(members.heads for members in there):
-        counts = [_count_steps(members) for members in there if members.codes is not None]
+    having = [index.members.get(spec.extension) for index in opened.indexes]
+    present = [members for members in having if members is not None]
+    if any(members.heads for members in present):
+        counts = [_count_steps(members) for members in present if members.codes is not None]
         return np.concatenate([_NONE, *counts])
-    if wanted.how != "place":
+    if spec.access != "place":
         return None
-    width = field_width(wanted.field)
-    sizes = np.concatenate([_NONE, *(members.sizes for members in there)])
+    width = field_width(spec.field)
+    sizes = np.concatenate([_NONE, *(members.sizes for members in present)])
     if len(sizes) and int(odd := (sizes % width != 0).argmax()) >= 0 and sizes[odd] % width:
-        raise opened.place_of(int(odd), wanted.extension, wanted.name).make_error(
+        raise opened.place_of(int(odd), spec.extension, spec.name).make_error(
             DecodeError,
-            f"must have a multiple of {width} bytes for timesteps of {wanted.field.dtype} "
-            f"{list(wanted.field.shape)}, but has {sizes[odd]}. Correct `schema`",
+            f"must have a multiple of {width} bytes for timesteps of {spec.field.dtype} "
+            f"{list(spec.field.shape)}, but has {sizes[odd]}. Correct `schema`",
         )
     return sizes // width
 

@@ -27,7 +27,7 @@ from seqdata_webdataset.decoders import (
     DECODERS,
     MULTI_VALUE_EXTENSIONS,
     TEXT_EXTENSIONS,
-    Wanted,
+    FieldSpec,
 )
 from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed
@@ -63,7 +63,7 @@ def infer_specs(
     schema: Schema | None,
     dataset: str,
     unsafe: frozenset[str] = frozenset(),
-) -> list[Wanted]:
+) -> list[FieldSpec]:
     """Return the fields of a data set, in the order of its extensions.
 
     Args:
@@ -103,7 +103,7 @@ def infer_specs(
 
 def _iter_specs(
     extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
-) -> Iterator[Wanted]:
+) -> Iterator[FieldSpec]:
     encoding, method = last_part(extension.name), "decode"
     if is_unsafe(extension.name):
         _check_allowed(extension, given_type, dataset, unsafe)
@@ -117,13 +117,13 @@ def _iter_specs(
         for part, type_ in given_type.items():
             field = _parse_type(type_, f"{dataset}: `schema` of {extension.name!r}, part {part!r}")
             name = f"{extension.name}.{part}"
-            yield Wanted(
-                name=name, extension=extension.name, field=field, how=method, part=str(part),
-                chosen=isinstance(type_, Field),
+            yield FieldSpec(
+                name=name, extension=extension.name, field=field, access=method, part=str(part),
+                is_chosen=isinstance(type_, Field),
             )  # fmt: skip
         return
     if method == "unsafe":
-        yield replace(_make_given_spec(extension, given_type, encoding, dataset), how=method)
+        yield replace(_make_given_spec(extension, given_type, encoding, dataset), access=method)
     elif encoding in ("npy", "wav", "flac") and not (given_type is ... and encoding == "flac"):
         yield _make_array_spec(extension, given_type, dataset)
     elif given_type is not ...:
@@ -137,16 +137,19 @@ def _iter_specs(
             if extension.has_whole_numbers
             else "place"
         )
-        yield Wanted(
-            name=name, extension=extension.name, field=field, chosen=True,
-            how="number" if extension.has_whole_numbers and field.axis is None else method,
+        yield FieldSpec(
+            name=name, extension=extension.name, field=field, is_chosen=True,
+            access="number" if extension.has_whole_numbers and field.axis is None else method,
         )  # fmt: skip
     elif encoding == "cls":
         yield _make_number_spec(extension)
     else:
         dtype = "str" if encoding in TEXT_EXTENSIONS else "bytes"
-        yield Wanted(
-            name=extension.name, extension=extension.name, field=Field(dtype, (), None), how="text"
+        yield FieldSpec(
+            name=extension.name,
+            extension=extension.name,
+            field=Field(dtype, (), None),
+            access="text",
         )
 
 
@@ -174,19 +177,24 @@ def _check_allowed(
         )
 
 
-def _make_number_spec(extension: Extension) -> Wanted:
+def _make_number_spec(extension: Extension) -> FieldSpec:
     if not extension.has_whole_numbers:
         raise extension.place.make_error(
             DecodeError,
             f"members of extension {quote(extension.name)} must be integers, but are not. Read "
             f"them as text with `schema`={{{extension.name!r}: str}}, or leave them out with None",
         )
-    return Wanted(
-        name=extension.name, extension=extension.name, field=Field("int64", (), None), how="number"
+    return FieldSpec(
+        name=extension.name,
+        extension=extension.name,
+        field=Field("int64", (), None),
+        access="number",
     )
 
 
-def _make_given_spec(extension: Extension, given_type: Any, encoding: str, dataset: str) -> Wanted:
+def _make_given_spec(
+    extension: Extension, given_type: Any, encoding: str, dataset: str
+) -> FieldSpec:
     """Return the field of members without a header, by the user's schema."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
@@ -206,16 +214,16 @@ def _make_given_spec(extension: Extension, given_type: Any, encoding: str, datas
         )
     elif encoding not in DECODERS:
         method = "place"
-    return Wanted(
+    return FieldSpec(
         name=extension.name,
         extension=extension.name,
         field=field,
-        how=method,
-        chosen=isinstance(given_type, Field),
+        access=method,
+        is_chosen=isinstance(given_type, Field),
     )
 
 
-def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wanted:
+def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> FieldSpec:
     """Return the field of arrays and sound, by their headers."""
     if not extension.headers:
         raise extension.place.make_error(
@@ -246,14 +254,14 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
                 f"{list(header.shape)}. Write them again, or leave them out with "
                 f"`schema`={{{extension.name!r}: None}}",
             )
-    chosen = False
+    is_chosen = False
     if given_type is not ...:
         recorded = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
-        chosen = isinstance(given_type, Field)
-        if not chosen and recorded.axis is not None:
+        is_chosen = isinstance(given_type, Field)
+        if not is_chosen and recorded.axis is not None:
             recorded = replace(recorded, shape=field.shape)
     elif recorded is not None:
-        chosen = True
+        is_chosen = True
     if recorded is not None:
         shape = recorded.shape[1:] if recorded.axis is None and not first.scalar else recorded.shape
         sound = first.kind == "flac" and recorded.dtype in _FLAC_DTYPES
@@ -267,7 +275,9 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
             )
         field = recorded
     method = "place" if all(header.is_in_place for header in extension.headers) else "decode"
-    return Wanted(name=name, extension=extension.name, field=field, how=method, chosen=chosen)
+    return FieldSpec(
+        name=name, extension=extension.name, field=field, access=method, is_chosen=is_chosen
+    )
 
 
 def _parse_type(given_type: Any, context: str) -> Field:

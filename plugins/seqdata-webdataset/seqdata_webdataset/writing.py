@@ -114,10 +114,10 @@ def write_webdataset(  # noqa: PLR0913
         refuse_remote(location, remote)
         write(local_path(location), overwrite=overwrite)
         return open_webdataset(local_path(location))
-    url, how = os.fspath(location), resolve_remote(remote)
-    upload_store(url, how, _Tar(write), resume=resume, overwrite=overwrite)
-    _remove_cached(url, how)
-    return open_webdataset(url, remote=how)
+    url, remote_options = os.fspath(location), resolve_remote(remote)
+    upload_store(url, remote_options, _Tar(write), resume=resume, overwrite=overwrite)
+    _remove_cached(url, remote_options)
+    return open_webdataset(url, remote=remote_options)
 
 
 def _write_local(

@@ -27,7 +27,7 @@ def test_a_list_or_index_that_claims_to_be_very_large_is_not_read(shards, tmp_pa
         text = rf"{name}.*: must have at most {1 << 30}, but has {CLAIMED} bytes. If you trust"
         with pytest.raises(LimitError, match=text):
             open_webdataset(url, remote=Remote(cache_dir=tmp_path / "shards"))
-        assert [method for method, path in made.asked if path.endswith(name)] == ["HEAD"]
+        assert [method for method, path in made.requests if path.endswith(name)] == ["HEAD"]
 
 
 @pytest.mark.parametrize("name", ["shards.json", "x-001.tar.idx"])
@@ -65,7 +65,7 @@ def test_of_a_million_urls_the_first_is_looked_for_before_the_others(tmp_path):
     with served(lambda _: Answer(404)) as made:
         with pytest.raises(MissingShardError, match=r'shard 0 \("x-0\.tar"\).*: is not there'):
             open_webdataset(f"{made.url}/x-{{0..999999}}.tar", remote=Remote(cache_dir=tmp_path))
-        assert {path for _, path in made.asked} == {"/x-0.tar"}
+        assert {path for _, path in made.requests} == {"/x-0.tar"}
 
 
 def test_urls_that_are_not_there_end_the_search_for_indexes(shards, tmp_path):
@@ -74,7 +74,7 @@ def test_urls_that_are_not_there_end_the_search_for_indexes(shards, tmp_path):
         url = f"{made.url}/x-{{000..002}}.tar::{made.url}/y-{{0..2000}}.tar"
         with pytest.raises(MissingShardError, match=r'"y-0\.tar"\).*: is not there\. Restore it'):
             open_webdataset(url, remote=Remote(cache_dir=tmp_path))
-        assert not any("idx" in path for _, path in made.asked)
+        assert not any("idx" in path for _, path in made.requests)
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz"])

@@ -100,11 +100,11 @@ def test_a_slice_of_a_long_member_is_one_request_of_the_blocks_it_lies_in(web, r
     store = open_store(location_of(server), remote=ranges())
     must = open_webdataset(folder)
     read(store, LONG, 0, 1)
-    server.asked.clear()
+    server.requests.clear()
     source.bytes = 0
     found = read(store, LONG, 20_000, 20_010)
     assert np.array_equal(found, read(must, LONG, 20_000, 20_010))
-    assert server.asked == [("GET", "/x-000.tar"), ("HEAD", "/x-000.tar")]
+    assert server.requests == [("GET", "/x-000.tar"), ("HEAD", "/x-000.tar")]
     assert source.bytes == BLOCK
     source.bytes = 0
     unverified = open_store(location_of(server), remote=ranges(), verify="off")
@@ -119,20 +119,20 @@ def test_neighbours_are_one_request_and_fields_that_were_not_asked_for_stay(web,
     store = open_store(location_of(server), remote=ranges())
     spans = np.array([[n, 0, int(store.lengths[n])] for n in (11, 12, 13)])
     read(store, 12, 0, 0)  # the shard is known
-    server.asked.clear()
+    server.requests.clear()
     store.read(spans, ["mel.npy"])["mel.npy"][2]
-    assert [method for method, _ in server.asked] == ["GET", "HEAD"]
+    assert [method for method, _ in server.requests] == ["GET", "HEAD"]
     apart = open_store(location_of(server), remote=ranges(gap=0))
     read(apart, 12, 0, 0)
-    server.asked.clear()
+    server.requests.clear()
     source.bytes = 0
     apart.read(spans, ["mel.npy"])
     filled = [int(n) for n in store.lengths[11:14] if n]
-    assert [method for method, _ in server.asked] == ["GET"] * len(filled) + ["HEAD"]
+    assert [method for method, _ in server.requests] == ["GET"] * len(filled) + ["HEAD"]
     assert source.bytes == 12 * sum(filled)
-    server.asked.clear()
+    server.requests.clear()
     apart.read(spans, ["mel.npy"])  # they have come
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_the_bytes_of_labels_come_where_they_are_verified(web, ranges):
@@ -141,17 +141,17 @@ def test_the_bytes_of_labels_come_where_they_are_verified(web, ranges):
     for verify, asked in (("off", []), (None, ["GET", "HEAD"])):
         store = open_store(location_of(server), remote=ranges(gap=1 << 20), verify=verify)
         read(store, 12, 0, 0)  # the shard is known
-        server.asked.clear()
+        server.requests.clear()
         source.bytes = 0
         assert store.read(spans, ["cls"])["cls"][0].tolist() == [11 % 5]
-        assert [method for method, _ in server.asked] == asked
+        assert [method for method, _ in server.requests] == asked
 
 
 def test_keys_ask_for_nothing(web, ranges):
     store = open_store(location_of(web[0]), remote=ranges())
-    web[0].asked.clear()
+    web[0].requests.clear()
     assert store.keys([12]) == ["dir/u12"]
-    assert web[0].asked == []
+    assert web[0].requests == []
 
 
 def test_a_flipped_bit_is_named_where_its_block_is_read_and_only_there(web, ranges, folder):

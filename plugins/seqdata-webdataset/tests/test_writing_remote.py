@@ -110,9 +110,9 @@ def test_an_unfinished_writing_is_no_data_and_is_gone_on_with(s3, bucket, remote
         ):
             open_webdataset(location, remote=remote())
         faulty.fault = None
-        faulty.asked.clear()
+        faulty.requests.clear()
         write(location, how)
-        sent = [path for method, path in faulty.asked if method == "PUT"]
+        sent = [path for method, path in faulty.requests if method == "PUT"]
     assert there(s3[0], f"{bucket}/data") == whole
     assert any("shard-000002.tar" in path for path in sent)
     assert not any("shard-000000.tar" in path for path in sent)

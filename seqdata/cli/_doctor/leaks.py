@@ -198,8 +198,8 @@ def _check_copies(first: PartContents, second: PartContents) -> Iterator[Leak]:
         if name not in second.contents:
             continue
         chance = len(hashes) * len(second.contents[name][0]) * np.exp2(-np.minimum(bits, 1000))
-        kept = (bits > 0) & (chance < _MAX_CHANCE)
-        copies = np.flatnonzero(kept & is_among(hashes, second.contents[name][0]))
+        is_significant = (bits > 0) & (chance < _MAX_CHANCE)
+        copies = np.flatnonzero(is_significant & is_among(hashes, second.contents[name][0]))
         if len(copies):
             keys = first.store.keys(first.store.base_numbers(copies[:_MAX_SHOWN]))
             yield (

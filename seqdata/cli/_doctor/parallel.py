@@ -93,7 +93,9 @@ class ParallelReport:
         """Return the speedup of an option: measured, or else from counts."""
         if self.measured is None:
             return option.speedup
-        return self.measured[next(n for n, other in enumerate(self.options) if other is option)]
+        return self.measured[
+            next(n for n, candidate in enumerate(self.options) if candidate is option)
+        ]
 
     def list_alternatives(self) -> list[tuple[str, str]]:
         """Return what one device can do: name and advice."""
@@ -142,9 +144,9 @@ class ParallelReport:
             f"an update: {shape.batches} batches of {shape.rows} {rows} x {shape.timesteps} "
             f"timesteps, 6 operations per weight and timestep (2 forward, 4 backward)"
         )
-        here = f"{self.found} device{'s' * (self.found > 1)} ({self.accelerator})"
+        found_devices = f"{self.found} device{'s' * (self.found > 1)} ({self.accelerator})"
         memory = "" if self.memory is None else f", {format_bytes(self.memory)} free for each"
-        out.print(f"this machine: {here}{memory}; figures for {self.devices}")
+        out.print(f"this machine: {found_devices}{memory}; figures for {self.devices}")
         if self.accelerator == "cpu":
             out.print("  on CPUs a device is a process with one thread: compare with that")
 

@@ -129,8 +129,10 @@ class OptionTable:
         )
         if self.shape.rows < replicas:
             idle = replicas - self.shape.rows
-            why = f"{self.shape.rows} rows: {idle} of {replicas} devices have none. Use more lanes"
-            return replace(option, why_not=why)
+            reason = (
+                f"{self.shape.rows} rows: {idle} of {replicas} devices have none. Use more lanes"
+            )
+            return replace(option, why_not=reason)
         return option
 
     def layers(self, stages: int, data: int) -> ParallelOption:
@@ -232,9 +234,9 @@ class OptionTable:
             graphs: Items that wait for their backward at a time.
             stepped: Number of weights that it has gradients of; it holds all.
         """
-        kept = sum(part.kept for part in parts) * rows * timesteps * graphs
+        activations = sum(part.kept for part in parts) * rows * timesteps * graphs
         weights = self.counts.parameters + _WEIGHT_COPIES * stepped
-        return int((weights + kept) * self.counts.itemsize)
+        return int((weights + activations) * self.counts.itemsize)
 
     def _count_wavefront_bytes(
         self, cut: Sequence[Sequence[PartCounts]], rows: int, data: int
@@ -284,8 +286,10 @@ def require_memory(option: ParallelOption, memory: int | None) -> ParallelOption
     """Return the option, with a reason against it if a device's memory does not suffice."""
     if memory is None or option.memory <= memory or option.why_not:
         return option
-    why = f"needs {option.memory / 2**30:.2f} GiB, but a device has {memory / 2**30:.2f} GiB free"
-    return replace(option, why_not=why)
+    reason = (
+        f"needs {option.memory / 2**30:.2f} GiB, but a device has {memory / 2**30:.2f} GiB free"
+    )
+    return replace(option, why_not=reason)
 
 
 def _write_formula(form: str, items: int, size: int, data: int) -> str:

@@ -18,7 +18,7 @@ from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
 from seqdata.resolve import resolve_policy
 from seqdata.runs.run_file import RunFile, list_import_paths, list_store_paths
-from seqdata.runs.run_record import installed_versions
+from seqdata.runs.run_record import find_installed_versions
 from seqdata.runs.to_plain import SCRIPT, UNREPLAYABLE, PlainReader
 from seqdata.sharing import World, count_steps
 
@@ -53,7 +53,7 @@ FindingRow = tuple[str, FindingState, str, str]
 
 
 def _check_versions(file: RunFile) -> Iterator[FindingRow]:
-    now = installed_versions()
+    now = find_installed_versions()
     differing = [
         f"{name} {was} (now {now.get(name, 'none')})"
         for name, was in file.versions.items()
@@ -170,11 +170,11 @@ def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
 
 def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
     size, data = file.geometry.world_size, file.data
-    wanted = data.get("batches_per_update")
-    if wanted is not None and wanted % size:
+    batches_per_update = data.get("batches_per_update")
+    if batches_per_update is not None and batches_per_update % size:
         yield (
-            "batches_per_update", "bad", f"{wanted}, no multiple of {size} ranks",
-            f"{-(-wanted // size) * size}, or another number of ranks",
+            "batches_per_update", "bad", f"{batches_per_update}, no multiple of {size} ranks",
+            f"{-(-batches_per_update // size) * size}, or another number of ranks",
         )  # fmt: skip
     try:
         planned = None if train is None else _count_batches(data, train)

@@ -308,7 +308,7 @@ def _count_layer(
     per_hidden = _KEPT_PER_HIDDEN[cell]
     if is_cpu and cell == "lstm" and projection is None and from_state.element_size() == 4:
         per_hidden = _KEPT_BY_ONEDNN
-    kept = from_inputs.shape[1] + directions * (per_hidden * hidden)
+    activations = from_inputs.shape[1] + directions * (per_hidden * hidden)
     extra = outputs * (projection is not None) + outputs * drop
     parameters = sum(value.numel() for value in weights.values())
     return PartCounts(
@@ -319,7 +319,7 @@ def _count_layer(
         outputs=outputs * directions,
         parameters=parameters,
         cost=parameters,
-        kept=float(kept + directions * extra),
+        kept=float(activations + directions * extra),
         directions=directions,
         has_bias=f"bias_ih_l{number}" in weights,
     )

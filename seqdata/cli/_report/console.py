@@ -58,8 +58,8 @@ def _rewrite_arguments(text: str) -> str:
         option = options.get(found["name"])
         if option is None:
             return found[0]
-        given = "" if option.is_flag or not found["value"] else f" {found['value']}"
-        return f"{option.opts[0]}{given}"
+        value = "" if option.is_flag or not found["value"] else f" {found['value']}"
+        return f"{option.opts[0]}{value}"
 
     return re.sub(r"`(?P<name>\w+)`(?:='?(?P<value>[\w.-]+)'?)?", replace, text)
 

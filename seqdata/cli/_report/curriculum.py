@@ -47,15 +47,15 @@ def take_curriculum_options(options: dict[str, Any], *, has_mix: bool) -> dict[s
     """
     of_epoch = ("batches",) if "curriculum" in options and not has_mix else ()
     names = (*CURRICULUM_OPTIONS, *of_epoch)
-    taken = {name: options.pop(name) for name in names if name in options}
-    if taken and "curriculum" not in taken:
+    curriculum_options = {name: options.pop(name) for name in names if name in options}
+    if curriculum_options and "curriculum" not in curriculum_options:
         raise ConfigError(
             "plan: `--segment` must come with `--curriculum`, but there is none. Pass e.g. "
             f"--curriculum {_EXAMPLE}."
         )
-    if taken:
-        taken["max_length"] = taken.pop("curriculum")
-    return taken
+    if curriculum_options:
+        curriculum_options["max_length"] = curriculum_options.pop("curriculum")
+    return curriculum_options
 
 
 def limit_lengths(policy: Policy, options: dict[str, Any]) -> Policy:

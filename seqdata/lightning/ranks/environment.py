@@ -11,7 +11,7 @@ import torch
 
 from seqdata.host import default_host
 from seqdata.lightning.ranks.collect import Facts
-from seqdata.runs.run_record import installed_versions
+from seqdata.runs.run_record import find_installed_versions
 
 _MUST_BE_EQUAL = ("seqdata", "torch", "lightning", "numpy")
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -20,7 +20,7 @@ _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "SEQDATA_PLUGIN
 
 def get_versions() -> Facts:
     """Return the versions that must be equal on all ranks, by package."""
-    installed = installed_versions()
+    installed = find_installed_versions()
     python = "{}.{}".format(*sys.version_info)
     return {"python": python, **{name: installed.get(name) for name in _MUST_BE_EQUAL}}
 
@@ -35,7 +35,7 @@ def get_environment(device: torch.device | None = None) -> Facts:
     plugins = [f"{plugin.name} {plugin.version}" for plugin in default_host().listing()[1:]]
     return {
         "python release": platform.python_version(),
-        "pyarrow": installed_versions().get("pyarrow"),
+        "pyarrow": find_installed_versions().get("pyarrow"),
         "machine": platform.machine(),
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
         "device": _describe_device(device),

@@ -107,7 +107,7 @@ def check_transform(transform: object) -> None:
         return
 
 
-def declared_axes(transform: object) -> dict[str, str | None]:
+def get_declared_axes(transform: object) -> dict[str, str | None]:
     """Return the axes of a transform's new fields, from its attribute ``axes``: field -> axis.
 
     Raises:

@@ -378,7 +378,7 @@ def _observe_dataset(fetcher: WorkerFetcher, on_sequence: OnSequence) -> WorkerF
     """Return the fetcher; if it reads a Dataset, each item is reported before it is read."""
     store, reader = fetcher.reader.store, fetcher.reader
     if isinstance(store, SupportsObserver):
-        store = store.watched(on_sequence)
+        store = store.observe(on_sequence)
     if store is reader.store or not isinstance(fetcher, Fetcher):
         return fetcher
     reader = replace(reader, store=store)

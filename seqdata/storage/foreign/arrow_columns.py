@@ -46,7 +46,7 @@ class ColumnType:
         """Whether a cell is one ``str`` or ``bytes``."""
         return not kind_of(Field(self.dtype)).is_array
 
-    def alike(self, other: ColumnType | None) -> bool:
+    def is_alike(self, other: ColumnType | None) -> bool:
         """Return whether both are the same field, regardless of storage."""
         return other is not None and replace(self, plain=True) == replace(other, plain=True)
 

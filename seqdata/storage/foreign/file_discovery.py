@@ -91,8 +91,8 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
         )
     parquet = [name for name in names if name.lower().endswith((".parquet", ".pq"))]
     if parquet and len(parquet) < len(names):
-        other = next(name for name in names if name not in parquet)
-        raise DataLocation(dataset=location, file=other).make_error(
+        mismatched_file = next(name for name in names if name not in parquet)
+        raise DataLocation(dataset=location, file=mismatched_file).make_error(
             DataError,
             f"must be of the same kind as {parquet[0]!r} next to it, but is not: they may be the "
             "same data. Open them by name",

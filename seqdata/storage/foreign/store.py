@@ -172,7 +172,7 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
             root, remote.folder, paths, versions.__getitem__, unique_ids=first
         )
     if left_out and first:
-        columns = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
+        columns = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
         warnings.warn(
             f"{root}: columns left out: {columns}; must be numbers, text, bytes, or lists of "
             "numbers",

@@ -239,7 +239,7 @@ def check_width(location: DataLocation, column_type: ColumnType) -> None:
 
 def _check_alike(first: TableFile, file: TableFile, name: str, column_type: ColumnType) -> None:
     is_present = name in file.schema.names
-    if is_present and column_type.alike(infer_column_type(file.schema.field(name).type)):
+    if is_present and column_type.is_alike(infer_column_type(file.schema.field(name).type)):
         return
     found = file.schema.field(name).type if is_present else "missing"
     raise replace(file.location, field=name).make_error(
@@ -279,7 +279,7 @@ def _make_source(
 
 
 def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataError:
-    refused = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
+    refused = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
     return DataLocation(dataset=location).make_error(
         DataError,
         "at least one column must hold lists of numbers, since a row is a sequence, but none "

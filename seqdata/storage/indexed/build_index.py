@@ -62,25 +62,26 @@ def build(
     """
     if have is None:
         have = map_shards(shards, lambda i: not rebuild and shards[i].has_index(file_format))
-    due = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
-    if due and has_many_files(shards, file_format):
+    unindexed = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
+    if unindexed and has_many_files(shards, file_format):
         return _build_many(
-            dataset, due, file_format, rebuild=rebuild, executor=executor, progress=progress
+            dataset, unindexed, file_format, rebuild=rebuild, executor=executor, progress=progress
         )
     folders: list[str] = []
     count = size = done = 0
     with (
-        progress_bar(progress, f"indexing {len(due)} shards", len(due)) as bar,
+        progress_bar(progress, f"indexing {len(unindexed)} shards", len(unindexed)) as bar,
         ExitStack() as stack,
     ):
         if executor is None:
             many = min(8, os.cpu_count() or 1)
             executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        under_way = [
-            executor.submit(build_one_index, dataset, i, shard, file_format) for i, shard in due
+        futures = [
+            executor.submit(build_one_index, dataset, i, shard, file_format)
+            for i, shard in unindexed
         ]
-        stack.callback(_cancel, under_way)
-        for future in as_completed(under_way):
+        stack.callback(_cancel, futures)
+        for future in as_completed(futures):
             folder, samples, bytes_ = future.result(timeout=0)
             folders.append(folder)
             count, size, done = count + samples, size + bytes_, done + 1
@@ -93,7 +94,7 @@ def build(
 
 def _build_many(
     dataset: str,
-    due: Sequence[tuple[int, Shard]],
+    unindexed: Sequence[tuple[int, Shard]],
     file_format: IndexedFormat,
     *,
     rebuild: bool,
@@ -101,25 +102,25 @@ def _build_many(
     progress: bool | ProgressFn | None,
 ) -> list[str]:
     """Build the indexes of very many local files, and keep them in catalogs; see ``build``."""
-    roots = {shard.root: shard for _, shard in due if isinstance(shard, LocalShard)}
+    roots = {shard.root: shard for _, shard in unindexed if isinstance(shard, LocalShard)}
     found: dict[Path, list[ShardIndex]] = {root: [] for root in roots}
     count = size = 0
     with (
-        progress_bar(progress, f"indexing {len(due)} files", len(due)) as bar,
+        progress_bar(progress, f"indexing {len(unindexed)} files", len(unindexed)) as bar,
         ExitStack() as stack,
     ):
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(1, "seqdata-index"))
-        under_way = []
-        for first in range(0, len(due), _AT_A_TIME):
-            few = [
+        futures = []
+        for first in range(0, len(unindexed), _AT_A_TIME):
+            local_shards = [
                 (i, LocalShard(shard.root, shard.name))
-                for i, shard in due[first : first + _AT_A_TIME]
+                for i, shard in unindexed[first : first + _AT_A_TIME]
                 if isinstance(shard, LocalShard)
             ]
-            under_way.append(executor.submit(_index_some, dataset, few, file_format))
-        stack.callback(_cancel, under_way)
-        for future in as_completed(under_way):
+            futures.append(executor.submit(_index_some, dataset, local_shards, file_format))
+        stack.callback(_cancel, futures)
+        for future in as_completed(futures):
             for root, index in future.result(timeout=0):
                 found[root].append(index)
                 count, size = count + len(index), size + index.bytes
@@ -129,10 +130,10 @@ def _build_many(
                 progress(count, size)
     folders = [
         str(write_catalog(root, group, alone=rebuild and not number).parent)
-        for root, mine in found.items()
-        for number, group in enumerate(group_alike(sorted(mine, key=_name_of)))
+        for root, indexes in found.items()
+        for number, group in enumerate(group_alike(sorted(indexes, key=_name_of)))
     ]
-    return [folders[0]] * len(due)
+    return [folders[0]] * len(unindexed)
 
 
 def _name_of(index: ShardIndex) -> str:
@@ -197,32 +198,33 @@ Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def compute_checksums(
-    view: NDArray[np.uint8], fields: Sequence[Places], using: str
+    view: NDArray[np.uint8], fields: Sequence[Places], algorithm: str
 ) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
     """Yield the checksums of all values, field by field, as in ``FieldIndex``.
 
     Args:
         view: The file, uint8; read once for all fields.
         fields: Per field, its values. Where they overlap, parts of the file are read several times.
-        using: The algorithm.
+        algorithm: The algorithm.
     """
     if not fields:
         return
     begins = np.concatenate([extents for extents, _ in fields])
     sizes = np.concatenate([extents for _, extents in fields])
     counts = np.maximum(1, -(-sizes // CHECKSUM_BYTES))
-    there = np.flatnonzero(begins >= 0)
-    order = there[np.lexsort((sizes[there], begins[there]))]  # at one byte, empty values come first
+    present = np.flatnonzero(begins >= 0)
+    # at one byte, empty values come first
+    order = present[np.lexsort((sizes[present], begins[present]))]
     if (begins[order[1:]] < (begins + sizes)[order[:-1]]).any():  # some overlap
         if len(fields) > 1:
             for field in fields:
-                yield from compute_checksums(view, [field], using)
+                yield from compute_checksums(view, [field], algorithm)
         else:
-            yield _compute_one_by_one(view, begins, sizes, using)
+            yield _compute_one_by_one(view, begins, sizes, algorithm)
         return
     bounds, at = _compute_bounds(begins[order], sizes[order], counts[order])
     computed = np.zeros(max(1, len(bounds) - 1), dtype=np.uint32)  # [0] if all are missing
-    get_kernel().checksums(view, bounds, computed[: len(bounds) - 1], using)
+    get_kernel().checksums(view, bounds, computed[: len(bounds) - 1], algorithm)
     places = np.zeros(len(begins), dtype=np.int64)
     places[order] = at
     missing = begins < 0
@@ -240,11 +242,11 @@ def compute_checksums(
 
 
 def _compute_one_by_one(
-    view: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64], using: str
+    view: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64], algorithm: str
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64] | None]:
     """Return the checksums of the values of a field that overlap; see ``compute_checksums``."""
     each = [
-        next(compute_checksums(view, [(begins[at : at + 1], sizes[at : at + 1])], using))[0]
+        next(compute_checksums(view, [(begins[at : at + 1], sizes[at : at + 1])], algorithm))[0]
         for at in range(len(begins))
     ]
     counts = [len(sums) for sums in each]
@@ -274,21 +276,21 @@ def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def index_facts(
-    dataset: str, shards: Sequence[Shard], made: Sequence[str], file_format: IndexedFormat
+    dataset: str, shards: Sequence[Shard], new_folders: Sequence[str], file_format: IndexedFormat
 ) -> dict[str, Any]:
     """Return facts about the indexes of files.
 
     Args:
         dataset: The location, for errors.
         shards: The files, which all have an index.
-        made: The folders of the new indexes.
+        new_folders: The folders of the new indexes.
         file_format: Of the files.
     """
     indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, file_format))
     return {
         "shards": len(shards),
-        "indexed": len(made),
+        "indexed": len(new_folders),
         "sequences": sum(len(index) for index in indexes if index is not None),
         "bytes": sum(index.bytes for index in indexes if index is not None),
-        "folders": sorted(set(made)),
+        "folders": sorted(set(new_folders)),
     }

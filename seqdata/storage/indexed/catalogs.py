@@ -220,8 +220,8 @@ def join_fields(parts: Sequence[FieldIndex]) -> FieldIndex:
 
 
 def _concat_arrays(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    there = [part for part in parts if part is not None]
-    return np.concatenate(there) if there and len(there) == len(parts) else None
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present and len(present) == len(parts) else None
 
 
 def _pack_digests(texts: Sequence[str]) -> NDArray[np.uint8]:
@@ -240,9 +240,9 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     names, edges = table["names"].tobytes(), table["name_ends"].tolist()
     starts = [0, *itertools.accumulate(table["counts"].tolist())]
     digests = [table[name].tobytes().hex() for name in ("sha256", "ends")]
-    rising = sorted(edges) == edges and sorted(starts) == starts and edges[:1] == [0]
-    whole = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
-    check(rising and whole and len(starts) == count + 1, "table")
+    is_rising = sorted(edges) == edges and sorted(starts) == starts and edges[:1] == [0]
+    is_complete = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
+    check(is_rising and is_complete and len(starts) == count + 1, "table")
     check(all(len(digest) == 64 * count for digest in digests), "table")
     for row, (size, first, stop) in enumerate(
         zip(table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)

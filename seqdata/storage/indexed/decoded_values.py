@@ -30,13 +30,13 @@ class DecodedValues:
     """One decoded field. It has no lock, so that no fork can copy a held one.
 
     Attributes:
-        wanted: The field.
+        indexed_field: The field.
         stored: The source of its bytes.
         first: Number of the first file, if the source covers a part of the store's files.
         shards: Sequence -> number of its file, if files are concatenated; None: from ``first`` on.
     """
 
-    wanted: IndexedField
+    indexed_field: IndexedField
     stored: BufferSource
     first: int
     shards: NDArray[np.int64] | None = None
@@ -45,7 +45,7 @@ class DecodedValues:
     @property
     def field(self) -> Field:
         """What it holds."""
-        return self.wanted.field
+        return self.indexed_field.field
 
     @property
     def texts(self) -> None:
@@ -61,24 +61,24 @@ class DecodedValues:
                 counted one.
             DecodeError: If a value does not match the field.
         """
-        about = self.wanted.field
+        field = self.indexed_field.field
         layout, pieces = self.stored.layout, []
-        check_spans(layout, self.wanted.name, about.axis, spans)
-        lengths = None if about.axis is None else layout.lengths_of[about.axis]
+        check_spans(layout, self.indexed_field.name, field.axis, spans)
+        lengths = None if field.axis is None else layout.lengths_of[field.axis]
         for number, start, stop in spans.tolist():
-            whole = self._get_decoded(number)
+            decoded = self._get_decoded(number)
             length = 1 if lengths is None else int(lengths[number])
-            if len(whole) != length:
+            if len(decoded) != length:
                 _, begin, end = self.stored.find(number)
-                raise layout.locate(number, self.wanted.name, begin, end - begin).make_error(
+                raise layout.locate(number, self.indexed_field.name, begin, end - begin).make_error(
                     CorruptSampleError,
-                    f"must have {length} timesteps as were counted, but has {len(whole)}: the "
+                    f"must have {length} timesteps as were counted, but has {len(decoded)}: the "
                     "file is not the one that was counted. Restore it, or rebuild its index with "
                     "`seqdata index --rebuild`",
-                    expected=length, found=len(whole),
+                    expected=length, found=len(decoded),
                 )  # fmt: skip
-            pieces.append(whole[start:stop])
-        return ArrayColumn(np.dtype(about.dtype), about.shape, pieces)
+            pieces.append(decoded[start:stop])
+        return ArrayColumn(np.dtype(field.dtype), field.shape, pieces)
 
     def length(self, number: int) -> int:
         """Return the timesteps of a sequence, by decoding it."""
@@ -89,22 +89,22 @@ class DecodedValues:
         if found is None:
             found = self._decode(number)
         self._cache[number] = found  # the newest is last
-        held = list(self._cache.values())  # one atomic copy: another thread may add values
-        if len(held) > CACHED or sum(array.nbytes for array in held) > CACHED_BYTES:
-            for old in list(self._cache)[: (len(held) + 1) // 2]:
+        cached = list(self._cache.values())  # one atomic copy: another thread may add values
+        if len(cached) > CACHED or sum(array.nbytes for array in cached) > CACHED_BYTES:
+            for old in list(self._cache)[: (len(cached) + 1) // 2]:
                 if old != number:
                     self._cache.pop(old, None)
         return found
 
     def _decode(self, number: int) -> NDArray[Any]:
-        source, wanted = self.stored, self.wanted
+        source, indexed_field = self.stored, self.indexed_field
         shard, begin, _ = source.find(number)
         raw, _ = source.read_bytes(np.array([number], dtype=np.int64))
-        place = source.layout.locate(number, wanted.name, begin, len(raw))
-        if wanted.decode is None:
+        place = source.layout.locate(number, indexed_field.name, begin, len(raw))
+        if indexed_field.decode is None:
             raise place.make_error(
                 DecodeError, "must have a decoder, but has none. Tell the author of its format"
             )
         at = number - source.layout.shard_offsets[shard]
         file = self.first + shard if self.shards is None else int(self.shards[number])
-        return wanted.decode(raw, file, at, place)
+        return indexed_field.decode(raw, file, at, place)

@@ -1,4 +1,4 @@
-"""Validation of the ``FileIndex`` that a format returns."""
+"""Validation of a user's format: its suffixes, and the ``FileIndex`` that it returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqdata.errors import CorruptShardError, PluginError
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, MAX_WIDTH, kind_of
-from seqdata.storage.indexed.file_format import Extents, FileIndex
+from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex
 
 
 @functools.lru_cache(maxsize=256)
@@ -23,12 +23,31 @@ def native_name(dtype: str) -> str:
     return dtype if dtype in FIELD_DTYPES else np.dtype(dtype).name
 
 
+def check_suffixes(format: FileFormat) -> None:
+    """Raise if the suffixes of a format name no files.
+
+    Raises:
+        PluginError: If they do not.
+    """
+    suffixes = format.suffixes
+    if not isinstance(suffixes, tuple | list) or not all(
+        isinstance(suffix, str) and suffix[:1] == "." and suffix[1:] for suffix in suffixes
+    ):
+        raise PluginError.at(
+            f"{type(format).__name__}: `suffixes` must be a tuple of texts that begin with a dot, "
+            f"such as ('.rec',), but is {suffixes!r}. Tell its author"
+        )
+
+
 def count_sequences(found: FileIndex, where: str) -> int:
     """Return how many sequences a file holds.
 
     Raises:
-        PluginError: If its fields have different numbers of sequences.
+        PluginError: If its fields have different numbers of sequences, or invalid names.
     """
+    for name in found.fields:
+        if not isinstance(name, str) or name in ("", "id"):
+            raise _make_error(where, "names of fields must be texts, not empty and not 'id'", name)
     counts = {name: len(extents.begins) for name, extents in found.fields.items()}
     if found.ids is not None:
         counts["ids"] = len(found.ids)
@@ -38,6 +57,19 @@ def count_sequences(found: FileIndex, where: str) -> int:
             "Tell its author"
         )
     return next(iter(counts.values()))
+
+
+def check_has_axis(found: FileIndex, where: str) -> None:
+    """Raise if no field runs along an axis.
+
+    Raises:
+        PluginError: If none does.
+    """
+    if all(extents.axis is None for extents in found.fields.values()):
+        raise PluginError.at(
+            f"{where}: at least one field must run along an axis, but {', '.join(found.fields)} "
+            "do not. Tell its author"
+        )
 
 
 def check_extents(extents: Extents, count: int, size: int, where: str, place: DataLocation) -> None:
@@ -73,11 +105,10 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
         )  # fmt: skip
     _check_inside(begins, ends, size, place)
     if not kind_of(Field(dtype)).is_array:
-        if extents.axis is not None or extents.shape or extents.decoder is not None:
-            raise _make_error(
-                where, "texts must have `axis`=None, no shape and no decoder", extents.axis
-            )
+        _check_text(extents, where)
         return
+    if not (isinstance(extents.shape, tuple | list) and all(map(_is_whole, extents.shape))):
+        raise _make_error(where, "`shape` must be a tuple of integers", extents.shape)
     width = np.dtype(extents.dtype).itemsize * math.prod(extents.shape)
     if min(extents.shape, default=1) < 1 or width >= MAX_WIDTH:
         raise _make_error(
@@ -90,15 +121,50 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
             where, f"`values` must be ({count}, *shape), of `axis`=None",
             f"{list(np.shape(extents.values))} of `axis`={extents.axis!r}",
         )  # fmt: skip
+    if extents.values is not None:
+        _check_values(np.asarray(extents.values), np.dtype(dtype), where)
     if extents.lengths is not None:
-        lengths = np.asarray(extents.lengths)
-        if not _are_integers(lengths, count) or int(lengths.min(initial=0)) < 0:
-            raise _make_error(
-                where, f"`lengths` must be integers ({count},), 0 or more",
-                f"{lengths.dtype} {list(lengths.shape)} from {lengths.min(initial=0)}",
-            )  # fmt: skip
+        _check_lengths(np.asarray(extents.lengths), count, where)
     if extents.decoder is None and extents.values is None:
         _check_sizes(extents, value_sizes(extents), width, where)
+
+
+def _check_text(extents: Extents, where: str) -> None:
+    if extents.axis is not None or extents.shape or extents.decoder is not None:
+        raise _make_error(
+            where, "texts must have `axis`=None, no shape and no decoder", extents.axis
+        )
+    if extents.values is not None:
+        raise PluginError.at(
+            f"{where}: texts must have no `values` (they are read from the file), but have some. "
+            "Tell its author"
+        )
+
+
+def _check_lengths(lengths: NDArray[Any], count: int, where: str) -> None:
+    if not _are_integers(lengths, count) or int(lengths.min(initial=0)) < 0:
+        raise _make_error(
+            where, f"`lengths` must be integers ({count},), 0 or more",
+            f"{lengths.dtype} {list(lengths.shape)} from {lengths.min(initial=0)}",
+        )  # fmt: skip
+
+
+def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> None:
+    """Raise if a dtype does not hold values as they are; fractions may be rounded.
+
+    Raises:
+        PluginError: If it does not.
+    """
+    must = f"`values` must be what {dtype.name} holds"
+    if values.dtype.kind not in "biuf":
+        raise _make_error(where, must, f"{values.dtype}")
+    with np.errstate(all="ignore"):
+        converted = values.astype(dtype)
+    same = (converted == values) | ((converted != converted) & (values != values))
+    if dtype.kind == "f" and values.dtype.kind == "f":
+        same |= np.isfinite(converted)
+    if not same.all():
+        raise _make_error(where, must, values[~same].flat[0].item())
 
 
 def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: DataLocation) -> None:
@@ -115,6 +181,10 @@ def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: Da
         )  # fmt: skip
 
 
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
 def _are_integers(values: NDArray[Any], count: int) -> bool:
     return values.shape == (count,) and (values.dtype.kind in "iu" or not count)
 
@@ -125,11 +195,14 @@ def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: 
         bad |= sizes != np.asarray(extents.lengths) * width
     if bad.any():
         at = int(np.argmax(bad))
-        must = "a multiple of " if extents.axis is not None else ""
-        raise _make_error(
-            where, f"values must have {must}{width} bytes, as `lengths` say",
-            f"{sizes[at]} of sequence {at}",
-        )  # fmt: skip
+        must = f"a multiple of {width}" if extents.axis is not None else f"{width}"
+        if extents.lengths is not None:
+            needed = int(extents.lengths[at]) * width
+            must = f"{width} bytes for each timestep of `lengths`, here {needed}"
+        raise PluginError.at(
+            f"{where}: the values of sequence {at} must have {must} bytes, but have {sizes[at]}. "
+            "Tell its author"
+        )
 
 
 def _make_error(where: str, must: str, found: object) -> PluginError:

@@ -77,7 +77,7 @@ class OpenedFiles:
 
 def assign_axes(
     opened: OpenedFiles,
-    wanted: Sequence[IndexedField],
+    indexed_fields: Sequence[IndexedField],
     counted: Mapping[str, NDArray[np.int64]],
     layout: ShardLayout,
 ) -> tuple[dict[str, Field], dict[str, NDArray[np.int64]]]:
@@ -90,39 +90,40 @@ def assign_axes(
     """
     fields: dict[str, Field] = {}
     lengths_of: dict[str, NDArray[np.int64]] = {}
-    for field in sorted(wanted, key=lambda field: not field.is_named):  # named axes come first
+    # named axes come first
+    for field in sorted(indexed_fields, key=lambda field: not field.is_named):
         fields[field.name] = field.field
         if field.field.axis is None:
-            if field.how == "place":
+            if field.access == "place":
                 _check_one_each(opened, field)
             continue
         lengths, axis = counted[field.name], field.field.axis
         if axis not in lengths_of:
             lengths_of[axis] = lengths
             continue
-        other = np.flatnonzero(lengths_of[axis] != lengths)
-        if len(other) and field.is_named:
-            number = int(other[0])
+        differing = np.flatnonzero(lengths_of[axis] != lengths)
+        if len(differing) and field.is_named:
+            number = int(differing[0])
             raise layout.locate(number, field.name).make_error(
                 DecodeError,
                 f"must have {lengths_of[axis][number]} timesteps as another field along axis "
                 f"{axis!r}, but has {lengths[number]}. Give it an axis of its own in `schema`",
                 expected=int(lengths_of[axis][number]), found=int(lengths[number]),
             )  # fmt: skip
-        if len(other):
+        if len(differing):
             own = _make_axis_name(field.name, lengths_of)
             fields[field.name] = replace(field.field, axis=own)
             lengths_of[own] = lengths
-    ordered = {field.name: fields[field.name] for field in wanted}
+    ordered = {field.name: fields[field.name] for field in indexed_fields}
     if DEFAULT_AXIS in lengths_of:
         lengths_of = {DEFAULT_AXIS: lengths_of[DEFAULT_AXIS], **lengths_of}
     return ordered, lengths_of
 
 
-def _make_axis_name(name: str, taken: Mapping[str, object]) -> str:
+def _make_axis_name(name: str, existing: Mapping[str, object]) -> str:
     """Return a name for an axis after its field: ``text`` for ``text.npy``."""
     short = _NO_NAME.sub("_", name.rpartition(".")[0] or name)
-    return _NO_NAME.sub("_", name) if short in taken else short
+    return _NO_NAME.sub("_", name) if short in existing else short
 
 
 def _check_one_each(opened: OpenedFiles, field: IndexedField) -> None:

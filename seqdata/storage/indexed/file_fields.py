@@ -62,7 +62,7 @@ class FileFields:
 
 def make_file_fields(
     opened: OpenedFiles,
-    wanted: Sequence[IndexedField],
+    indexed_fields: Sequence[IndexedField],
     bits: SharedBits | None,
     survey: Survey,
     digest: str,
@@ -71,7 +71,7 @@ def make_file_fields(
 
     Args:
         opened: The files.
-        wanted: The fields.
+        indexed_fields: The fields.
         bits: The bits of the process that sent the store here.
         survey: Counts timesteps of values that must be decoded for it.
         digest: The digest that the bits belong to.
@@ -79,7 +79,7 @@ def make_file_fields(
     Raises:
         DecodeError: If a sequence has no value of a field, or lengths do not fit together.
     """
-    extents = {field.member: _make_extents(opened, field.member) for field in wanted}
+    extents = {field.member: _make_extents(opened, field.member) for field in indexed_fields}
     checks, bits = _make_checks(opened, list(extents), bits, digest)
     bare = ShardLayout(
         opened.location, opened.names, opened.starts, {}, opened.file_of, _make_key_of(opened)
@@ -88,14 +88,14 @@ def make_file_fields(
         field.name: _count_timesteps(opened, bare, field, extents[field.member], checks, survey)
         if field.lengths is None
         else field.lengths
-        for field in wanted
+        for field in indexed_fields
         if field.field.axis is not None
     }
-    fields, lengths_of = assign_axes(opened, wanted, lengths, bare)
+    fields, lengths_of = assign_axes(opened, indexed_fields, lengths, bare)
     layout = replace(
         bare, lengths_of={axis: narrow_lengths(lengths) for axis, lengths in lengths_of.items()}
     )
-    by_name = {field.name: replace(field, field=fields[field.name]) for field in wanted}
+    by_name = {field.name: replace(field, field=fields[field.name]) for field in indexed_fields}
     sources: dict[str, FieldSource] = {}
     if opened.content is not None:
         sources = {
@@ -104,12 +104,12 @@ def make_file_fields(
         }
 
     def open_file(shard: int, content: NDArray[np.uint8], again: RepairFn | None) -> StoreFields:
-        few, where = _select_file(opened, layout, shard, content, again)
-        mine = _get_checks(checks, shard)
+        file, where = _select_file(opened, layout, shard, content, again)
+        sums = _get_checks(checks, shard)
         if again is not None:  # verify whatever the bits say
-            mine = {member: replace(checksums, bits=None) for member, checksums in mine.items()}
+            sums = {member: replace(checksums, bits=None) for member, checksums in sums.items()}
         found = {
-            name: _make_source(few, where, field, [extents[field.member][shard]], mine, shard)
+            name: _make_source(file, where, field, [extents[field.member][shard]], sums, shard)
             for name, field in by_name.items()
         }
         return StoreFields(where, found, None)
@@ -151,22 +151,22 @@ def _select_file(
     repair = repair or partial(opened.repair_copy, shard, content)
     first, stop = opened.starts[shard : shard + 2]
     place, key_of = opened.file_of(shard), layout.find_id
-    few = replace(
+    opened_file = replace(
         opened, names=opened.names[shard : shard + 1], indexes=opened.indexes[shard : shard + 1],
         content=(content,), starts=[0, stop - first], file_of=lambda _: place,
     )  # fmt: skip
     lengths_of = {axis: lengths[first:stop] for axis, lengths in layout.lengths_of.items()}
     where = replace(
         layout,
-        shards=few.names,
-        shard_offsets=few.starts,
+        shards=opened_file.names,
+        shard_offsets=opened_file.starts,
         lengths_of=lengths_of,
         first_sequence=first,
-        locate_shard=few.file_of,
+        locate_shard=opened_file.file_of,
         repair=CopyRepair([repair]),
         find_id=None if key_of is None else lambda number: key_of(first + number),
     )
-    return few, where
+    return opened_file, where
 
 
 def _get_checks(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, FieldChecksums]:
@@ -226,9 +226,11 @@ def _make_checks(
     checks: dict[str, FieldChecksums] = {}
     count, first = 0, opened.indexes[0]
     for member in members:
-        having = [index.members.get(member) for index in opened.indexes]
-        sums = [np.empty(0, np.uint32) if members is None else members.sums for members in having]
-        firsts = [None if members is None else members.firsts for members in having]
+        field_indexes = [index.members.get(member) for index in opened.indexes]
+        sums = [
+            np.empty(0, np.uint32) if members is None else members.sums for members in field_indexes
+        ]
+        firsts = [None if members is None else members.firsts for members in field_indexes]
         edges = [count, *itertools.accumulate(map(len, sums), initial=count)][1:]
         checks[member] = FieldChecksums(
             first.algorithm, first.block, tuple(sums), tuple(firsts),
@@ -251,16 +253,16 @@ def _make_source(
     first: int,
 ) -> FieldSource:
     found, files = checks.get(field.member), opened.content or ()
-    if field.how == "place":
+    if field.access == "place":
         return BufferSource.over(field.name, field.field, layout, files, extents, found)
-    if field.how == "decode":
+    if field.access == "decode":
         return _make_decoded(opened, layout, field, extents, checks, first)
-    about = field.field if field.how == "text" else RAW
-    raw = BufferSource.over(field.name, about, layout, files, extents, found)
-    if field.how == "text":
+    stored_field = field.field if field.access == "text" else RAW
+    raw = BufferSource.over(field.name, stored_field, layout, files, extents, found)
+    if field.access == "text":
         return raw if field.advice is None else replace(raw, advice=field.advice)
-    having = [index.members.get(field.member) for index in opened.indexes]
-    values = [_get_indexed_values(members) for members in having if members is not None]
+    field_indexes = [index.members.get(field.member) for index in opened.indexes]
+    values = [_get_indexed_values(members) for members in field_indexes if members is not None]
     return IndexedValues.of(field.name, field.field, layout, values, raw)
 
 

@@ -13,9 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import MissingShardError
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shard_index import digest_ends
+from seqdata.storage.integrity.checksums import choose_algorithm
 
+ABSENT = "absent"
+"""In place of the digest of a sibling that is not there."""
 Decoder = Callable[[bytes], NDArray[Any]]
 """The bytes of one sequence's value -> (timesteps, *shape), or shape if there is no axis."""
 
@@ -29,14 +33,14 @@ class FileReader:
         content: Its bytes, uint8.
         place: Its place, for errors.
         read_sibling: Returns the bytes of a file next to it; None: there are none.
-        siblings: The siblings that were read, by path.
+        siblings: The siblings that were read, by path; None for one that is not there.
     """
 
     name: str
     content: NDArray[np.uint8]
     place: DataLocation
     read_sibling: Callable[[str, DataLocation], NDArray[np.uint8]] | None = None
-    siblings: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    siblings: dict[str, NDArray[np.uint8] | None] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -64,18 +68,28 @@ class FileReader:
         place = replace(self.place, file=path, file_kind=f"sibling of {self.name}", shard=None)
         if self.read_sibling is None or "/" in name or name.startswith("."):
             raise place.make_error(MissingShardError, "is not there. Restore it")
+        self.siblings[path] = None  # that it is not there belongs to what the index was built with
         content = self.siblings[path] = self.read_sibling(path, place)
         return FileReader(path, content, place, self.read_sibling, self.siblings)
 
 
 def sibling_facts(file: FileReader) -> dict[str, tuple[int, str]]:
-    """Return the sizes and the digests of both ends of the siblings that were read."""
+    """Return the facts that identify the siblings that were read; see ``file_facts``."""
     return {name: file_facts(content) for name, content in file.siblings.items()}
 
 
-def file_facts(content: NDArray[np.uint8]) -> tuple[int, str]:
-    """Return the facts that identify a sibling: its size, and the digest of both ends."""
-    return len(content), digest_ends(content, max(0, len(content) - 512))
+def file_facts(content: NDArray[np.uint8] | None) -> tuple[int, str]:
+    """Return the facts that identify a sibling: its size, digest of both ends, and checksum.
+
+    Returns:
+        (-1, ``ABSENT``) where it is not there.
+    """
+    if content is None:
+        return -1, ABSENT
+    using, checksum = choose_algorithm(), np.zeros(1, dtype=np.uint32)
+    get_kernel().checksums(content, np.array([0, len(content)], dtype=np.int64), checksum, using)
+    ends = digest_ends(content, max(0, len(content) - 512))
+    return len(content), f"{ends} {using} {int(checksum[0]):08x}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,8 +39,8 @@ def get_checked_content(
         CorruptShardError: If its size differs.
         FingerprintMismatch: If it is another file.
     """
-    whole = replace(place, offset=0, length=index.bytes)
-    content = shard.content(whole, index, release=release)
+    file_location = replace(place, offset=0, length=index.bytes)
+    content = shard.content(file_location, index, release=release)
     check_size(len(content), index, place)
     try:
         _check(content, index, place, file_format)

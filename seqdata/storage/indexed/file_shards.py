@@ -77,17 +77,17 @@ class FileShards:
     @property
     def layout(self) -> ShardLayout:
         """Where sequences lie."""
-        return self._found.layout
+        return self._known_fields.layout
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """Name -> field."""
-        return self._found.fields
+        return self._known_fields.fields
 
     @property
     def ids(self) -> TextSource:
         """The ids of sequences, from the indexes."""
-        return self._found.ids
+        return self._known_fields.ids
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -95,7 +95,7 @@ class FileShards:
         return [index.bytes for index in self.indexes]
 
     @property
-    def _found(self) -> FileFields:
+    def _known_fields(self) -> FileFields:
         if self.file_fields is None:
             raise ValueError(f"{self.location}: fields are asked for before they are known")
         return self.file_fields
@@ -114,7 +114,7 @@ class FileShards:
 
     def hold(self, number: int, release: Callable[[], None]) -> OpenShard:
         """Open a file, fetched whole where it is not on this machine; see ``RemoteShards``."""
-        fields = self._found.open_file(number, self.content(number, release), None)
+        fields = self._known_fields.open_file(number, self.content(number, release), None)
         return OpenShard(number, fields)
 
     def download(self, number: int) -> None:
@@ -155,7 +155,7 @@ class FileShards:
 
     def lay(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
         """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
-        return self._found.open_file(number, self._make_view(number, content), repair)
+        return self._known_fields.open_file(number, self._make_view(number, content), repair)
 
     def join(self, shards: Sequence[OpenShard]) -> None:
         """Return None: each file is read by itself."""
@@ -166,7 +166,7 @@ class FileShards:
         reader = RangeReader(self)
         reader.check([number])
         file = SparseFile(allocate_sparse(self.indexes[number].bytes))
-        reader.bring({number: file}, {number: [np.stack(extents, axis=1)]})
+        reader.download({number: file}, {number: [np.stack(extents, axis=1)]})
         return self._make_view(number, file.content)
 
     def _make_view(self, number: int, content: Any) -> NDArray[np.uint8]:

@@ -128,8 +128,8 @@ def _make_missing_error(place: DataLocation) -> MissingShardError:
 
 
 def _make_unreadable_error(place: DataLocation, error: OSError) -> DataError:
-    few = error.errno in (errno.EMFILE, errno.ENFILE)
-    remedy = f"Raise {describe_limit(error)}" if few else "Check its permissions"
+    is_descriptor_limit = error.errno in (errno.EMFILE, errno.ENFILE)
+    remedy = f"Raise {describe_limit(error)}" if is_descriptor_limit else "Check its permissions"
     return place.make_error(
         DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
     )

@@ -36,6 +36,7 @@ JOINED = "::"
 MAX_SHARDS = 1 << 20
 _MANY = 1024  # URLs that are requested without probing the first one
 _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+_MAGIC = re.compile(r"[{*?\[]")
 _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 
 
@@ -138,7 +139,10 @@ def _from_root(part: str) -> str:
     if not part or "://" in part or _is_program(part):
         return part
     if part.startswith("{"):  # the folder may be in the braces
-        return JOINED.join(str(local_path(path)) for path in _expand(part, part, "store"))
+        paths = list(_expand(part, part, "store"))
+        if any(os.path.isabs(path) for path in paths):
+            return JOINED.join(str(local_path(path)) for path in paths)
+        return f"{local_path(os.curdir)}/{part}"
     return str(local_path(part))
 
 
@@ -147,7 +151,7 @@ def _is_program(part: str) -> bool:
 
 
 def find_shards(
-    location: str, file_format: IndexedFormat, remote: Remote | None = None, *, there: bool = False
+    location: str, file_format: IndexedFormat, remote: Remote | None = None, *, probe: bool = False
 ) -> list[Shard]:
     """Return the files at a location, in its order; those of a folder sorted by name.
 
@@ -156,7 +160,7 @@ def find_shards(
             ``::``; paths or URLs.
         file_format: Of the files.
         remote: The options for URLs; None: through the cache.
-        there: Whether to raise early if a local file, or the first of very many URLs, is not there.
+        probe: Whether to raise early if a local file, or the first of very many URLs, is missing.
 
     Raises:
         ConfigError: If there are none, or a file is named twice.
@@ -173,38 +177,43 @@ def find_shards(
             "it yourself and open the file that it writes"
         )
     for part in parts:
-        probed = not (there and "{" in part and count_expansions(part) > _MANY)
+        is_probed = not (probe and "{" in part and count_expansions(part) > _MANY)
         for path_or_url in _expand(part, location, file_format.name):
             _refuse_packed(path_or_url, file_format)
             if is_remote(path_or_url):
                 shards: Sequence[Shard] = find_remote(
                     path_or_url, remote or Remote(), file_format.suffixes
                 )
-                if not probed:
+                if not is_probed:
                     shards[0].check_exists(
                         DataLocation(dataset=redact_url(location), shard=0, file=shards[0].name)
                     )
-                    probed = True
+                    is_probed = True
                 found.extend(shards)
                 continue
             path = local_path(path_or_url)
             files = _find_local(path, file_format)
-            for each in files if there and not path.is_dir() else ():
-                at = len(found) + files.index(each)
+            if file_format.is_nested and (path_or_url != part or not path.exists()):
+                files = _name_below(_find_fixed_folder(part), files)
+            for at, each in enumerate(files if probe and not path.is_dir() else (), len(found)):
                 each.check_exists(
                     DataLocation(dataset=redact_url(location), shard=at, file=each.name)
                 )
             found.extend(files)
     found = _with_lists(found)
+    _refuse_repeated(found, location, file_format)
+    return found
+
+
+def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: IndexedFormat) -> None:
     seen = set[tuple[str, str]]()
-    for shard in found:
+    for shard in shards:
         if (shard.folder, shard.name) in seen:
             raise ConfigError(
                 f"{file_format.name}: location must name each file once, but "
                 f"{redact_url(location)!r} names {shard.name} twice"
             )
         seen.add((shard.folder, shard.name))
-    return found
 
 
 def _refuse_packed(path: str, file_format: IndexedFormat) -> None:
@@ -216,16 +225,31 @@ def _refuse_packed(path: str, file_format: IndexedFormat) -> None:
         )
 
 
+def _find_fixed_folder(part: str) -> Path:
+    """Return the folder above the first brace or sign of a glob."""
+    return local_path(_MAGIC.split(part, maxsplit=1)[0].rpartition("/")[0] or "/")
+
+
+def _name_below(folder: Path, shards: Sequence[LocalShard]) -> list[LocalShard]:
+    """Return the same files, named by their paths below a folder."""
+    return [LocalShard(folder, shard.path.relative_to(folder).as_posix()) for shard in shards]
+
+
 def _find_local(path: Path, file_format: IndexedFormat) -> list[LocalShard]:
     """Return the local files of a path, which may be a glob."""
     if path.is_dir():
         return _find_in_folder(path, file_format)
     if path.exists() or not glob.has_magic(str(path)):
         return [LocalShard.at(path)]
-    names = sorted(filter(os.path.isfile, glob.glob(str(path), recursive=True)))
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     found = [
-        LocalShard.at(Path(name)) for name in names if name.lower().endswith(file_format.suffixes)
+        LocalShard.at(match)
+        for match in matches
+        if match.name.lower().endswith(file_format.suffixes) and match.is_file()
     ]
+    if not found and file_format.is_nested:  # of folders: what they hold
+        for folder in filter(Path.is_dir, matches):
+            found += _find_below(folder, file_format)
     if not found:
         raise ConfigError(
             f"{path}: must match at least one file that ends with "
@@ -275,12 +299,7 @@ def _find_in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard
             "was not finished writing. Repeat the same call, which resumes it, or remove the "
             "folder '.seqdata-tmp-…' in it",
         )
-    names = list(_list_below(folder)) if file_format.is_nested else names
-    shards = {
-        name: LocalShard(folder, name)
-        for name in names
-        if name.lower().endswith(file_format.suffixes)
-    }
+    shards = {shard.name: shard for shard in _find_below(folder, file_format, names)}
     if not shards:
         raise ConfigError(
             f"{folder}: must hold at least one file that ends with "
@@ -288,16 +307,28 @@ def _find_in_folder(folder: Path, file_format: IndexedFormat) -> list[LocalShard
         )
     raw = next(iter(shards.values())).read_shard_list()
     if raw is not None:
-        due = list(load_list(raw, str(folder)))
-        for name in shards.keys() - set(due):
+        listed_names = list(load_list(raw, str(folder)))
+        for name in shards.keys() - set(listed_names):
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 FingerprintMismatch,
                 "must be in the list of the folder's shards, but is not. Move it to a folder of "
                 "its own",
             )
-        return [LocalShard(folder, name) for name in due]  # a missing one is an error at opening
+        # a missing one is an error at opening
+        return [LocalShard(folder, name) for name in listed_names]
     _refuse_gone(folder, shards, file_format)
     return list(shards.values())
+
+
+def _find_below(
+    folder: Path, file_format: IndexedFormat, names: Sequence[str] = ()
+) -> list[LocalShard]:
+    """Return the files of a folder, of these names, or with those below it."""
+    return [
+        LocalShard(folder, name)
+        for name in (_list_below(folder) if file_format.is_nested else names)
+        if name.lower().endswith(file_format.suffixes)
+    ]
 
 
 def _list_below(folder: Path) -> Iterator[str]:

@@ -21,8 +21,8 @@ INDEX_SUFFIX = ".idx"
 
 def cache_folder() -> Path:
     """Return the folder for indexes outside of the data: ``SEQDATA_CACHE``, or the user's cache."""
-    wanted = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
-    return Path(wanted).expanduser()
+    folder = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
+    return Path(folder).expanduser()
 
 
 def index_files(file: Path, root: Path | None = None) -> tuple[Path, Path]:

@@ -28,8 +28,8 @@ class IndexedField:
         name: Of the field.
         member: Name of its values in indexes; several fields may be decoded from the same values.
         field: What it holds.
-        how: ``place``: numbers in place; ``text``: ``str`` or ``bytes`` in place; ``values``: from
-            the index, if the bytes are unchanged; ``decode``: by a decoder.
+        access: ``place``: numbers in place; ``text``: ``str`` or ``bytes`` in place; ``values``:
+            from the index, if the bytes are unchanged; ``decode``: by a decoder.
         lengths: int64 (sequences,), timesteps of each; None: there is no axis, or they are counted
             by decoding.
         decode: The decoder.
@@ -40,7 +40,7 @@ class IndexedField:
     name: str
     member: str
     field: Field
-    how: str
+    access: str
     lengths: NDArray[np.int64] | None = None
     decode: Decode | None = None
     is_named: bool = True

@@ -54,9 +54,11 @@ class IndexedValues:
             values: Per file, the values in its index.
             source: The source of their bytes.
         """
-        there = [array.astype(np.dtype(field.dtype)) for array in values]
+        stored_values = [array.astype(np.dtype(field.dtype)) for array in values]
         checked = None if source.checksums is None else source
-        return cls(BufferSource.of(name, field, layout, there), checked, _is_one_block(checked))
+        return cls(
+            BufferSource.of(name, field, layout, stored_values), checked, _is_one_block(checked)
+        )
 
     @property
     def field(self) -> Field:

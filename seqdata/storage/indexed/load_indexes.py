@@ -21,7 +21,7 @@ from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.build_index import map_shards
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
-from seqdata.storage.indexed.file_format import file_facts
+from seqdata.storage.indexed.file_format import ABSENT, file_facts
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import NumberedIds, ShardIndex
@@ -63,14 +63,14 @@ def load_indexes(
 
     for first in range(0, len(shards), _AT_A_TIME):
         indexes += map_shards(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
-        _check_there(location, shards, indexes, first)
+        _check_exist(location, shards, indexes, first)
     for i, (shard, its_index) in enumerate(zip(shards, indexes, strict=True)):
         _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, its_index)
-    without = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
-    if without:
+    unindexed = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
+    if unindexed:
         raise ConfigError(
-            f"{location}: all files must have an index, but {len(without)} of {len(shards)} have "
-            f"none ({without[0].name}). Build it once with `seqdata index '{location}'`, or open "
+            f"{location}: all files must have an index, but {len(unindexed)} of {len(shards)} have "
+            f"none ({unindexed[0].name}). Build it once with `seqdata index '{location}'`, or open "
             "with index='build'"
         )
     found = [index for index in indexes if index is not None]
@@ -107,23 +107,37 @@ def load_known_indexes(
     def index_of(shard: Shard) -> ShardIndex | None:
         try:
             found = shard.index(shard.folder, 0, file_format)
-            return found if found is None or _siblings_are_same(shard, found) else None
         except DataError:  # it is rebuilt
             return None
+        return found if found is None or _siblings_are_same(shard, found) else None
 
     return [index_of(shard) for shard in shards]
 
 
 def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
-    """Return whether the siblings of a file are those that its index was built with."""
+    """Return whether the siblings of a file are those that its index was built with.
+
+    Raises:
+        FingerprintMismatch: If one of them is not there any more.
+    """
     for name, facts in index.siblings.items():
         place = DataLocation(dataset=shard.folder, file=name)
-        if file_facts(shard.read_sibling(name, place)) != facts:
+        try:
+            content = shard.read_sibling(name, place)
+        except MissingShardError as error:
+            if facts[1] == ABSENT:
+                continue
+            raise place.make_error(
+                FingerprintMismatch,
+                f"was there when {shard.name!r} was indexed, but is not. Restore it, or, if "
+                f"{shard.name!r} is read without it, run `seqdata index --rebuild`",
+            ) from error
+        if file_facts(content) != facts:
             return False
     return True
 
 
-def _check_there(
+def _check_exist(
     location: str, shards: Sequence[Shard], indexes: Sequence[ShardIndex | None], first: int
 ) -> None:
     """Raise if a file without an index is not there: that is another error.
@@ -137,11 +151,11 @@ def _check_there(
     Raises:
         MissingShardError: If one is not there.
     """
-    without = [i for i in range(first, len(indexes)) if indexes[i] is None]
-    if not without:
+    unindexed = [i for i in range(first, len(indexes)) if indexes[i] is None]
+    if not unindexed:
         return
     local = all(shard.is_local for shard in shards)
-    for i in without if local else without[:1]:
+    for i in unindexed if local else unindexed[:1]:
         place = DataLocation(dataset=location, shard=i, file=shards[i].name)
         if local:
             shards[i].content(place)

@@ -88,16 +88,18 @@ def open_files(
         IncompleteDatasetError: If writing was never finished.
         DataError: If files are not of the format.
     """
-    text, how = format_location(location, file_format), resolve_remote(remote)
+    text, remote = format_location(location, file_format), resolve_remote(remote)
     check_arguments(redact_url(text), verify, index, keys)
-    shards = attach_catalogs(find_shards(text, file_format, how, there=True), file_format)
+    shards = attach_catalogs(find_shards(text, file_format, remote, probe=True), file_format)
     known: list[ShardIndex | None] | None = None
     if index == "build" or not file_format.needs_command:
         known = load_known_indexes(shards, file_format)
         have = None if known is None else [index is not None for index in known]
         if build(redact_url(text), shards, file_format, progress=progress, have=have):
             shards = attach_catalogs(shards, file_format)
-    options = Options(location=text, file_format=file_format, verify=verify, keys=keys, remote=how)
+    options = Options(
+        location=text, file_format=file_format, verify=verify, keys=keys, remote=remote
+    )
     return open_shards(options, None, shards, progress, known)
 
 
@@ -162,21 +164,21 @@ def open_shards(
 
     local, many = all(shard.is_local for shard in shards), has_many_files(shards, file_format)
     content = tuple(map(files.content, range(len(shards)))) if local and not many else None
-    how = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
+    spec = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     opened = OpenedFiles(
         location=location, names=names, indexes=indexes, hold=hold_some, content=content,
-        verify=resolve_verify_mode(options.verify, how, location),
+        verify=resolve_verify_mode(options.verify, spec, location),
         ids=make_unique_ids(location, names, indexes, options.keys),
         starts=shard_offsets_of(indexes), file_of=files.locate, repair_copy=repair_copy,
     )  # fmt: skip
-    wanted = file_format.fields(opened)
-    digest = _digest(indexes, wanted)
+    indexed_fields = file_format.fields(opened)
+    digest = _digest(indexes, indexed_fields)
 
     survey = partial(_count, shards[0], digest, progress)
-    fields = make_file_fields(opened, wanted, bits, survey, digest)
+    fields = make_file_fields(opened, indexed_fields, bits, survey, digest)
     reader: ShardReader = StoreFields(fields.layout, fields.sources, fields.ids)
     if many:
-        reader = SmallFiles(fields, shards, wanted)
+        reader = SmallFiles(fields, shards, indexed_fields)
     elif not local:
         reader = ShardsOnDemand(replace(files, file_fields=fields))
     return ShardStore(_describe(location, options, fields), reader)
@@ -203,9 +205,12 @@ def _make_fingerprint(fields: FileFields, keys: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[IndexedField]) -> str:
-    text = [(field.name, field.member, field.field, field.how, field.is_named) for field in wanted]
-    digest = hashlib.sha256(repr(text).encode())
+def _digest(indexes: Sequence[ShardIndex], indexed_fields: Sequence[IndexedField]) -> str:
+    facts = [
+        (field.name, field.member, field.field, field.access, field.is_named)
+        for field in indexed_fields
+    ]
+    digest = hashlib.sha256(repr(facts).encode())
     for index in indexes:
         digest.update(f"{index.sha256}{index.format_identity}\n".encode())
     return digest.hexdigest()[:32]

@@ -75,13 +75,13 @@ class RemoteShard:
     ) -> NDArray[np.uint8]:
         """Fetch it where it is not in the cache, and map it; see ``shards.Shard``."""
         del ahead
-        wanted = CacheRequest(self.name)
+        request = CacheRequest(self.name)
         if index is not None:
-            wanted = CacheRequest(self.name, index.bytes, index.sha256)
+            request = CacheRequest(self.name, index.bytes, index.sha256)
         cache = make_cache(make_remote_files(self.url, self.remote))
         hold = cache.acquire if release is None else cache.acquire_if_room
-        held = hold(wanted, place, release)
-        return np.frombuffer(held.mapping, dtype=np.uint8)
+        cached_file = hold(request, place, release)
+        return np.frombuffer(cached_file.mapping, dtype=np.uint8)
 
     def read_sibling(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Fetch another file of the same folder; see ``shards.Shard``."""

@@ -238,9 +238,9 @@ def load_index(
     return found
 
 
-def _make_damage_error(place: DataLocation, what: str) -> CorruptShardError:
+def _make_damage_error(place: DataLocation, problem: str) -> CorruptShardError:
     return place.make_error(
-        CorruptShardError, f"must be a valid index, but {what}. Rebuild it with `--repair-index`"
+        CorruptShardError, f"must be a valid index, but {problem}. Rebuild it with `--repair-index`"
     )
 
 
@@ -331,10 +331,10 @@ def _parse_array(arrays: list[NDArray[Any]], number: Any, dtype: str) -> NDArray
     return found
 
 
-def check(good: bool, what: str) -> None:
+def check(is_valid: bool, name: str) -> None:
     """Raise ValueError if a check of an index fails."""
-    if not good:
-        raise ValueError(f"invalid {what}")
+    if not is_valid:
+        raise ValueError(f"invalid {name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,14 +64,14 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
             name: _parse_field(facts_of_field) for name, facts_of_field in facts["fields"].items()
         }
         shards = [(str(name), str(sha256)) for name, sha256 in facts["shards"]]
-        whole = dump_list(shards, declared) == content
-        said = f"of version {facts['version']!r}" if facts["version"] != _VERSION else "damaged"
+        is_intact = dump_list(shards, declared) == content
+        state = f"of version {facts['version']!r}" if facts["version"] != _VERSION else "damaged"
     except INVALID_JSON:
-        whole, said = False, "damaged"
-    if not whole:
+        is_intact, state = False, "damaged"
+    if not is_intact:
         raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(
             CorruptShardError,
-            f"must be unchanged since it was written, but is {said}. Restore it, or, if shards "
+            f"must be unchanged since it was written, but is {state}. Restore it, or, if shards "
             "were replaced, remove it and rebuild their indexes with `seqdata index --rebuild`",
         )
     return {name: ListedShard(sha256, declared) for name, sha256 in shards}

@@ -43,12 +43,12 @@ class _RowLayout(ShardLayout):
 
     Attributes:
         numbers: Row -> the sequence in the store.
-        whole: The layout of the store.
+        store_layout: The layout of the store.
         moved: Row -> offset in memory minus offset in its file.
     """
 
     numbers: NDArray[np.int64] | None = None
-    whole: ShardLayout | None = None
+    store_layout: ShardLayout | None = None
     moved: NDArray[np.int64] | None = None
 
     def locate(
@@ -59,10 +59,10 @@ class _RowLayout(ShardLayout):
         length: int | None = None,
     ) -> DataLocation:
         """Return the location of a row's sequence in its file, for an error."""
-        if self.numbers is None or self.whole is None or self.moved is None:
+        if self.numbers is None or self.store_layout is None or self.moved is None:
             return DataLocation(dataset=self.location)
         at = None if offset is None else offset - int(self.moved[number])
-        return self.whole.locate(int(self.numbers[number]), field, at, length)
+        return self.store_layout.locate(int(self.numbers[number]), field, at, length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,13 +99,13 @@ class SmallFiles:
     Args:
         parts: The fields of the store.
         shards: The files.
-        wanted: The fields.
+        indexed_fields: The fields.
     """
 
     is_local = True
 
     def __init__(
-        self, parts: FileFields, shards: Sequence[Shard], wanted: Iterable[IndexedField]
+        self, parts: FileFields, shards: Sequence[Shard], indexed_fields: Iterable[IndexedField]
     ) -> None:
         self.layout = parts.layout
         self.ids = parts.ids
@@ -113,7 +113,7 @@ class SmallFiles:
         self._shards = [shard for shard in shards if isinstance(shard, LocalShard)]
         self._starts = np.array(parts.layout.shard_offsets, dtype=np.int64)
         self._by_name = {
-            field.name: replace(field, field=parts.fields[field.name]) for field in wanted
+            field.name: replace(field, field=parts.fields[field.name]) for field in indexed_fields
         }
         members = dict.fromkeys(field.member for field in self._by_name.values())
         self._members: Mapping[str, FieldIndex] = {
@@ -140,12 +140,12 @@ class SmallFiles:
             ConfigError: If a span does not exist.
         """
         spans = np.ascontiguousarray(spans, dtype=np.int64)
-        whole, names = self._parts.layout, list(fields)
-        check_request(whole, self._parts.fields, spans, names, axis)
+        store_layout, names = self._parts.layout, list(fields)
+        check_request(store_layout, self._parts.fields, spans, names, axis)
         numbers = np.ascontiguousarray(spans[:, 0])
-        outside = (numbers < 0) | (numbers >= len(whole))
+        outside = (numbers < 0) | (numbers >= len(store_layout))
         if outside.any():
-            whole.find_shard(int(numbers[outside][0]))  # raises
+            store_layout.find_shard(int(numbers[outside][0]))  # raises
         needed = [self._find_needed(self._by_name[name], spans, axis) for name in names]
         memory = self._read_ranges(numbers, needed)
         along: dict[str | None, NDArray[np.int64]] = {axis: spans}
@@ -153,7 +153,7 @@ class SmallFiles:
         for name, its_bytes in zip(names, needed, strict=True):
             field = self._parts.fields[name]
             if field.axis not in along:
-                along[field.axis] = make_full_spans(whole, numbers, field.axis)
+                along[field.axis] = make_full_spans(store_layout, numbers, field.axis)
             rows = along[field.axis].copy()
             rows[:, 0] = np.arange(len(rows))
             columns[name] = self._make_column(self._by_name[name], numbers, rows, memory, its_bytes)
@@ -163,14 +163,14 @@ class SmallFiles:
         members, numbers = self._members[field.member], spans[:, 0]
         sizes = members.sizes[numbers]
         low, high = np.zeros_like(sizes), sizes
-        if field.how == "place" and field.field.axis == axis:
+        if field.access == "place" and field.field.axis == axis:
             width = field_width(field.field)
             low, high = spans[:, 1] * width, spans[:, 2] * width
             if self._parts.verify != "off":  # only whole blocks can be verified
                 block = self._parts.indexes[0].block
                 low, high = low // block * block, -(-high // block) * block
             low, high = np.clip(low, 0, sizes), np.clip(high, 0, sizes)
-        elif field.how == "values" and self._parts.verify == "off":
+        elif field.access == "values" and self._parts.verify == "off":
             high = low
         room = -(-sizes // _ALIGNED) * _ALIGNED
         bases = np.zeros(len(room), dtype=np.int64)
@@ -210,28 +210,28 @@ class SmallFiles:
         memory: NDArray[np.uint8],
         needed: _Needed,
     ) -> Any:
-        whole = self._parts.layout
+        store_layout = self._parts.layout
         layout = _RowLayout(
-            whole.location, ("",), [0, len(numbers)],
-            {axis: lengths[numbers] for axis, lengths in whole.lengths_of.items()},
-            numbers=numbers, whole=whole, moved=needed.bases - needed.begins,
+            store_layout.location, ("",), [0, len(numbers)],
+            {axis: lengths[numbers] for axis, lengths in store_layout.lengths_of.items()},
+            numbers=numbers, store_layout=store_layout, moved=needed.bases - needed.begins,
         )  # fmt: skip
         extents = [(needed.bases, needed.bases + needed.sizes)]
         checks = self._make_checks(field.member, numbers)
-        if field.how == "place":
+        if field.access == "place":
             source = BufferSource.over(field.name, field.field, layout, [memory], extents, checks)
             return source.column(rows)
-        about = field.field if field.how == "text" else RAW
-        raw = BufferSource.over(field.name, about, layout, [memory], extents, checks)
-        if field.how == "text":
+        stored_field = field.field if field.access == "text" else RAW
+        raw = BufferSource.over(field.name, stored_field, layout, [memory], extents, checks)
+        if field.access == "text":
             return (raw if field.advice is None else replace(raw, advice=field.advice)).column(rows)
-        if field.how == "decode":
+        if field.access == "decode":
             shards = np.searchsorted(self._starts, numbers, side="right") - 1
             return DecodedValues(field, raw, 0, shards).column(rows)
         members = self._members[field.member]
         values = members.numbers if members.values is None else members.values
-        kept = np.empty(0, np.int64) if values is None else values[numbers]
-        return IndexedValues.of(field.name, field.field, layout, [kept], raw).column(rows)
+        row_values = np.empty(0, np.int64) if values is None else values[numbers]
+        return IndexedValues.of(field.name, field.field, layout, [row_values], raw).column(rows)
 
     def _make_checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
         """Return the checksums of the rows of a batch."""

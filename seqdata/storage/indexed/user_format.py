@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CorruptShardError, DecodeError, PluginError, SeqDataError
+from seqdata.errors import CorruptShardError, DataError, DecodeError, PluginError, SeqDataError
 from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
@@ -20,6 +20,8 @@ from seqdata.storage.fields import FIELD_DTYPES, kind_of
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.extent_checks import (
     check_extents,
+    check_has_axis,
+    check_suffixes,
     clamp_begins,
     count_sequences,
     native_name,
@@ -51,6 +53,9 @@ class UserFormat:
     """
 
     format: FileFormat
+
+    def __post_init__(self) -> None:
+        check_suffixes(self.format)
 
     @property
     def name(self) -> str:
@@ -112,20 +117,21 @@ class UserFormat:
         found = self._index_file(file, place)
         count = count_sequences(found, self._describe_place(name))
         fields = list(found.fields.items())
-        for field, given in fields:
+        for field, located in fields:
             where = f"{self._describe_place(name)}, field {field!r}"
-            check_extents(given, count, len(content), where, replace(place, field=field))
+            check_extents(located, count, len(content), where, replace(place, field=field))
+        check_has_axis(found, self._describe_place(name))
         extents = [(clamp_begins(extents), value_sizes(extents)) for _, extents in fields]
         using = choose_algorithm()
         sums = _compute_sums(content, extents, using)
         members = {
             field: FieldIndex(
                 begins=both[0], sizes=both[1], sums=values, firsts=firsts,
-                heads=(self._make_head(given, f"{self._describe_place(name)}, field {field!r}"),),
-                numbers=None if given.lengths is None else np.array(given.lengths, dtype=np.int64),
-                values=_get_values(given),
+                heads=(self._make_head(located, f"{self._describe_place(name)}, field {field!r}"),),
+                numbers=None if located.lengths is None else np.array(located.lengths, np.int64),
+                values=_get_values(located),
             )
-            for (field, given), both, (values, firsts) in zip(fields, extents, sums, strict=True)
+            for (field, located), both, (values, firsts) in zip(fields, extents, sums, strict=True)
         }  # fmt: skip
         keys, key_ends = _pack_keys(found, count, name, place)
         numbered = found.ids is None and count > 1
@@ -179,6 +185,10 @@ class UserFormat:
     def _index_file(self, file: FileReader, place: DataLocation) -> FileIndex:
         try:
             found = self.format.index(file)
+        except DataError as error:
+            if "dataset" in error.facts:
+                raise
+            raise error.with_place(f"It is {place}", **place.facts) from error
         except SeqDataError:
             raise
         except Exception as error:  # a format is the user's code and may raise anything
@@ -214,15 +224,15 @@ class UserFormat:
     ) -> IndexedField:
         heads = [index.members[name].heads[0] for index in opened.indexes]
         head, field = heads[0], _make_field(heads[0])
-        how, decode = "place", None
+        access, decode = "place", None
         if not kind_of(field).is_array:
-            how = "text"
+            access = "text"
         elif head["decoder"] or not _is_native(str(head["dtype"])) or not _are_alike(heads):
-            how, decode = "decode", self._decode(heads, field)
+            access, decode = "decode", self._decode(heads, field)
         if members.values is not None:
-            how = "values"
+            access = "values"
         return IndexedField(
-            name=name, member=name, field=field, how=how, decode=decode,
+            name=name, member=name, field=field, access=access, decode=decode,
             lengths=None if field.axis is None else _find_lengths(opened, name, heads),
         )  # fmt: skip
 
@@ -262,9 +272,9 @@ class UserFormat:
 
 
 def _get_values(extents: Extents) -> NDArray[Any] | None:
-    return (
-        None if extents.values is None else np.asarray(extents.values, native_name(extents.dtype))
-    )
+    if extents.values is None:
+        return None
+    return np.asarray(extents.values).astype(native_name(extents.dtype))
 
 
 def _is_native(dtype: str) -> bool:

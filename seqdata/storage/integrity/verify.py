@@ -166,7 +166,7 @@ def make_mismatch_error(
             f"{size} bytes and {count} checksums in {checksums.files[mismatched.shard]!r}: one of "
             "the two files is damaged. Restore it, or write the store again",
         )
-    for i in _requested_checksums(checksums, mismatched):
+    for i in _find_requested_blocks(checksums, mismatched):
         start, stop = (
             i * checksums.bytes_per_checksum,
             min(size, (i + 1) * checksums.bytes_per_checksum),
@@ -209,7 +209,7 @@ def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> 
     return first, last - first
 
 
-def _requested_checksums(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> range:
+def _find_requested_blocks(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> range:
     """Return the requested blocks."""
     if not len(mismatched.content):
         return range(1)

@@ -61,7 +61,7 @@ async def make_guarded_client(
     tracing.on_request_start.append(partial(_add_credentials, cookies=cookies, auth=auth))
     tracing.on_request_redirect.append(_check_redirect)
     traced = [*options.pop("trace_configs", ()), tracing]
-    options.setdefault("response_class", bounded_response())
+    options.setdefault("response_class", make_response_class())
     options.setdefault("auto_decompress", False)
     return aiohttp.ClientSession(trace_configs=traced, cookie_jar=cookie_jar, **options)
 
@@ -125,7 +125,7 @@ async def _check_redirect(session: Any, context: Any, request: Any) -> None:
 
 
 @functools.cache
-def bounded_response() -> type[Any]:
+def make_response_class() -> type[Any]:
     """Return the class of responses that read no more than was requested."""
     import aiohttp
 

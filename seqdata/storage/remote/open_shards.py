@@ -94,10 +94,10 @@ class OpenShards(Generic[ShardT]):
         Shards that the cache has no room for are left out; this is logged once.
         """
         self._reset_after_fork()
-        wanted = set(numbers)
+        requested = set(numbers)
 
         def release() -> None:
-            self._close_unused(wanted, 0)
+            self._close_unused(requested, 0)
 
         with self._lock:
             missing = [number for number in numbers if number not in self._open_shards]
@@ -110,7 +110,7 @@ class OpenShards(Generic[ShardT]):
                 self._open_shards.move_to_end(number)
         if missing:
             new_bytes = sum(self._sizes[number] for number in missing)
-            self._close_unused(wanted, max(0, self._max_bytes - new_bytes))
+            self._close_unused(requested, max(0, self._max_bytes - new_bytes))
             opened = self._thread_pool.map(
                 lambda number: self._open_if_room(number, release), missing
             )
@@ -119,8 +119,8 @@ class OpenShards(Generic[ShardT]):
                     if open_shard is not None:
                         self._open_shards[open_shard.number] = open_shard
                         found[open_shard.number] = open_shard
-        if len(found) < len(wanted):
-            self._warn_no_room(len(found), len(wanted))
+        if len(found) < len(requested):
+            self._warn_no_room(len(found), len(requested))
         return [found[number] for number in sorted(found)]
 
     def get_all(self) -> list[ShardT] | None:

@@ -45,12 +45,12 @@ class SparseFile:
     present: NDArray[np.int64] = field(default_factory=_no_ranges)
     overlay: Any = None
 
-    def missing(self, ranges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    def find_missing(self, ranges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """Return the missing parts of ranges, int64 (n, 2)."""
-        wanted = union_ranges(ranges)
-        breaks = np.unique(np.concatenate([wanted.reshape(-1), self.present.reshape(-1)]))
+        requested = union_ranges(ranges)
+        breaks = np.unique(np.concatenate([requested.reshape(-1), self.present.reshape(-1)]))
         low = breaks[:-1]
-        fresh = _is_covered(wanted, low) & ~_is_covered(self.present, low)
+        fresh = _is_covered(requested, low) & ~_is_covered(self.present, low)
         return union_ranges([np.stack([low[fresh], breaks[1:][fresh]], axis=1)])
 
     def mark_present(self, ranges: NDArray[np.int64]) -> None:
@@ -79,8 +79,10 @@ def download_missing(
         RemoteReadError: If one cannot be read.
         FingerprintMismatch: If one was replaced.
     """
-    wanted = {number: files[number].missing(file_ranges) for number, file_ranges in ranges.items()}
-    missing = {number: file_ranges for number, file_ranges in wanted.items() if len(file_ranges)}
+    gaps = {
+        number: files[number].find_missing(file_ranges) for number, file_ranges in ranges.items()
+    }
+    missing = {number: file_ranges for number, file_ranges in gaps.items() if len(file_ranges)}
     download_ranges(
         [
             make_download(number, files[number], missing_ranges)

@@ -263,10 +263,11 @@ class FsspecFiles:
 
         def call(seconds: float) -> FileStat:
             del seconds  # a shard may take long: the transport bounds each of its requests
-            system, there = self._get_filesystem(url)
-            call_filesystem(system, "put_file", (str(path), there), None)
+            system, remote_path = self._get_filesystem(url)
+            call_filesystem(system, "put_file", (str(path), remote_path), None)
             stat = _parse_info(
-                call_filesystem(system, "info", (there,), self._remote.stall_seconds), location
+                call_filesystem(system, "info", (remote_path,), self._remote.stall_seconds),
+                location,
             )
             if stat.size != size:
                 raise ShortBodyError(f"{stat.size} of {size} bytes were stored")

@@ -215,7 +215,7 @@ def _make_missing_error(number: int) -> DecodeError:
 
 def _check_end(finished: Mapping[int, FinishedShard[Any]], number: int, count: int) -> None:
     """Raise if finished shards are left over where the sequences end."""
-    if any(other > number for other in finished):
+    if any(finished_number > number for finished_number in finished):
         raise _make_missing_error(count)
 
 

@@ -17,7 +17,7 @@ from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.run_file import NAME, RunFile
-from seqdata.runs.run_record import installed_versions
+from seqdata.runs.run_record import find_installed_versions
 from tests.cli.commands import find_one, run_doctor
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import fit, sequences
@@ -39,7 +39,7 @@ def settings(
     data = SequenceDataModule(train=store, **options)
     file = RunFile.from_options(
         data._options, geometry or FitGeometry(), fingerprints={}, plan="",
-        versions=versions or installed_versions(), trainer=trainer or {},
+        versions=versions or find_installed_versions(), trainer=trainer or {},
     )  # fmt: skip
     return list(check_settings(file, Path(NAME), open_store(store) if opens else None))
 

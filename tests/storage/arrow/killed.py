@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqdata.storage.arrow.write import write_arrow
-from seqdata_testing.faults.calls import announced
+from seqdata_testing.faults.calls import announce_calls
 
 SHARD_BYTES = 2000
 EXECUTORS = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}
@@ -55,7 +55,7 @@ def child(order, pipe):
         if number == order.get("call"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with announced(told):
+    with announce_calls(told):
         write(order["folder"], order["how"], overwrite=order.get("overwrite", False))
     os.write(pipe, str(seen[0]).encode())
 

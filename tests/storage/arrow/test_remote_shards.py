@@ -117,22 +117,22 @@ def test_ids_and_texts_come_without_the_shards(web, local, tmp_path, how):
 def test_ranges_bring_only_what_a_batch_needs_and_neighbours_at_once(web, local, tmp_path):
     store = open_store(web.url, remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
     store.read(spans_of(local, [0]), ["x"])["x"][0]
-    web.asked.clear()
+    web.requests.clear()
     store.read(spans_of(local, [3, 4]), ["x"])["x"][0]
     shard = local.shards[0]
-    assert web.asked == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]
+    assert web.requests == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]
     assert read_all(store, spans_of(local, [4, 0])) == read_all(local, spans_of(local, [4, 0]))
-    web.asked.clear()
+    web.requests.clear()
     store.read(spans_of(local, [4, 0, 3]), ["x", "tokens"])["x"][0]
-    assert web.asked == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]  # the tokens of the third
+    assert web.requests == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]  # the tokens of the third
 
 
 def test_a_shard_is_fetched_once(web, local, tmp_path):
     remote = Remote(cache_dir=tmp_path / "cache")
     read_all(open_store(web.url, remote=remote))
-    web.asked.clear()
+    web.requests.clear()
     read_all(open_store(web.url, remote=remote))
-    assert {path for method, path in web.asked if method == "GET"} == {"/seqdata.json", "/"}
+    assert {path for method, path in web.requests if method == "GET"} == {"/seqdata.json", "/"}
 
 
 def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):

@@ -52,9 +52,9 @@ def test_a_writer_that_fails_while_it_sends_leaves_no_store_and_is_gone_on_with(
     with pytest.raises(IncompleteDatasetError, match=r"is not there, but \d+ files of a store are"):
         open_store(location, remote=remote())
     faulty.fault = None
-    faulty.asked.clear()
+    faulty.requests.clear()
     assert read_all(write(location, remote=how)) == read_all(write(tmp_path / "store"))
-    sent = [path for method, path in faulty.asked if method == "PUT"]
+    sent = [path for method, path in faulty.requests if method == "PUT"]
     assert any("part-00001.arrow" in path for path in sent)
     assert not any("part-00000.arrow" in path for path in sent)
 

@@ -55,7 +55,7 @@ def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
             pids.append(int(child.stdout.readline()))
             assert child.wait(timeout=patient()) == -signal.SIGKILL
-        sent = {path for method, path in server.asked if method == "PUT"}
+        sent = {path for method, path in server.requests if method == "PUT"}
     local = write(tmp_path / "local")
     if name == LAST and stored:  # it was the last thing to do
         assert read_all(open_store(location, remote=remote())) == read_all(local)

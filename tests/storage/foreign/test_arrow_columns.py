@@ -47,14 +47,14 @@ PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
 def test_types_say_what_a_field_is(type_, column_type):
     assert infer_column_type(type_) == column_type
     if column_type is not None:
-        assert column_type.alike(column_type)
-        assert not column_type.alike(None)
+        assert column_type.is_alike(column_type)
+        assert not column_type.is_alike(None)
         assert column_type.is_text == (column_type.dtype in ("str", "bytes"))
 
 
 def test_storage_does_not_make_another_field():
-    assert infer_column_type(pa.string()).alike(infer_column_type(pa.string_view()))
-    assert not infer_column_type(pa.int8()).alike(infer_column_type(pa.int16()))
+    assert infer_column_type(pa.string()).is_alike(infer_column_type(pa.string_view()))
+    assert not infer_column_type(pa.int8()).is_alike(infer_column_type(pa.int16()))
     assert measure_nesting(pa.int8()) == 1
     assert measure_nesting(pa.list_(pa.list_(pa.int8(), 2))) == 3
 

@@ -298,6 +298,14 @@ def test_a_file_without_its_neighbour_is_refused(tokens):
         open_store(tokens, backend=Tokens())
 
 
+def test_a_neighbour_that_is_lost_later_is_an_error_that_says_what_to_run(tokens):
+    open_store(tokens, backend=Tokens())
+    tokens.with_name("a.ends").rename(tokens.with_name("b.ends"))
+    text = r'"a\.ends"\): was there when \'a\.tok\' was indexed, but is not\. Restore it, or, if '
+    with pytest.raises(FingerprintMismatch, match=text):
+        open_store(tokens, backend=Tokens())
+
+
 def field_of(**changes):
     """Return a format whose only field is wrong."""
     given = {"begins": [0, 4], "ends": [4, 8], "dtype": "<i4", **changes}
@@ -320,7 +328,7 @@ def field_of(**changes):
         ({"begins": [0.0, 4.0]}, "`begins` and `ends` must be integers"),
         ({"ends": [4, 7]}, "must have a multiple of 4 bytes"),
         ({"axis": None, "ends": [4, 12]}, "must have 4 bytes"),
-        ({"lengths": np.array([1, 2])}, "as `lengths` say"),
+        ({"lengths": np.array([1, 2])}, "for each timestep of `lengths`"),
         ({"lengths": np.array([1])}, "`lengths` must be integers"),
         ({"shape": (0,)}, "`shape` must have at least one number"),
         ({"dtype": "str"}, "texts must have `axis`=None"),

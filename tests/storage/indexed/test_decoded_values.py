@@ -30,7 +30,7 @@ def make(lengths=(3, 0, 5, 4), decode=DEFAULT, axis="time", **options):
     extents = [(BEGINS[:2], ends[:2]), (BEGINS[2:], ends[2:])]
     stored = BufferSource.over("x", RAW, layout, [CONTENT, CONTENT], extents)
     wanted = IndexedField(
-        name="x", member="x", field=Field("int16", (), axis), how="decode",
+        name="x", member="x", field=Field("int16", (), axis), access="decode",
         decode=times_ten if decode is DEFAULT else decode,
     )  # fmt: skip
     return DecodedValues(wanted, stored, **{"first": 10, **options}), calls

@@ -9,6 +9,7 @@ from seqdata.errors import CorruptShardError, PluginError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.extent_checks import (
     check_extents,
+    check_has_axis,
     clamp_begins,
     count_sequences,
     native_name,
@@ -55,9 +56,36 @@ def test_valid_extents_pass():
         ({"values": np.zeros(2)}, r"`values` must be \(2, \*shape\), of `axis`=None"),
         ({"axis": None, "values": np.zeros(3)}, r"`values` must be \(2, \*shape\)"),
         ({"axis": None, "values": np.zeros((2, 5))}, r"`values` must be \(2, \*shape\)"),
-        ({"ends": [3, 12]}, r"must have a multiple of 4 bytes, as `lengths` say, but is '3 of"),
-        ({"axis": None}, r"must have 4 bytes, as `lengths` say, but is '8 of sequence 1"),
-        ({"lengths": np.array([1, 1])}, "as `lengths` say"),
+        (
+            {"ends": [3, 12]},
+            r"the values of sequence 0 must have a multiple of 4 bytes, but have 3",
+        ),
+        ({"axis": None}, r"the values of sequence 1 must have 4 bytes, but have 8"),
+        (
+            {"lengths": np.array([1, 1])},
+            "must have 4 bytes for each timestep of `lengths`, here 4 bytes, but have 8",
+        ),
+        ({"shape": 2}, "`shape` must be a tuple of integers, but is 2"),
+        ({"shape": (2.0,)}, r"`shape` must be a tuple of integers, but is \(2.0,\)"),
+        (
+            {"dtype": "str", "axis": None, "values": np.array(["a", "b"])},
+            r"texts must have no `values` \(they are read from the file\), but have some",
+        ),
+        ({"axis": None, "values": [1, 3.7]}, r"`values` must be what int32 holds, but is 3\.7"),
+        (
+            {"dtype": "int8", "axis": None, "values": [1, 300]},
+            "`values` must be what int8 holds, but is 300",
+        ),
+        ({"axis": None, "values": [float("nan"), 1]}, "must be what int32 holds, but is nan"),
+        (
+            {"dtype": "<f4", "axis": None, "values": [1e300, 1]},
+            r"`values` must be what float32 holds, but is 1e\+300",
+        ),
+        (
+            {"dtype": "<f4", "axis": None, "values": [2**24 + 1, 1]},
+            "`values` must be what float32 holds, but is 16777217",
+        ),
+        ({"axis": None, "values": ["a", "b"]}, "must be what int32 holds, but is '<U1'"),
         ({"lengths": np.array([1])}, r"`lengths` must be integers \(2,\)"),
         ({"lengths": np.array([1.0, 2.0])}, r"`lengths` must be integers \(2,\)"),
         ({"lengths": np.array([-1, 2]), "decoder": len}, r"`lengths` must be integers \(2,\)"),
@@ -66,6 +94,17 @@ def test_valid_extents_pass():
 def test_what_cannot_be_is_named(changes, text):
     with pytest.raises(PluginError, match=f"^Format.index.*{text}.*Tell its author"):
         check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'", PLACE)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("<f4", [0.1, float("nan")]), ("<f4", [float("inf"), 2**24]), ("<f8", [1, 2]),
+        ("|b1", [0, 1]), ("|u1", [True, False]), ("|i1", np.array([-128, 127])),
+    ],
+)  # fmt: skip
+def test_values_that_their_dtype_holds_are_taken(dtype, values):
+    check_extents(make(dtype=dtype, axis=None, values=values), 2, 12, "w", PLACE)
 
 
 def test_a_file_without_sequences_may_have_empty_arrays_of_any_dtype():
@@ -91,6 +130,19 @@ def test_fields_and_ids_have_the_same_number_of_sequences():
         count_sequences(FileIndex({"x": make()}, ["a"]), "w")
     with pytest.raises(PluginError, match=r"but have \{'x': 2, 'y': 1\}"):
         count_sequences(FileIndex({"x": make(), "y": make(begins=[0], ends=[4])}), "w")
+
+
+@pytest.mark.parametrize("name", ["", "id", 3])
+def test_names_of_fields_are_texts_that_are_not_the_ids(name):
+    with pytest.raises(PluginError, match=rf"not empty and not 'id', but is {name!r}. Tell its"):
+        count_sequences(FileIndex({"x": make(), name: make()}), "w")
+
+
+def test_a_format_needs_a_field_along_an_axis():
+    check_has_axis(FileIndex({"x": make(axis=None), "y": make()}), "w")
+    text = "^w: at least one field must run along an axis, but x, y do not. Tell its author"
+    with pytest.raises(PluginError, match=text):
+        check_has_axis(FileIndex({"x": make(axis=None), "y": make(axis=None)}), "w")
 
 
 @given(st.lists(st.tuples(st.integers(-1, 100), st.integers(0, 50)), max_size=8))

@@ -40,7 +40,7 @@ def opened(*members):
 
 def field(name, axis="time", **options):
     return IndexedField(
-        name=name, member="x", field=Field("int8", (), axis), how="place", **options
+        name=name, member="x", field=Field("int8", (), axis), access="place", **options
     )
 
 

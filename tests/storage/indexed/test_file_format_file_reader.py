@@ -5,13 +5,19 @@ import pytest
 
 from seqdata.errors import MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_format import FileReader, file_facts, sibling_facts
+from seqdata.storage.indexed.file_format import (
+    ABSENT,
+    FileReader,
+    file_facts,
+    sibling_facts,
+)
 
 FILES = {"sub/a.tok": b"0123456789", "sub/a.ends": b"xyz"}
 
 
 def open_neighbour(path, place):
-    del place
+    if path not in FILES:
+        raise place.make_error(MissingShardError, "is not there. Restore it")
     return np.frombuffer(FILES[path], np.uint8)
 
 
@@ -39,6 +45,20 @@ def test_siblings_are_found_next_to_the_file_and_remembered():
     assert file.sibling("a.ends").read(0, 3) == b"xyz"
     assert list(sibling_facts(file)) == ["sub/a.ends"]
     assert sibling_facts(file)["sub/a.ends"] == file_facts(np.frombuffer(b"xyz", np.uint8))
+
+
+def test_a_sibling_that_is_not_there_belongs_to_the_facts():
+    file = make_reader()
+    with pytest.raises(MissingShardError, match="is not there"):
+        file.sibling("a.other")
+    assert sibling_facts(file) == {"sub/a.other": (-1, ABSENT)}
+
+
+def test_a_change_between_both_ends_gives_other_facts():
+    content = np.zeros(5_000, dtype=np.uint8)
+    before = file_facts(content)
+    content[2_500] = 1
+    assert file_facts(content) != before
 
 
 @pytest.mark.parametrize("name", ["../a.ends", "x/a.ends", ".hidden"])

@@ -41,6 +41,7 @@ def test_a_location_is_absolute_text(tmp_path, monkeypatch):
     )
     assert format_location("a.recs::s3://x/b.recs", FORMAT) == f"{root}/a.recs::s3://x/b.recs"
     assert format_location("{a,/b}/c.recs", FORMAT) == f"{root}/a/c.recs::/b/c.recs"
+    assert format_location("{a,b}/c.recs", FORMAT) == f"{root}/{{a,b}}/c.recs"
 
 
 @pytest.mark.parametrize("location", [[], 7, None, [7], {"a"}])
@@ -59,9 +60,35 @@ def test_globs_find_files_of_the_kind_only(tmp_path):
     put(tmp_path, "b.recs", "a.recs", "c/d.recs", "e.txt")
     (tmp_path / "folder.recs").mkdir()
     assert found(tmp_path / "*") == ["a.recs", "b.recs"]
-    assert found(tmp_path / "**" / "*.recs") == ["a.recs", "b.recs", "d.recs"]
+    assert found(tmp_path / "**" / "*.recs") == ["a.recs", "b.recs", "c/d.recs"]
     with pytest.raises(ConfigError, match=r"must match at least one file that ends with '\.recs'"):
         found(tmp_path / "*.txt")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("t/**/*.recs", ["a/1.recs", "a/x/3.recs", "b/1.recs"]),
+        ("t/*/1.recs", ["a/1.recs", "b/1.recs"]),
+        ("t/{b,a}/1.recs", ["b/1.recs", "a/1.recs"]),
+        ("t/{a,b}/", ["a/1.recs", "a/x/3.recs", "b/1.recs"]),
+        ("t/{a,b}/[0-9].recs", ["a/1.recs", "b/1.recs"]),
+        ("t/*", ["a/1.recs", "a/x/3.recs", "b/1.recs"]),
+        ("t/a/*.recs", ["1.recs"]),
+        ("t/a/x/3.recs", ["3.recs"]),
+        ("{t,t/a}/x/*.recs", ["t/x/4.recs", "t/a/x/3.recs"]),
+    ],
+)
+def test_files_of_a_pattern_are_named_below_the_folder_that_they_share(
+    tmp_path, monkeypatch, pattern, names
+):
+    put(tmp_path / "t", "a/1.recs", "a/x/3.recs", "b/1.recs", "no.txt")
+    if pattern.startswith("{"):
+        put(tmp_path / "t/x", "4.recs")
+    monkeypatch.chdir(tmp_path)
+    shards = find_shards(format_location(pattern, FORMAT), FORMAT)
+    assert [shard.name for shard in shards] == names
+    assert all(shard.path.is_file() for shard in shards)
 
 
 def test_a_name_with_the_signs_of_a_glob_is_the_file_of_that_name(tmp_path):
@@ -107,7 +134,7 @@ def test_a_file_that_is_not_there_is_named_with_its_number(tmp_path):
     location = f"{tmp_path}/a.recs::{tmp_path}/b.recs"
     assert found(location) == ["a.recs", "b.recs"]  # it is an error when it is opened
     with pytest.raises(MissingShardError, match=r'shard 1 \("b.recs"\): is not there'):
-        found(location, there=True)
+        found(location, probe=True)
 
 
 def test_a_folder_of_an_unfinished_write_is_refused(tmp_path):

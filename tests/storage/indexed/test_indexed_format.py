@@ -62,11 +62,11 @@ class Lines:
         sizes = [index.members["text"].sizes for index in opened.indexes]
         return [
             IndexedField(
-                name="text", member="text", field=Field("uint8"), how="place",
+                name="text", member="text", field=Field("uint8"), access="place",
                 lengths=np.concatenate(sizes),
             ),
             IndexedField(
-                name="label", member="text", field=Field("str", (), None), how="text",
+                name="label", member="text", field=Field("str", (), None), access="text",
             ),
         ]  # fmt: skip
 

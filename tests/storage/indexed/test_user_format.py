@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend
-from seqdata.errors import ConfigError, DecodeError, PluginError
+from seqdata.errors import ConfigError, DataError, DecodeError, PluginError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shard_index import dump_index, load_index
 from seqdata.storage.indexed.user_format import UserFormat
@@ -54,6 +54,24 @@ def test_a_kind_is_named_and_compressed_suffixes_follow_from_its_own():
     assert not file_format.needs_command
     assert file_format.is_header(b"")
     file_format.scan(CONTENT, PLACE)
+
+
+@pytest.mark.parametrize("suffixes", [".b", ("b",), (".",), (".b", 3), None])
+def test_suffixes_that_name_no_files_are_refused(suffixes):
+    class Other(Plain):
+        pass
+
+    Other.suffixes = suffixes
+    with pytest.raises(PluginError, match="Other: `suffixes` must be a tuple of texts that begin"):
+        UserFormat(Other())
+
+
+def test_an_error_of_the_format_itself_says_where(tmp_path):
+    with pytest.raises(
+        DataError, match=r"^a\.b: is odd\. Try another\n  It is /d shard 0"
+    ) as caught:
+        index_of(Plain(DataError("a.b: is odd. Try another")))
+    assert caught.value.facts["dataset"] == "/d"
 
 
 def test_class_options_and_version_identify_a_format():

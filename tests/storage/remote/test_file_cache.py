@@ -28,9 +28,9 @@ FILLING = Path(__file__).with_name("filling.py")
 def test_a_file_is_fetched_once_and_found_again(web, tmp_path):
     cache = cache_at(web, tmp_path)
     assert first(cache.acquire(CacheRequest("b"))) == 1
-    gets = [one for one in web.asked if one[0] == "GET"]
+    gets = [one for one in web.requests if one[0] == "GET"]
     assert first(cache.acquire(CacheRequest("b"))) == 1
-    assert [one for one in web.asked if one[0] == "GET"] == gets
+    assert [one for one in web.requests if one[0] == "GET"] == gets
     assert list(files_in(tmp_path).values()) == [SIZE]
 
 
@@ -47,9 +47,9 @@ def test_the_cache_stays_bounded_and_drops_what_was_not_used_for_longest(web, tm
     third = name_of(cache, "c")
     assert set(files_in(tmp_path)) == {names[0], third}
     assert sum(files_in(tmp_path).values()) <= 2 * SIZE + 100
-    web.asked.clear()
+    web.requests.clear()
     name_of(cache, "a")
-    assert not [path for method, path in web.asked if method == "GET"]
+    assert not [path for method, path in web.requests if method == "GET"]
 
 
 def test_what_is_read_is_never_removed(web, tmp_path):
@@ -131,7 +131,7 @@ def test_threads_that_want_the_same_file_fetch_it_once(web, tmp_path):
     for one in threads:
         one.join(patient())
     assert found == [3] * 6
-    assert len([one for one in web.asked if one == ("GET", "/d")]) == 1
+    assert len([one for one in web.requests if one == ("GET", "/d")]) == 1
 
 
 def begun(web, tmp_path, names, most=1 << 30):
@@ -174,7 +174,7 @@ def test_two_cold_processes_share_what_they_fetch(web, tmp_path):
         go(child)
     found = [ended(child) for child in both]
     assert found[0] == found[1] == [f"a 0 {SIZE} 1", f"b 1 {SIZE} 1"]
-    gets = sorted(path for method, path in web.asked if method == "GET")
+    gets = sorted(path for method, path in web.requests if method == "GET")
     assert gets == ["/a", "/b"]
 
 

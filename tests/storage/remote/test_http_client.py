@@ -72,11 +72,11 @@ def test_a_redirect_to_anything_but_the_web_is_refused(tmp_path, target):
     with served(leading_to(target)) as first:
         files = make_remote_files(first.url, quick(tmp_path))
         for ask in (lambda: files.stat("file.bin"), lambda: files.read("file.bin", 0, 9)):
-            first.asked.clear()
+            first.requests.clear()
             with pytest.raises(UnsafeContentError, match=text) as caught:
                 ask()
             assert caught.value.facts["file"] == "file.bin"
-            assert len(first.asked) <= 2  # HEAD and GET, but never again
+            assert len(first.requests) <= 2  # HEAD and GET, but never again
         with pytest.raises(UnsafeContentError, match="is redirected from http:// to"):
             open_store(first.url, remote=quick(tmp_path))
 
@@ -228,10 +228,10 @@ def test_a_redirect_may_lead_into_https_and_never_out_of_it(file_server, tmp_pat
         with served(leading_to(there.url)) as first:
             assert make_remote_files(first.url, safe).read("file.bin", 0, 9) == CONTENT[:9]
     with served(leading_to(file_server.url), certificate=certificate) as first:
-        file_server.asked.clear()
+        file_server.requests.clear()
         text = (
             "is redirected from https:// to 'http://.*', but redirects must stay on http or https"
         )
         with pytest.raises(UnsafeContentError, match=text):
             make_remote_files(first.url, safe).read("file.bin", 0, 9)
-        assert file_server.asked == []
+        assert file_server.requests == []

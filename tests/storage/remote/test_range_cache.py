@@ -59,7 +59,7 @@ def reading(server, tmp_path, **options):
 
 
 def gets(server):
-    return sum(method == "GET" and path.endswith(".arrow") for method, path in server.asked)
+    return sum(method == "GET" and path.endswith(".arrow") for method, path in server.requests)
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_lanes_bring_each_block_once_and_read_what_lies_here(far, tmp_path):
         assert (batch["x"] == must["x"]).all()
     blocks = 6 * -(-LONG * 8 // (64 << 10))
     assert gets(server) <= blocks + 2 * len(store.shards) < len(near)
-    server.asked.clear()
+    server.requests.clear()
     for _ in Loader(reading(server, tmp_path, memory_bytes=0), policy):
         pass
     assert gets(server) > 6 * len(near)  # a request for every lane in every step

@@ -24,7 +24,7 @@ def test_what_is_missing_is_what_never_came(came, wanted, gap):
         held.mark_present(np.array(ranges, dtype=np.int64).reshape(-1, 2))
         there |= bytes_of(ranges)
     pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
-    missing = held.missing([pairs])
+    missing = held.find_missing([pairs])
     assert bytes_of(missing) == bytes_of(wanted) - there
     assert bytes_of(held.present) == there
     for ranges in (missing, held.present, union_ranges([pairs], gap)):

@@ -63,9 +63,9 @@ def test_another_tag_or_time_is_another_file(tmp_path, told):
     with served(telling(tmp_path / "data", TOLD[told])) as made:
         stat = make_remote_files(made.url, remote).stat(NAME)
         assert first(made.url, remote) == 1_000
-        asked = len(made.asked)
+        asked = len(made.requests)
         assert first(made.url, remote) == 1_000
-        assert {method for method, _ in made.asked[asked:]} == {"HEAD"}  # it is in the cache
+        assert {method for method, _ in made.requests[asked:]} == {"HEAD"}  # it is in the cache
         assert put(tmp_path / "data", 2_000) == size
         assert make_remote_files(made.url, remote).stat(NAME) != stat
         assert first(made.url, remote) == 2_000

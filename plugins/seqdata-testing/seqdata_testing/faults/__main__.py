@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     console = Console(width=120, highlight=False)
     try:
-        unknown(options.faults)
+        refuse_unknown(options.faults)
         others = [find_target(name) for name in options.target]
     except ConfigError as error:
         Console(stderr=True, highlight=False).print(str(error), markup=False, soft_wrap=True)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def unknown(names: Sequence[str]) -> None:
+def refuse_unknown(names: Sequence[str]) -> None:
     """Refuse names of faults that there are not.
 
     Raises:

@@ -1,7 +1,7 @@
 """The system calls by which a writer changes a folder: counted, ended at, or followed to the disk.
 
-``announced`` tells of each of them before it is made. ``Disk`` follows which bytes and names have
-been flushed: what a loss of power leaves.
+``announce_calls`` tells of each of them before it is made. ``Disk`` follows which bytes and names
+have been flushed: what a loss of power leaves.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ State = Mapping[str, bytes | None]
 
 
 @contextmanager
-def announced(told: OnCall) -> Iterator[None]:
+def announce_calls(on_call: OnCall) -> Iterator[None]:
     """Report every call of this process that changes a folder."""
     numbers, before = itertools.count(), {name: getattr(os, name) for name in CALLS}
     for name, function in before.items():
-        setattr(os, name, functools.partial(_announced, function, name, numbers, told))
+        setattr(os, name, functools.partial(_announce_call, function, name, numbers, on_call))
     try:
         yield
     finally:
@@ -37,12 +37,12 @@ def announced(told: OnCall) -> Iterator[None]:
             setattr(os, name, function)
 
 
-def _announced(
-    function: Callable[..., Any], name: str, numbers: Iterator[int], told: OnCall, *given: Any,
-    **options: Any,
+def _announce_call(
+    function: Callable[..., Any], name: str, numbers: Iterator[int], on_call: OnCall,
+    *arguments: Any, **options: Any,
 ) -> Any:  # fmt: skip
-    told(next(numbers), name, given)
-    return function(*given, **options)
+    on_call(next(numbers), name, arguments)
+    return function(*arguments, **options)
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Disk:
     """What of a folder has been flushed, and so is there after a loss of power.
 
     Bytes are there as of the last ``fsync`` of their file, names as of the last one of their
-    folder. A file system may keep more than that: ``left`` gives both ends.
+    folder. A file system may keep more than that: ``find_remains`` gives both ends.
 
     Attributes:
         base: The folder; it is empty, and its own name is safe.
@@ -60,14 +60,15 @@ class Disk:
     _bytes: dict[int, bytes] = field(default_factory=dict)
     _names: dict[int, dict[str, int]] = field(default_factory=dict)
     _folders: set[int] = field(default_factory=set)
-    _held: list[int] = field(default_factory=list)  # so that no number is used again
+    _descriptors: list[int] = field(default_factory=list)  # so that no number is used again
 
-    def note(self, name: str, given: tuple[Any, ...]) -> None:
+    def note(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Note a call: an ``fsync`` makes bytes or names safe."""
         if name != "fsync":
             return
-        about, opened = os.fstat(given[0]), Path(f"/proc/self/fd/{given[0]}")  # for reading, too
-        self._held.append(os.open(opened, os.O_RDONLY | os.O_CLOEXEC))
+        about = os.fstat(arguments[0])
+        opened = Path(f"/proc/self/fd/{arguments[0]}")  # for reading, too
+        self._descriptors.append(os.open(opened, os.O_RDONLY | os.O_CLOEXEC))
         if not stat.S_ISDIR(about.st_mode):
             self._bytes[about.st_ino] = opened.read_bytes()
             return
@@ -81,7 +82,7 @@ class Disk:
             self._folders.add(entry.inode())
         return entry.inode()
 
-    def left(self) -> list[State]:
+    def find_remains(self) -> list[State]:
         """Return what a loss of power may leave: all names with safe bytes, and safe names only."""
         named: dict[str, bytes | None] = {}
         for path in sorted(self.base.rglob("*")):
@@ -101,8 +102,8 @@ class Disk:
 
     def close(self) -> None:
         """Close the files that were held."""
-        while self._held:
-            os.close(self._held.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 def lay_out(state: State, folder: Path) -> None:

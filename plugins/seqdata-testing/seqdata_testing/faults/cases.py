@@ -21,7 +21,7 @@ from seqdata_testing.faults.fault_case import FAULTS, FaultCase
 from seqdata_testing.faults.targets import FOREIGN, OWN, FaultTarget
 
 _QUICK_OF_OTHERS = tuple(f"D{number}" for number in range(1, 11))
-_HOW_SERVED = "cache"
+_SERVED_MODE = "cache"
 
 
 def all_cases(others: Sequence[FaultTarget] = (), *, quick: bool = False) -> list[FaultCase]:
@@ -62,30 +62,30 @@ def cases_for(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
         *cases_ranks.cases(target),
         *cases_writers.cases(target, quick=quick),
     ]
-    found = _placed(target.name, local, remote=False)
+    found = _complete(target.name, local, remote=False)
     if target.served is not None:
-        served = try_remote.served_target(target, _HOW_SERVED)
+        served = try_remote.served_target(target, _SERVED_MODE)
         far = [
             *cases_remote.cases(target, quick=quick),
             *cases_workers.cases(served, methods=cases_workers.all_methods()[:1], mapped=False),
             *cases_ranks.cases(served, worlds=cases_ranks.WORLDS[:1], mapped=False),
-            *cases_writers.little_shared(served),
+            *cases_writers.make_little_shared_cases(served),
         ]
         slow = [replace(case, quick=case.quick and case.fault[0] in "SC") for case in far]
-        found += _placed(f"{target.name} remote", slow, remote=True)
+        found += _complete(f"{target.name} remote", slow, remote=True)
     return found
 
 
-def _placed(form: str, cases: Sequence[FaultCase], *, remote: bool) -> list[FaultCase]:
+def _complete(form: str, cases: Sequence[FaultCase], *, remote: bool) -> list[FaultCase]:
     """Return cases with their form, and one that says why for each that there is not."""
-    made = [replace(case, form=form) for case in cases]
-    there = {(case.fault, case.policy) for case in made}
-    return made + [
+    placed = [replace(case, form=form) for case in cases]
+    present = {(case.fault, case.policy) for case in placed}
+    return placed + [
         FaultCase(
             fault=fault, way=f"{form}, on_error {policy}", form=form, policy=policy, reason=reason
         )
         for fault, policy, reason in reasons.why_not(remote=remote)
-        if (fault, policy) not in there
+        if (fault, policy) not in present
     ]
 
 

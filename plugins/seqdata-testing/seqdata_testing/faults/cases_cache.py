@@ -27,27 +27,32 @@ def cases(target: FaultTarget, runs: int) -> list[FaultCase]:
     pairs = max(1, runs // 2)
     found = [
         _case("C2", target, f"two processes, {pairs} times", try_cache.EVICTED, pairs,
-              partial(try_cache.raced, target, pairs), runs),
+              partial(try_cache.race_for_cache, target, pairs), runs),
         _case("C3", target, f"killed at {runs} instants", try_cache.HALF, runs,
-              partial(try_cache.killed, target, runs), runs),
+              partial(try_cache.kill_while_filling, target, runs), runs),
     ]  # fmt: skip
     for workers in (0, 2):
         way = f"workers {workers}"
-        tries = partial(try_cache.damaged, target, workers)
+        tries = partial(try_cache.damage_cache, target, workers)
         found.append(_case("C4", target, way, try_cache.MENDED, 2, tries))
-        tries = partial(try_cache.removed, target, workers)
+        tries = partial(try_cache.remove_cache, target, workers)
         found.append(_case("C5", target, way, try_cache.REMOVED, 2, tries))
         for shards in (1, 3):
-            told = f"{way}, room for {shards} of 8"
-            tries = partial(try_cache.too_small, target, shards, workers)
-            found.append(_case("C6", target, told, try_cache.BY_RANGES, 1, tries))
+            room_way = f"{way}, room for {shards} of 8"
+            tries = partial(try_cache.overfill_cache, target, shards, workers)
+            found.append(_case("C6", target, room_way, try_cache.BY_RANGES, 1, tries))
     found.append(
         _case(
-            "C7", target, "a folder", try_cache.EVICTED, 2, partial(try_cache.beside_others, target)
+            "C7", target, "a folder", try_cache.EVICTED, 2, partial(try_cache.share_folder, target)
         )
     )
     lockless = _case(
-        "C8", target, "no flock", try_cache.LOCKLESS, 1, partial(try_cache.without_locks, target)
+        "C8",
+        target,
+        "no flock",
+        try_cache.LOCKLESS,
+        1,
+        partial(try_cache.read_without_locks, target),
     )
     return [*found, replace(lockless, must=_LOCKLESS)]
 

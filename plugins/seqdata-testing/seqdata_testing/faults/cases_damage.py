@@ -53,43 +53,44 @@ class DamageSpec:
 _BELIEVED = "off asks for no look at values and lengths"
 OWN_SPECS = (
     DamageSpec(
-        fault="D1", harms=try_damage.flips_of_values, kinds=("CorruptSampleError",), count=1000,
+        fault="D1", harms=try_damage.draw_value_flips, kinds=("CorruptSampleError",), count=1000,
         facts=(*SHARD_FACTS, "field"), named=NAMED, off=_BELIEVED,
     ),
     DamageSpec(
-        fault="D2", harms=try_damage.flips_of_the_rest, kinds=("CorruptShardError", WHOLE),
+        fault="D2", harms=try_damage.draw_other_flips, kinds=("CorruptShardError", WHOLE),
         count=300,
     ),
     DamageSpec(
-        fault="D2", harms=try_damage.flips_of_the_rest, part="others", kinds=("DataError", WHOLE),
+        fault="D2", harms=try_damage.draw_other_flips, part="others", kinds=("DataError", WHOLE),
         facts=FILE_FACTS, count=300, off=_BELIEVED,
     ),
-    DamageSpec(fault="D3", harms=try_damage.cuts, kinds=("CorruptShardError",)),
+    DamageSpec(fault="D3", harms=try_damage.draw_cuts, kinds=("CorruptShardError",)),
     DamageSpec(
-        fault="D3", harms=try_damage.cuts, part="others", kinds=("DataError",), facts=FILE_FACTS,
-        unread=True,
+        fault="D3", harms=try_damage.draw_cuts, part="others", kinds=("DataError",),
+        facts=FILE_FACTS, unread=True,
     ),
-    DamageSpec(fault="D4", harms=try_damage.cuts_of_blocks, kinds=("CorruptShardError",)),
-    DamageSpec(fault="D5", harms=try_damage.emptied, kinds=("CorruptShardError",)),
+    DamageSpec(fault="D4", harms=try_damage.draw_block_cuts, kinds=("CorruptShardError",)),
+    DamageSpec(fault="D5", harms=try_damage.list_emptied_files, kinds=("CorruptShardError",)),
     DamageSpec(
-        fault="D5", harms=try_damage.emptied, part="others", kinds=("DataError",), facts=FILE_FACTS,
-        unread=True,
-    ),
-    DamageSpec(
-        fault="D6", harms=try_damage.zeroed, kinds=("CorruptSampleError", "CorruptShardError"),
-        off=_BELIEVED,
-    ),
-    DamageSpec(fault="D7", harms=try_damage.removed, kinds=("MissingShardError",)),
-    DamageSpec(
-        fault="D7", harms=try_damage.removed, part="others", facts=FILE_FACTS, unread=True,
-        kinds=("MissingShardError", "IncompleteDatasetError"),
+        fault="D5", harms=try_damage.list_emptied_files, part="others", kinds=("DataError",),
+        facts=FILE_FACTS, unread=True,
     ),
     DamageSpec(
-        fault="D8", harms=try_damage.swapped, kinds=("CorruptShardError", "FingerprintMismatch"),
+        fault="D6", harms=try_damage.list_zeroed_pages, off=_BELIEVED,
+        kinds=("CorruptSampleError", "CorruptShardError"),
+    ),
+    DamageSpec(fault="D7", harms=try_damage.list_removed_files, kinds=("MissingShardError",)),
+    DamageSpec(
+        fault="D7", harms=try_damage.list_removed_files, part="others", facts=FILE_FACTS,
+        kinds=("MissingShardError", "IncompleteDatasetError"), unread=True,
     ),
     DamageSpec(
-        fault="D9", harms=try_damage.stale, part="others", kinds=("DataError",), facts=FILE_FACTS,
-        unread=True,
+        fault="D8", harms=try_damage.list_swapped_files,
+        kinds=("CorruptShardError", "FingerprintMismatch"),
+    ),
+    DamageSpec(
+        fault="D9", harms=try_damage.list_stale_files, part="others", kinds=("DataError",),
+        facts=FILE_FACTS, unread=True,
     ),
 )  # fmt: skip
 REACHES = tuple(spec for spec in OWN_SPECS if spec.fault in ("D1", "D6"))
@@ -97,12 +98,15 @@ REACHES = tuple(spec for spec in OWN_SPECS if spec.fault in ("D1", "D6"))
 
 _FOREIGN_FACTS = ("dataset", "shard", "file")
 FOREIGN_SPECS = (
-    DamageSpec(fault="D3", harms=try_damage.cuts, kinds=("DataError",), facts=_FOREIGN_FACTS),
+    DamageSpec(fault="D3", harms=try_damage.draw_cuts, kinds=("DataError",), facts=_FOREIGN_FACTS),
     DamageSpec(
-        fault="D4", harms=try_damage.cuts_of_blocks, kinds=("CorruptShardError",),
+        fault="D4", harms=try_damage.draw_block_cuts, kinds=("CorruptShardError",),
         facts=_FOREIGN_FACTS,
     ),
-    DamageSpec(fault="D5", harms=try_damage.emptied, kinds=("DataError",), facts=_FOREIGN_FACTS),
+    DamageSpec(
+        fault="D5", harms=try_damage.list_emptied_files, kinds=("DataError",),
+        facts=_FOREIGN_FACTS,
+    ),
 )  # fmt: skip
 _CANNOT = {
     "D1": "such files have no checksums: opening says that they are unverified",
@@ -132,14 +136,14 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
                 way = f"{target.name}, verify off, {spec.part}"
                 found.append(FaultCase(fault=spec.fault, way=way, reason=spec.off))
                 continue
-            found += [_case(target, spec, verify, how, quick=quick) for how in _WAYS]
+            found += [_case(target, spec, verify, workers, quick=quick) for workers in _WAYS]
     return found
 
 
 def cases_of_spec(target: FaultTarget, spec: DamageSpec, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of one kind of damage, for every way to open and to read."""
     verify = target.verify[-1]
-    return [_case(target, spec, verify, how, quick=quick) for how in _WAYS]
+    return [_case(target, spec, verify, workers, quick=quick) for workers in _WAYS]
 
 
 def mended_cases(
@@ -152,41 +156,41 @@ def mended_cases(
         specs: The damage that reaches sequences.
         quick: Whether each tries little.
     """
-    made = []
+    found = []
     for policy in ("replace", "mask"):
         for spec in specs:
             for workers in (0, 2):
                 count = min(spec.count, _MENDED[workers], _MOST_OF_A_QUICK_ONE[2] if quick else 99)
-                how = ReadMode(verify=target.verify[-1], workers=workers, policy=policy)
-                tries = partial(try_damage.harmed, target, how, spec.harms, count, spec.part)
+                mode = ReadMode(verify=target.verify[-1], workers=workers, policy=policy)
+                tries = partial(try_damage.try_damages, target, mode, spec.harms, count, spec.part)
                 must = Expectation(
                     kinds=(MENDED, *spec.kinds[1:]), facts=FILE_FACTS, seconds=_GOING_ON
                 )
                 way = f"{target.name}, workers {workers}, on_error {policy}, {spec.part}"
-                made.append(
+                found.append(
                     FaultCase(fault=spec.fault, way=way, tries=tries, must=must, policy=policy,
                          bound=120.0)
                 )  # fmt: skip
-    return made
+    return found
 
 
 def _case(
-    target: FaultTarget, spec: DamageSpec, verify: str, how: int | None, *, quick: bool
+    target: FaultTarget, spec: DamageSpec, verify: str, workers: int | None, *, quick: bool
 ) -> FaultCase:
-    count = min(spec.count, (_MOST_OF_A_QUICK_ONE if quick else _MOST)[how])
+    count = min(spec.count, (_MOST_OF_A_QUICK_ONE if quick else _MOST)[workers])
     kinds = (*spec.kinds, WHOLE) if spec.unread and verify == "off" else spec.kinds
     return FaultCase(
         fault=spec.fault,
-        way=f"{target.name}, verify {verify}, {_WAYS[how]}, {spec.part}",
+        way=f"{target.name}, verify {verify}, {_WAYS[workers]}, {spec.part}",
         tries=partial(
-            try_damage.harmed,
+            try_damage.try_damages,
             target,
-            ReadMode(verify=verify, workers=how),
+            ReadMode(verify=verify, workers=workers),
             spec.harms,
             count,
             spec.part,
         ),
         must=Expectation(kinds=kinds, facts=spec.facts, seconds=_OPENING),
-        quick=how is None and verify == target.verify[-1],
+        quick=workers is None and verify == target.verify[-1],
         named=spec.named,
     )

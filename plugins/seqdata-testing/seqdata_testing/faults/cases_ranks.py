@@ -46,9 +46,9 @@ def cases(
     for world, struck in worlds:
         for workers in (0, 2):
             ranks = Ranks(target=target, world=world, workers=workers, struck=struck)
-            found += [*_failing(ranks, mapped=mapped), *_going_on(ranks)]
+            found += [*_make_error_cases(ranks, mapped=mapped), *_make_policy_cases(ranks)]
             stopped = ranks if world == 2 else replace(ranks, patience=_SHORT)
-            found += [_signalled(ranks, "R2"), _signalled(stopped, "R3")]
+            found += [_make_signal_case(ranks, "R2"), _make_signal_case(stopped, "R3")]
     way = f"{target.name}, ranks 1"
     return [
         *found,
@@ -56,11 +56,11 @@ def cases(
     ]
 
 
-def _way(ranks: Ranks, how: str) -> str:
-    return f"{ranks.target.name}, ranks {ranks.world}, workers {ranks.workers}, {how}"
+def _way(ranks: Ranks, harm: str) -> str:
+    return f"{ranks.target.name}, ranks {ranks.world}, workers {ranks.workers}, {harm}"
 
 
-def _failing(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
+def _make_error_cases(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
     """Return the cases of R1: the error of one rank is raised on every rank."""
     rank = ranks.struck
     quick = ranks.world == 2 and not ranks.workers
@@ -74,11 +74,11 @@ def _failing(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
     found = [
         FaultCase(
             fault="R1", way=_way(ranks, "a flipped bit in its copy"), must=corrupt, quick=quick,
-            tries=partial(_damaged, ranks),
+            tries=partial(_train_on_damage, ranks),
         ),
         FaultCase(
             fault="R1", way=_way(ranks, "its transform raises"), must=unheard,
-            tries=partial(_raised, ranks, processes.raised),
+            tries=partial(_train_until_error, ranks, processes.raise_unheard),
         ),
     ]  # fmt: skip
     if ranks.workers:
@@ -86,66 +86,66 @@ def _failing(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
             kinds=("WorkerDiedError",), facts=("pid", "worker", *_PLACE), seconds=_FAILED,
             values={"signal": "SIGKILL", "rank": rank},
         )  # fmt: skip
-        tries = partial(_raised, ranks, processes.killed)
+        tries = partial(_train_until_error, ranks, processes.kill_self)
         found.append(
             FaultCase(fault="R1", way=_way(ranks, "its worker dies"), must=died, tries=tries)
         )
     return found
 
 
-def _going_on(ranks: Ranks) -> list[FaultCase]:
+def _make_policy_cases(ranks: Ranks) -> list[FaultCase]:
     """Return the cases of R1 where what one rank cannot read is replaced, or masked."""
     policies: tuple[OnError, ...] = ("replace", "mask")
     must = Expectation(kinds=(WHOLE,), seconds=_TRAINED, happened={"row that cannot be read": 1})
     return [
         FaultCase(
             fault="R1", way=_way(ranks, f"a flipped bit in its copy, on_error {policy}"), must=must,
-            tries=partial(_damaged, replace(ranks, policy=policy)), policy=policy,
+            tries=partial(_train_on_damage, replace(ranks, policy=policy)), policy=policy,
         )
         for policy in policies
     ]  # fmt: skip
 
 
-def _signalled(ranks: Ranks, fault: str) -> FaultCase:
+def _make_signal_case(ranks: Ranks, fault: str) -> FaultCase:
     """Return a case of R2 or R3: the others end with an error that names the rank."""
     number, within = _SIGNALS[fault]
     must = Expectation(
         kinds=("PeerFailedError",), seconds=within, values={"rank": ranks.struck},
         texts=(f"has lost rank {ranks.struck}",),
     )  # fmt: skip
-    how = f"rank {ranks.struck} by {number.name}"
+    harm = f"rank {ranks.struck} by {number.name}"
     if ranks.patience is not None:
-        how += f", patience {ranks.patience:g} s"
+        harm += f", patience {ranks.patience:g} s"
     quick = not ranks.workers and (ranks.world == 2) == (fault == "R2")
     return FaultCase(
-        fault=fault, way=_way(ranks, how), must=must, quick=quick,
-        tries=partial(_struck, replace(ranks, bound=within + _LATER), number),
+        fault=fault, way=_way(ranks, harm), must=must, quick=quick,
+        tries=partial(_train_until_signal, replace(ranks, bound=within + _LATER), number),
         bound=within + 3 * _LATER,
     )  # fmt: skip
 
 
 # Lightning is imported only where ranks are forked: cases are listed without it.
-def _damaged(ranks: Ranks) -> list[Outcome]:
-    _keep_here()
-    from seqdata_testing.faults.training import damaged
+def _train_on_damage(ranks: Ranks) -> list[Outcome]:
+    _set_compile_cache()
+    from seqdata_testing.faults.training import train_on_damage
 
-    return damaged(ranks)
-
-
-def _raised(ranks: Ranks, act: Callable[[], None]) -> list[Outcome]:
-    _keep_here()
-    from seqdata_testing.faults.training import raised
-
-    return raised(ranks, act)
+    return train_on_damage(ranks)
 
 
-def _struck(ranks: Ranks, number: int) -> list[Outcome]:
-    _keep_here()
-    from seqdata_testing.faults.training import signalled
+def _train_until_error(ranks: Ranks, act: Callable[[], None]) -> list[Outcome]:
+    _set_compile_cache()
+    from seqdata_testing.faults.training import train_until_error
 
-    return signalled(ranks, number)
+    return train_until_error(ranks, act)
 
 
-def _keep_here() -> None:
+def _train_until_signal(ranks: Ranks, number: int) -> list[Outcome]:
+    _set_compile_cache()
+    from seqdata_testing.faults.training import train_until_signal
+
+    return train_until_signal(ranks, number)
+
+
+def _set_compile_cache() -> None:
     """Make torch keep what it compiles in this folder, not among temporary files."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("compiled").resolve())

@@ -13,7 +13,7 @@ from seqdata_testing.faults.outcome import MENDED, WHOLE, Expectation
 from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.faults.try_damage import ReadMode
 
-_HOW = ("cache", "ranges")
+_MODES = ("cache", "ranges")
 _FACTS = ("dataset", "shard", "file", "attempts")
 _UNREADABLE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=15.0)
 _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
@@ -42,15 +42,15 @@ _FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
 _MORE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=30.0)
 _HOSTILE = (
     (
-        "S6", hostile.endless,
+        "S6", hostile.play_endless,
         replace(_MORE, texts=("requested, but more were received",), happened={hostile.BODY: 1}),
     ),
     (
-        "S7", hostile.bomb,
+        "S7", hostile.play_bomb,
         replace(_MORE, texts=("encoded as 'deflate'",), happened={hostile.BOMB: 1}),
     ),
     (
-        "S8", hostile.sent_on,
+        "S8", hostile.play_redirected,
         replace(_NO_HARM, happened={hostile.SENT_ON: 1, hostile.SECRET: 1}),
     ),
 )  # fmt: skip
@@ -64,68 +64,77 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
         quick: Whether each tries little.
     """
     found = []
-    for how in _HOW:
+    for mode in _MODES:
         for workers in (0, 2):
-            found += _network(target, how, workers)
-        for fault, tried, must in _HOSTILE:
+            found += _network(target, mode, workers)
+        for fault, play, must in _HOSTILE:
             found.append(
                 FaultCase(
-                    fault=fault, way=f"{target.name} remote, {how}", quick=how == "ranges",
-                    tries=partial(tried, target, how), must=must,
+                    fault=fault, way=f"{target.name} remote, {mode}", quick=mode == "ranges",
+                    tries=partial(play, target, mode), must=must,
                 )
             )  # fmt: skip
     runs = _QUICK_RUNS if quick else _RUNS
     found += [
         FaultCase(
             fault="C1", way=f"{target.name} remote, {way}",
-            tries=partial(try_remote.without_room, target, disk), must=_NO_ROOM, quick=not disk,
+            tries=partial(try_remote.read_without_room, target, disk), must=_NO_ROOM,
+            quick=not disk,
         )
         for disk, way in ((False, "a file that may not grow"), (True, "a full disk"))
     ]  # fmt: skip
     return found + cases_cache.cases(target, runs) + _damages(target, quick=quick)
 
 
-def _network(target: FaultTarget, how: str, workers: int) -> list[FaultCase]:
-    way = f"{target.name} remote, {how}, workers {workers}"
-    quick = how == "cache" and workers == 0
+def _network(target: FaultTarget, mode: str, workers: int) -> list[FaultCase]:
+    way = f"{target.name} remote, {mode}, workers {workers}"
+    quick = mode == "cache" and workers == 0
     found = []
-    for fault, made in _FAULTS:
-        tries = partial(try_remote.failing, target, how, workers, partial(made, None), False)
+    for fault, make_fault in _FAULTS:
+        tries = partial(
+            try_remote.play_failing, target, mode, workers, partial(make_fault, None), False
+        )
         found.append(
             FaultCase(
                 fault=fault, way=f"{way}, lasting", tries=tries, must=_UNREADABLE, quick=quick
             )
         )
-        tries = partial(try_remote.failing, target, how, workers, partial(made, 1), True)
+        tries = partial(
+            try_remote.play_failing, target, mode, workers, partial(make_fault, 1), True
+        )
         once = quick and fault == "S1"
         found.append(
             FaultCase(fault=fault, way=f"{way}, once", tries=tries, must=_TRIED_AGAIN, quick=once)
         )
-    tries = partial(try_remote.failing, target, how, workers, partial(network.slow, 1000), False)
+    tries = partial(
+        try_remote.play_failing, target, mode, workers, partial(network.slow, 1000), False
+    )
     found.append(FaultCase(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
-    tries = partial(try_remote.replaced, target, how, workers, "raise")
+    tries = partial(try_remote.play_replaced, target, mode, workers, "raise")
     found.append(FaultCase(fault="S5", way=way, tries=tries, must=_ANOTHER, quick=workers == 0))
     for policy in ("replace", "mask"):
-        tries = partial(try_remote.replaced, target, how, workers, policy)
+        tries = partial(try_remote.play_replaced, target, mode, workers, policy)
         must = replace(_ANOTHER, kinds=(MENDED, *_ANOTHER.kinds))
-        told = f"{way}, on_error {policy}"
-        found.append(FaultCase(fault="S5", way=told, tries=tries, must=must, policy=policy))
+        policy_way = f"{way}, on_error {policy}"
+        found.append(FaultCase(fault="S5", way=policy_way, tries=tries, must=must, policy=policy))
     return found
 
 
-def _damages(given: FaultTarget, *, quick: bool) -> list[FaultCase]:
+def _damages(local: FaultTarget, *, quick: bool) -> list[FaultCase]:
     """Return the rows of damage for remote data: of shards that come whole, no part is used."""
     found = []
-    for how in _HOW:
-        target = try_remote.served_target(given, how)
+    for mode in _MODES:
+        target = try_remote.served_target(local, mode)
         found += mended_cases(target, _REACHES, quick=quick)
         for spec in OWN_SPECS:
             kinds = (*spec.kinds, "CorruptShardError", "MissingShardError")
-            if spec.fault == "D1" and how == "ranges":  # offsets are not read: lengths say the same
+            if (
+                spec.fault == "D1" and mode == "ranges"
+            ):  # offsets are not read: lengths say the same
                 kinds = (*kinds, WHOLE)
             count = _FLIPS if spec.fault == "D1" and not quick else min(_DAMAGES, spec.count)
             tries = partial(
-                try_damage.harmed, target, ReadMode(verify="first_read"), spec.harms, count,
+                try_damage.try_damages, target, ReadMode(verify="first_read"), spec.harms, count,
                 spec.part,
             )  # fmt: skip
             found.append(

@@ -20,10 +20,11 @@ _FLIPS, _QUICK_FLIPS = 100, 10  # in each region of a file
 _REOPENED = {None: "unpickled", 2: "workers 2"}
 _SAVED_SPECS = (
     DamageSpec(
-        fault="D7", harms=try_damage.removed, kinds=("MissingShardError",), facts=FILE_FACTS,
+        fault="D7", harms=try_damage.list_removed_files, kinds=("MissingShardError",),
+        facts=FILE_FACTS,
     ),
     DamageSpec(
-        fault="D2", harms=try_damage.flips_of_the_rest, part="others", facts=FILE_FACTS,
+        fault="D2", harms=try_damage.draw_other_flips, part="others", facts=FILE_FACTS,
         kinds=("MissingShardError", "CorruptShardError", WHOLE),
     ),
 )  # fmt: skip
@@ -36,14 +37,14 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
         target: What is kept of, and replaced.
         quick: Whether each tries little.
     """
-    files = (*target.kept, *_OF_THE_CORE.get(target.name, ()))
-    found = [_flipped(target, file, _QUICK_FLIPS if quick else _FLIPS) for file in files]
-    for workers, how in _REOPENED.items():
+    files = (*target.saved_files, *_OF_THE_CORE.get(target.name, ()))
+    found = [_make_flip_case(target, file, _QUICK_FLIPS if quick else _FLIPS) for file in files]
+    for workers, detail in _REOPENED.items():
         verify = target.verify[-1]
         found.append(
             FaultCase(
-                fault="D9", way=f"{target.name}, other data under the old path, {how}",
-                tries=partial(try_saved_files.replaced, target, verify, workers),
+                fault="D9", way=f"{target.name}, other data under the old path, {detail}",
+                tries=partial(try_saved_files.reopen_replaced, target, verify, workers),
                 must=Expectation(
                     kinds=("FingerprintMismatch", "ConfigError"), facts=("dataset",),
                     texts=("must be the data that was opened",), delivered=0,
@@ -64,12 +65,12 @@ def saved_cases(*, quick: bool = False) -> list[FaultCase]:
     ]
 
 
-def _flipped(target: FaultTarget, file: SavedFile, count: int) -> FaultCase:
+def _make_flip_case(target: FaultTarget, file: SavedFile, count: int) -> FaultCase:
     return FaultCase(
         fault="D2", way=f"{target.name}, {file.name}, each region",
-        tries=partial(try_saved_files.flipped, file, count),
+        tries=partial(try_saved_files.flip_saved_file, file, count),
         must=Expectation(
             kinds=file.kinds, happened={try_saved_files.CHANGED: count}, seconds=_OPENING,
         ),
-        bound=300.0, quick=file in target.kept,
+        bound=300.0, quick=file in target.saved_files,
     )  # fmt: skip

@@ -25,13 +25,13 @@ _SWOLLEN = 1 << 28
 
 _ACTS: dict[str, list[tuple[Callable[[], None], str, Expectation]]] = {
     "W1": [
-        (processes.killed, "by itself", Expectation(
+        (processes.kill_self, "by itself", Expectation(
             kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGKILL"}, seconds=SOON,
             delivered=BEFORE,
         )),
     ],
     "W2": [
-        (processes.crashed, "in C", Expectation(
+        (processes.crash, "in C", Expectation(
             kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGSEGV"},
             texts=("crashed",), seconds=SOON, delivered=BEFORE,
         )),
@@ -41,29 +41,29 @@ _ACTS: dict[str, list[tuple[Callable[[], None], str, Expectation]]] = {
             kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGKILL"},
             least={"rss": _SWOLLEN}, texts=("memory",), seconds=SOON + 1, delivered=BEFORE,
         )),
-        (processes.out_of_memory, "and is told so", Expectation(
-            kinds=("MemoryError",), texts=("out_of_memory", "batch 10"), seconds=SOON,
+        (processes.exhaust_memory, "and is told so", Expectation(
+            kinds=("MemoryError",), texts=("exhaust_memory", "batch 10"), seconds=SOON,
             delivered=BEFORE,
         )),
     ],
     "W4": [
-        (processes.left, "by sys.exit", Expectation(
+        (processes.exit_normally, "by sys.exit", Expectation(
             kinds=("WorkerDiedError",), facts=_DEAD, values={"exitcode": 3}, seconds=SOON,
             delivered=BEFORE,
         )),
-        (processes.left_at_once, "by os._exit", Expectation(
+        (processes.exit_at_once, "by os._exit", Expectation(
             kinds=("WorkerDiedError",), facts=_DEAD, values={"exitcode": 4}, seconds=SOON,
             delivered=BEFORE,
         )),
     ],
     "W5": [
-        (processes.stuck, "in Python", Expectation(
+        (processes.hang, "in Python", Expectation(
             kinds=("StallError",), facts=("pid", "worker", *_PLACE), seconds=_STALLED,
-            texts=("in stuck", "logged: ", "`stall_timeout`"), delivered=BEFORE,
+            texts=("in hang", "logged: ", "`stall_timeout`"), delivered=BEFORE,
         )),
-        (processes.stuck_in_c, "in C", Expectation(
+        (processes.hang_in_c, "in C", Expectation(
             kinds=("StallError",), facts=("pid", "worker", *_PLACE), seconds=_STALLED,
-            texts=("in stuck_in_c", "logged: "), delivered=BEFORE,
+            texts=("in hang_in_c", "logged: "), delivered=BEFORE,
         )),
     ],
 }  # fmt: skip
@@ -100,34 +100,38 @@ def cases(
     """
     found: list[FaultCase] = []
     for method in all_methods() if methods is None else methods:
-        setup = WorkerSetup(target=target, method=method, counted=mapped)
+        setup = WorkerSetup(target=target, method=method, is_counted=mapped)
         impatient = replace(setup, stall_timeout=_STALL)
         make = partial(_case, f"{target.name}, workers 2, {method}", quick=method == "forkserver")
         for fault, acts in _ACTS.items():
-            for i, (act, how, due) in enumerate(acts):
+            for i, (act, detail, due) in enumerate(acts):
                 must = due if mapped else _without_key(due)
-                tries = partial(try_workers.trapped, impatient if fault == "W5" else setup, act)
-                found.append(make(fault, how, tries, must, first=not i))
+                tries = partial(
+                    try_workers.play_trapped, impatient if fault == "W5" else setup, act
+                )
+                found.append(make(fault, detail, tries, must, first=not i))
         died = Expectation(
             kinds=("WorkerDiedError",), facts=("pid", "worker"), values={"signal": "SIGKILL"},
             seconds=SOON,
         )  # fmt: skip
-        tries = partial(try_workers.signalled, setup, signal.SIGKILL, "worker")
+        tries = partial(try_workers.play_signalled, setup, signal.SIGKILL, "worker")
         found.append(make("W1", "by another process", tries, died, first=False))
-        tries = partial(try_workers.signalled, setup, signal.SIGKILL, "self")
+        tries = partial(try_workers.play_signalled, setup, signal.SIGKILL, "self")
         must = Expectation(kinds=(DIED,), seconds=_LEAVE)
         found.append(make("W1", "with the training process", tries, must, first=False))
         if mapped:
             tries = partial(try_workers.cut_while_read, setup)
             found.append(make("D10", "", tries, _BUS, first=True))
-        whole = Expectation(kinds=(WHOLE,), seconds=_LEAVE)
+        unharmed = Expectation(kinds=(WHOLE,), seconds=_LEAVE)
         for number in (signal.SIGTERM, signal.SIGINT):
-            tries = partial(try_workers.signalled, setup, number, "group")
+            tries = partial(try_workers.play_signalled, setup, number, "group")
             first = number == signal.SIGTERM
-            found.append(make("X1", f"by {number.name}, and continue", tries, whole, first=first))
-            tries = partial(try_workers.asked_to_end, setup, number)
-            found.append(make("X1", f"by {number.name}, and end", tries, whole, first=first))
-    return [*found, *_alone(target, mapped=mapped)]
+            found.append(
+                make("X1", f"by {number.name}, and continue", tries, unharmed, first=first)
+            )
+            tries = partial(try_workers.end_and_resume, setup, number)
+            found.append(make("X1", f"by {number.name}, and end", tries, unharmed, first=first))
+    return [*found, *_make_cases_without_workers(target, mapped=mapped)]
 
 
 def _without_key(must: Expectation) -> Expectation:
@@ -136,22 +140,22 @@ def _without_key(must: Expectation) -> Expectation:
 
 
 def _case(
-    way: str, fault: str, how: str, tries: Try, must: Expectation, *, first: bool, quick: bool
+    way: str, fault: str, detail: str, tries: Try, must: Expectation, *, first: bool, quick: bool
 ) -> FaultCase:
-    way = f"{way}, {how}" if how else way
+    way = f"{way}, {detail}" if detail else way
     return FaultCase(fault=fault, way=way, tries=tries, must=must, quick=quick and first)
 
 
-def _alone(target: FaultTarget, *, mapped: bool) -> list[FaultCase]:
+def _make_cases_without_workers(target: FaultTarget, *, mapped: bool) -> list[FaultCase]:
     """Return the cases without workers."""
     way = f"{target.name}, workers 0"
     setup = WorkerSetup(target=target, workers=0)
-    made: list[Any] = [
+    found: list[Any] = [
         FaultCase(fault=fault, way=way, reason=reason) for fault, reason in _ALONE.items()
     ]
     if mapped:
         tries, died = partial(try_workers.cut_while_read, setup), Expectation(kinds=(DIED,))
-        made.append(FaultCase(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
-    tries = partial(try_workers.signalled, setup, signal.SIGTERM, "group")
-    made.append(FaultCase(fault="X1", way=way, tries=tries, must=Expectation(kinds=(WHOLE,))))
-    return made
+        found.append(FaultCase(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
+    tries = partial(try_workers.play_signalled, setup, signal.SIGTERM, "group")
+    found.append(FaultCase(fault="X1", way=way, tries=tries, must=Expectation(kinds=(WHOLE,))))
+    return found

@@ -31,7 +31,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     found = [
         FaultCase(
             fault=fault, way=f"{target.name}, by {number.name} at {instants} instants",
-            tries=partial(try_writers.stopped, target, number, instants), quick=True,
+            tries=partial(try_writers.stop_writer, target, number, instants), quick=True,
             must=replace(_GONE_ON, happened={try_writers.STOPPED: instants}),
         )
         for fault, number in (("V1", signal.SIGKILL), ("V3", signal.SIGTERM))
@@ -39,13 +39,13 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     found.append(
         FaultCase(
             fault="V5", way=f"{target.name}, before each of its calls, gone on {instants} times",
-            tries=partial(try_writers.without_power, target, instants), quick=True, bound=120,
+            tries=partial(try_writers.lose_power, target, instants), quick=True, bound=120,
             must=replace(_GONE_ON, happened={try_writers.LOST: instants}),
         )
     )  # fmt: skip
     for disk in (False, True):
         way = "a full disk" if disk else "a file that may not grow"
-        tries = partial(try_writers.without_room, target, disk)
+        tries = partial(try_writers.write_without_room, target, disk)
         found.append(
             FaultCase(
                 fault="V2", way=f"{target.name}, {way}", tries=tries, must=_NO_ROOM, quick=not disk
@@ -54,36 +54,36 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     found.append(
         FaultCase(
             fault="V4", way=f"{target.name}, no flock, on what an ended writer left", quick=True,
-            tries=partial(try_cache.writer_without_locks, target),
+            tries=partial(try_cache.write_without_locks, target),
             must=Expectation(kinds=(WHOLE,), happened={try_cache.LOCKLESS: 3}),
         )
     )  # fmt: skip
-    return found + _refused(target)
+    return found + _make_limit_cases(target)
 
 
-def little_shared(target: FaultTarget) -> list[FaultCase]:
+def make_little_shared_cases(target: FaultTarget) -> list[FaultCase]:
     """Return the cases of X2 that take nothing from the process that serves remote data."""
-    return [_little_shared(target, workers) for workers in (0, 2)]
+    return [_make_little_shared_case(target, workers) for workers in (0, 2)]
 
 
-def _little_shared(target: FaultTarget, workers: int) -> FaultCase:
+def _make_little_shared_case(target: FaultTarget, workers: int) -> FaultCase:
     return FaultCase(
         fault="X2", way=f"{target.name}, workers {workers}, /dev/shm of {_SMALL >> 10} KiB",
-        tries=partial(try_limits.little_shared, target, workers, _SMALL),
+        tries=partial(try_limits.play_with_little_shared, target, workers, _SMALL),
         must=Expectation(kinds=(WHOLE,)),
     )  # fmt: skip
 
 
-def _refused(target: FaultTarget) -> list[FaultCase]:
+def _make_limit_cases(target: FaultTarget) -> list[FaultCase]:
     found = []
     for workers in (0, 2):
         way = f"{target.name}, workers {workers}"
         some = range(0, 24, 1 if workers == 0 else 3)
-        tries = partial(try_limits.limited, target, workers, limits.few_descriptors, some)
+        tries = partial(try_limits.play_limited, target, workers, limits.few_descriptors, some)
         few = FaultCase(
             fault="X2", way=f"{way}, few descriptors", tries=tries, must=_FEW, quick=workers == 0
         )
-        tries = partial(try_limits.limited, target, workers, limits.few_mappings, some)
+        tries = partial(try_limits.play_limited, target, workers, limits.few_mappings, some)
         little = FaultCase(fault="X2", way=f"{way}, few mappings", tries=tries, must=_UNMAPPED)
-        found += [few, little, _little_shared(target, workers)]
+        found += [few, little, _make_little_shared_case(target, workers)]
     return found

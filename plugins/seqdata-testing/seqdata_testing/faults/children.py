@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.leftovers import left_behind, look, processes_of
+from seqdata_testing.faults.leftovers import find_leftovers, look, processes_of
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.waiting import patient
 
@@ -31,7 +31,7 @@ _SOON = 10.0  # seconds that a process may take to end after it has answered
 Work = Callable[..., Sequence[Outcome]]
 
 
-def in_child(
+def run_in_child(
     work: Work, *arguments: Any, bound: float, grace: float = GRACE
 ) -> tuple[Outcome, ...]:
     """Run a function in a process of its own, in an empty folder.
@@ -63,30 +63,30 @@ def in_child(
         found = _answer(mine, patient(bound))
         child.join(timeout=patient(_SOON) if found or mine.closed else 0)
         if found is None or child.is_alive():
-            found = [_unanswered(child.exitcode, child.is_alive(), time.monotonic() - began)]
+            found = [_make_unanswered(child.exitcode, child.is_alive(), time.monotonic() - began)]
             child.kill()
             child.join(timeout=patient(_SOON))
         mine.close()
         session = child.pid or 0
-        left = left_behind(before, session, within=patient(grace))
+        left = find_leftovers(before, session, within=patient(grace))
         end_session(session)
         return (*found[:-1], replace(found[-1], left=(*found[-1].left, *left)))
 
 
 @contextlib.contextmanager
-def printed(into: Path) -> Iterator[Path]:
+def capture_stderr(into: Path) -> Iterator[Path]:
     """Redirect standard error of this process, and of those that it starts, into a file.
 
     It has the warnings of the log, whichever process wrote them.
     """
-    kept = os.dup(2)
+    original = os.dup(2)
     with into.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield into
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
 
 
 def end_session(session: int) -> None:
@@ -107,7 +107,7 @@ def _answer(connection: Connection, bound: float) -> Sequence[Outcome] | None:
     return answer
 
 
-def _unanswered(exitcode: int | None, alive: bool, seconds: float) -> Outcome:
+def _make_unanswered(exitcode: int | None, alive: bool, seconds: float) -> Outcome:
     if alive:
         return Outcome(what=outcomes.STUCK, text=f"for {seconds:.0f} s", seconds=seconds)
     code = exitcode or 0

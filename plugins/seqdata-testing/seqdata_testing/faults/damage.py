@@ -79,7 +79,7 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def swap(path: Path, other: Path) -> None:
+def swap(path: Path, second: Path) -> None:
     """Swap two files.
 
     Must come of it, even where their sizes are equal: a ``CorruptShardError`` or a
@@ -87,8 +87,8 @@ def swap(path: Path, other: Path) -> None:
     """
     aside = path.with_name(f"{path.name}.aside")
     path.rename(aside)
-    other.rename(path)
-    aside.rename(other)
+    second.rename(path)
+    aside.rename(second)
 
 
 def put_back(path: Path, content: bytes) -> None:

@@ -19,7 +19,7 @@ from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through
 from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.faults.try_damage import loader_of
-from seqdata_testing.faults.try_remote import opened
+from seqdata_testing.faults.try_remote import open_served
 
 BODY, BOMB, SENT_ON, SECRET = "endless body", "bomb", "request sent on", "cookie at its server"
 """Events that show that a fault happened."""
@@ -56,7 +56,7 @@ class Endless:
             return
         self.bodies += 1
         handler.close_connection = True
-        network.send(replace(answer, size=None), handler, said=None)
+        network.send(replace(answer, size=None), handler, length=None)
         taken = len(answer.body)
         while taken < self._most:
             try:
@@ -67,15 +67,15 @@ class Endless:
         self.taken = max(self.taken, taken)
 
 
-def endless(target: FaultTarget, how: str) -> list[Outcome]:
+def play_endless(target: FaultTarget, mode: str) -> list[Outcome]:
     """Play a data set whose shards never end.
 
     Args:
         target: What is played.
-        how: ``cache`` or ``ranges``.
+        mode: ``cache`` or ``ranges``.
     """
     fault = Endless(4 * _TAKEN)
-    (found,) = _harmed(target, how, fault)
+    (found,) = _play_with_fault(target, mode, fault)
     left = [f"{fault.taken} bytes of a body taken"] if fault.taken > _TAKEN else []
     return [replace(found, happened={BODY: fault.bodies}, left=(*found.left, *left))]
 
@@ -105,25 +105,25 @@ class Bomb:
         network.send(answer, handler)
 
 
-def bomb(target: FaultTarget, how: str) -> list[Outcome]:
+def play_bomb(target: FaultTarget, mode: str) -> list[Outcome]:
     """Play a data set whose shards unpack to very much.
 
     Args:
         target: What is played.
-        how: ``cache`` or ``ranges``.
+        mode: ``cache`` or ``ranges``.
     """
     fault = Bomb()
     before = _most_memory()
-    (found,) = _harmed(target, how, fault)
+    (found,) = _play_with_fault(target, mode, fault)
     taken = _most_memory() - before
     left = [f"{taken} bytes of memory taken"] if taken > _TAKEN else []
     return [replace(found, happened={BOMB: fault.sent}, left=(*found.left, *left))]
 
 
-def _harmed(target: FaultTarget, how: str, fault: network.Fault) -> list[Outcome]:
-    with opened(target, how) as (given, _, made, store):
-        made.fault, made.hits = fault, target.hits
-        return [play_through(partial(loader_of, lambda: store, 0), given)]
+def _play_with_fault(target: FaultTarget, mode: str, fault: network.Fault) -> list[Outcome]:
+    with open_served(target, mode) as (sequences, _, server, store):
+        server.fault, server.hits = fault, target.hits
+        return [play_through(partial(loader_of, lambda: store, 0), sequences)]
 
 
 def _most_memory() -> int:
@@ -132,37 +132,38 @@ def _most_memory() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
-def sent_on(target: FaultTarget, how: str) -> list[Outcome]:
+def play_redirected(target: FaultTarget, mode: str) -> list[Outcome]:
     """Play a data set whose server, which wants a cookie, sends every request on to another one.
 
     Args:
         target: What is played.
-        how: ``cache`` or ``ranges``.
+        mode: ``cache`` or ``ranges``.
     """
-    root, given, open_it = Path("data").resolve(), target.dataset(), target.served
+    root, sequences, open_it = Path("data").resolve(), target.dataset(), target.served
     if open_it is None:
         return [Outcome(what=outcomes.UNAVAILABLE, text=f"{target.name!r} has no `served`")]
-    target.write(root, given)
-    here, there = [0, 0], [0, 0]  # how often each server was asked, and told the secret
+    target.write(root, sequences)
+    # How often each server was asked, and told the secret.
+    first_counts, second_counts = [0, 0], [0, 0]
 
-    def heard(
-        counts: list[int], then: network.Source, asked: network.HttpRequest
+    def count_request(
+        counts: list[int], then: network.Source, request: network.HttpRequest
     ) -> network.Answer:
         counts[0] += 1
-        counts[1] += any(_SECRET in value for _, value in asked.headers)
-        return then(asked)
+        counts[1] += any(_SECRET in value for _, value in request.headers)
+        return then(request)
 
     options = {"client_kwargs": {"cookies": {"key": _SECRET}}}
-    far = Remote(how=how, cache_dir=Path("cache").resolve(), storage_options=options)
-    with network.served(partial(heard, there, network.folder_of(root))) as second:
+    far = Remote(how=mode, cache_dir=Path("cache").resolve(), storage_options=options)
+    with network.served(partial(count_request, second_counts, network.folder_of(root))) as second:
 
-        def on(asked: network.HttpRequest) -> network.Answer:
-            return network.Answer(302, (("Location", second.url + asked.path),))
+        def send_on(request: network.HttpRequest) -> network.Answer:
+            return network.Answer(302, (("Location", second.url + request.path),))
 
-        with network.served(partial(heard, here, on)) as first:
+        with network.served(partial(count_request, first_counts, send_on)) as first:
             opens = partial(open_it, first.url, "first_read", far)
-            found = play_through(partial(loader_of, opens, 0), given)
-    if there[1]:
-        text = f"{there[1]} requests told another server the secret"
+            found = play_through(partial(loader_of, opens, 0), sequences)
+    if second_counts[1]:
+        text = f"{second_counts[1]} requests told another server the secret"
         found = Outcome(what=outcomes.WRONG, text=text)
-    return [replace(found, happened={SENT_ON: there[0], SECRET: here[1]})]
+    return [replace(found, happened={SENT_ON: second_counts[0], SECRET: first_counts[1]})]

@@ -39,7 +39,7 @@ def look(folder: Path) -> Baseline:
     return Baseline(folder, _files(folder))
 
 
-def left_behind(before: Baseline, session: int, *, within: float) -> tuple[str, ...]:
+def find_leftovers(before: Baseline, session: int, *, within: float) -> tuple[str, ...]:
     """Return what is there and was not; empty as soon as that is nothing.
 
     Args:
@@ -48,19 +48,19 @@ def left_behind(before: Baseline, session: int, *, within: float) -> tuple[str, 
         within: Seconds that all may take to go away.
     """
 
-    def found() -> tuple[str, ...]:
+    def find_remaining() -> tuple[str, ...]:
         processes = [f"process {pid} ({_name(pid)})" for pid in processes_of(session)]
         return (*processes, *sorted(_files(before.folder) - before.files))
 
-    return until_empty(found, within)
+    return until_empty(find_remaining, within)
 
 
-def until_empty(found: Callable[[], tuple[str, ...]], within: float) -> tuple[str, ...]:
+def until_empty(find: Callable[[], tuple[str, ...]], within: float) -> tuple[str, ...]:
     """Ask until there is nothing, or time is up; give the last answer."""
     end = time.monotonic() + within
-    while (there := found()) and time.monotonic() < end:
+    while (remaining := find()) and time.monotonic() < end:
         time.sleep(_OFTEN)
-    return there
+    return remaining
 
 
 def processes_of(session: int) -> list[int]:
@@ -78,7 +78,7 @@ def open_descriptors() -> set[int]:
     return found
 
 
-def shared_by_name(session: int) -> list[str]:
+def list_shared_memory(session: int) -> list[str]:
     """Return the named shared memory that processes of a session have mapped: what may stay."""
     named: set[str] = set()
     for pid in processes_of(session):

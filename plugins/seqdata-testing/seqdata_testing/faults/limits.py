@@ -35,7 +35,7 @@ def few_descriptors(more: int) -> Callable[[], None]:
     while more > 0 or limit in used:  # ends: each free number below the limit is one more
         more -= limit not in used
         limit += 1
-    return _limited(resource.RLIMIT_NOFILE, limit)
+    return _set_limit(resource.RLIMIT_NOFILE, limit)
 
 
 def few_mappings(more: int) -> Callable[[], None]:
@@ -48,16 +48,16 @@ def few_mappings(more: int) -> Callable[[], None]:
     """
     most = int(Path("/proc/sys/vm/max_map_count").read_text())
     kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)  # neighbours alike would be one
-    held = []
+    mappings = []
     with contextlib.suppress(OSError):  # that is the end
         for i in range(most):
-            held.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=kinds[i % 2]))
+            mappings.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=kinds[i % 2]))
     for _ in range(more):
-        held.pop().close()
+        mappings.pop().close()
 
     def undo() -> None:
-        while held:
-            held.pop().close()
+        while mappings:
+            mappings.pop().close()
 
     return undo
 
@@ -71,7 +71,7 @@ def small_files(size: int) -> Callable[[], None]:
         size: Bytes.
     """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    return _limited(resource.RLIMIT_FSIZE, size)
+    return _set_limit(resource.RLIMIT_FSIZE, size)
 
 
 def little_memory(more: int) -> Callable[[], None]:
@@ -85,10 +85,10 @@ def little_memory(more: int) -> Callable[[], None]:
     """
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
-    return _limited(resource.RLIMIT_AS, taken + more)
+    return _set_limit(resource.RLIMIT_AS, taken + more)
 
 
-def _limited(kind: int, value: int) -> Callable[[], None]:
+def _set_limit(kind: int, value: int) -> Callable[[], None]:
     before = resource.getrlimit(kind)
     resource.setrlimit(kind, (value, before[1]))
     return functools.partial(resource.setrlimit, kind, before)
@@ -108,7 +108,7 @@ def full_disk(folder: Path, size: int) -> Callable[[int], None]:
     """
     _own_mounts()
     _mount(folder, f"size={size}", 0)
-    return lambda other: _mount(folder, f"size={other}", _MS_REMOUNT)
+    return lambda new_size: _mount(folder, f"size={new_size}", _MS_REMOUNT)
 
 
 def small_shared(size: int) -> None:
@@ -150,5 +150,5 @@ def _mount(folder: Path, options: str, flags: int) -> None:
         raise _unavailable("mount")
 
 
-def _unavailable(what: str) -> Unavailable:
-    return Unavailable(f"faults: {what}: {os.strerror(ctypes.get_errno())}, but must be allowed")
+def _unavailable(call: str) -> Unavailable:
+    return Unavailable(f"faults: {call}: {os.strerror(ctypes.get_errno())}, but must be allowed")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from seqdata_testing.faults.children import in_child
+from seqdata_testing.faults.children import run_in_child
 from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.outcome import (
     ERROR,
@@ -17,7 +17,7 @@ from seqdata_testing.faults.outcome import (
     UNAVAILABLE,
     Outcome,
     complaints,
-    unproven,
+    explain_missing,
 )
 
 _SHOWN = 3  # complaints of one case
@@ -66,12 +66,14 @@ def run_case(case: FaultCase) -> Result:
     if case.tries is None:
         return Result(case=case, names={})
     began = time.monotonic()
-    found = in_child(case.tries, bound=case.bound)
-    wrong, not_run = _complaints(case, found), unproven(found, case.must)
-    said = not_run and not wrong  # what went wrong is told as what it is
+    found = run_in_child(case.tries, bound=case.bound)
+    wrong, not_run = _complaints(case, found), explain_missing(found, case.must)
+    is_not_run = not_run and not wrong  # what went wrong is told as what it is
     return Result(
         case=case,
-        names={NOT_RUN: len(found)} if said else dict(Counter(outcome.name for outcome in found)),
+        names={NOT_RUN: len(found)}
+        if is_not_run
+        else dict(Counter(outcome.name for outcome in found)),
         slowest=max(outcome.seconds for outcome in found),
         silent=sum(outcome.what in SILENT for outcome in found),
         stuck=sum(outcome.what == STUCK for outcome in found),

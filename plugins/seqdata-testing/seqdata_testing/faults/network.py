@@ -69,13 +69,13 @@ class Served:
         url: Where.
         fault: What becomes of answers; None: nothing.
         hits: Part of the path of the files that it happens to.
-        asked: Method and path of every request so far.
+        requests: Method and path of every request so far.
     """
 
     url: str
     fault: Fault | None = None
     hits: str = ""
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
 
 
 @contextmanager
@@ -86,19 +86,19 @@ def served(source: Source, *, certificate: Path | None = None) -> Iterator[Serve
         source: ``folder_of`` or ``before``.
         certificate: A file with a key and a certificate for ``127.0.0.1``; None: no TLS.
     """
-    made = Served("")
-    server = _Server(("127.0.0.1", 0), functools.partial(_Handler, source, made))
+    state = Served("")
+    server = _Server(("127.0.0.1", 0), functools.partial(_Handler, source, state))
     scheme = "http"
     if certificate is not None:
         safe = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         safe.load_cert_chain(certificate)
         server.socket = safe.wrap_socket(server.socket, server_side=True)
         scheme = "https"
-    made.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    state.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield made
+        yield state
     finally:
         server.shutdown()
         server.server_close()
@@ -108,8 +108,8 @@ def served(source: Source, *, certificate: Path | None = None) -> Iterator[Serve
 def folder_of(root: Path) -> Source:
     """Serve the files of a folder: HEAD and GET, ranges, and a tag that follows the content."""
 
-    def answer(asked: HttpRequest) -> Answer:
-        path = root / unquote(urlsplit(asked.path).path).lstrip("/")
+    def answer(request: HttpRequest) -> Answer:
+        path = root / unquote(urlsplit(request.path).path).lstrip("/")
         if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
             return Answer(404)
         content = path.read_bytes()
@@ -119,16 +119,19 @@ def folder_of(root: Path) -> Source:
             ("Accept-Ranges", "bytes"),
             ("Last-Modified", formatdate(path.stat().st_mtime, usegmt=True)),
         )
-        if asked.method == "HEAD":
+        if request.method == "HEAD":
             return Answer(200, headers, b"", len(content))
-        found = _RANGE.match(dict(asked.headers).get("Range", ""))
+        found = _RANGE.match(dict(request.headers).get("Range", ""))
         if found is None:
             return Answer(200, headers, content)
         first, last = int(found[1]), int(found[2] or len(content) - 1)
         if first >= len(content):
             return Answer(416)
-        said = ("Content-Range", f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}")
-        return Answer(206, (*headers, said), content[first : last + 1])
+        content_range = (
+            "Content-Range",
+            f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}",
+        )
+        return Answer(206, (*headers, content_range), content[first : last + 1])
 
     return answer
 
@@ -136,15 +139,17 @@ def folder_of(root: Path) -> Source:
 def before(host: str, port: int) -> Source:
     """Stand before another server, and hand on what it says."""
 
-    def answer(asked: HttpRequest) -> Answer:
+    def answer(request: HttpRequest) -> Answer:
         connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
         try:
-            connection.request(asked.method, asked.path, asked.body, dict(asked.headers))
-            said = connection.getresponse()
-            headers = tuple(header for header in said.getheaders() if header[0].lower() not in _HOP)
-            length = said.getheader("Content-Length")
-            size = int(length) if asked.method == "HEAD" and length is not None else None
-            return Answer(said.status, headers, said.read(), size)
+            connection.request(request.method, request.path, request.body, dict(request.headers))
+            response = connection.getresponse()
+            headers = tuple(
+                header for header in response.getheaders() if header[0].lower() not in _HOP
+            )
+            length = response.getheader("Content-Length")
+            size = int(length) if request.method == "HEAD" and length is not None else None
+            return Answer(response.status, headers, response.read(), size)
         finally:
             connection.close()
 
@@ -192,7 +197,7 @@ def reset(times: int | None = None) -> Fault:
             send(answer, handler)
             return
         half = replace(answer, body=answer.body[: len(answer.body) // 2])
-        send(half, handler, said=len(answer.body))
+        send(half, handler, length=len(answer.body))
         handler.wfile.flush()
         linger = struct.pack("ii", 1, 0)  # close sends RST
         handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -212,7 +217,7 @@ def short(times: int | None = None) -> Fault:
         if not answer.body or not left.hit():
             send(answer, handler)
             return
-        send(replace(answer, body=answer.body[:-1]), handler, said=None)
+        send(replace(answer, body=answer.body[:-1]), handler, length=None)
         handler.close_connection = True
 
     return fault
@@ -228,7 +233,7 @@ def slow(rate: int = 1000) -> Fault:
         if not answer.body:
             send(answer, handler)
             return
-        send(replace(answer, body=b""), handler, said=len(answer.body))
+        send(replace(answer, body=b""), handler, length=len(answer.body))
         step = max(1, rate // 10)
         for at in range(0, len(answer.body), step):
             handler.wfile.write(answer.body[at : at + step])
@@ -246,14 +251,14 @@ class Replaced:
     Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
 
     Args:
-        other: Serves the other version, of the same size.
+        source: Serves the other version, of the same size.
 
     Attributes:
         changed: Bodies that were sent with other bytes than the first version's.
     """
 
-    def __init__(self, other: Source) -> None:
-        self._other = other
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._version: dict[str, int] = {}
         self._lock = threading.Lock()
         self.changed = 0
@@ -264,11 +269,11 @@ class Replaced:
             self._version[handler.path] = self._version.get(handler.path, 0) + bool(answer.body)
             version = self._version[handler.path]
         if version:
-            asked = HttpRequest(handler.command, handler.path, tuple(handler.headers.items()))
-            first, answer = answer, self._other(asked)
+            request = HttpRequest(handler.command, handler.path, tuple(handler.headers.items()))
+            first, answer = answer, self._source(request)
             tags = ("etag", "content-md5", "last-modified")
-            kept = [header for header in answer.headers if header[0].lower() not in tags]
-            answer = replace(answer, headers=(*kept, ("ETag", f'"{version}"')))
+            headers = [header for header in answer.headers if header[0].lower() not in tags]
+            answer = replace(answer, headers=(*headers, ("ETag", f'"{version}"')))
             self.changed += answer.body != first.body
         send(answer, handler)
 
@@ -285,22 +290,22 @@ def retagged(after: int) -> Fault:
 
     def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
         if not left.hit():
-            kept = [
+            headers = [
                 header
                 for header in answer.headers
                 if header[0].lower() not in ("etag", "content-md5")
             ]
-            answer = replace(answer, headers=(*kept, ("ETag", '"another"')))
+            answer = replace(answer, headers=(*headers, ("ETag", '"another"')))
         send(answer, handler)
 
     return fault
 
 
-def _first(times: int | None, other: Callable[[Answer], Answer]) -> Fault:
+def _first(times: int | None, change: Callable[[Answer], Answer]) -> Fault:
     left = _Counter(times)
 
     def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
-        send(other(answer) if left.hit() else answer, handler)
+        send(change(answer) if left.hit() else answer, handler)
 
     return fault
 
@@ -322,20 +327,20 @@ class _Counter:
             return self._left >= 0
 
 
-def send(answer: Answer, handler: BaseHTTPRequestHandler, said: int | None = -1) -> None:
+def send(answer: Answer, handler: BaseHTTPRequestHandler, length: int | None = -1) -> None:
     """Send an answer as it is.
 
     Args:
         answer: What is sent.
         handler: To whom.
-        said: The number of bytes that it tells; None: it tells none; negative: the true one.
+        length: The number of bytes that it tells; None: it tells none; negative: the true one.
     """
     handler.send_response(answer.status)
     for name, value in answer.headers:
         handler.send_header(name, value)
     size = answer.size if answer.size is not None else len(answer.body)
-    if said is not None:
-        handler.send_header("Content-Length", str(size if said < 0 else said))
+    if length is not None:
+        handler.send_header("Content-Length", str(size if length < 0 else length))
     else:
         handler.send_header("Connection", "close")
     handler.end_headers()
@@ -357,24 +362,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, source: Source, made: Served, *arguments: Any) -> None:
-        self._source, self._made = source, made
+    def __init__(self, source: Source, state: Served, *arguments: Any) -> None:
+        self._source, self._state = source, state
         super().__init__(*arguments)  # which handles the requests
 
     def _answer(self) -> None:
-        made = self._made
-        made.asked.append((self.command, self.path))
+        state = self._state
+        state.requests.append((self.command, self.path))
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else b""
         answer = self._source(
             HttpRequest(self.command, self.path, tuple(self.headers.items()), body)
         )
-        if made.fault is not None and made.hits in self.path:
-            made.fault(answer, self)
+        if state.fault is not None and state.hits in self.path:
+            state.fault(answer, self)
         else:
             send(answer, self)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Print nothing: requests are listed in ``Served.asked``."""
+        """Print nothing: requests are listed in ``Served.requests``."""

@@ -33,11 +33,11 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
     masked: set[int] = set()
     loader = None
     try:
-        with _hushed():
+        with _silence_log():
             loader = open_it()
             planned = len(loader)
             for batch in loader:
-                wrong = different_rows(batch, sequences, masked)
+                wrong = find_different_row(batch, sequences, masked)
                 if wrong:
                     text = f"batch {delivered}: {wrong}"
                     return Outcome(what=outcomes.WRONG, text=text, delivered=delivered)
@@ -49,25 +49,27 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
     finally:
         if loader is not None:
             loader.shutdown()
-    told = loader.errors
+    entries = loader.errors
     seconds = time.monotonic() - began
     due = sum(len(sequence["x"]) > 0 for sequence in sequences) if sequences else 0
     if delivered != planned or rows != due:
         text = f"{rows} of {due} rows"
         return Outcome(what=outcomes.SHORT, text=text, delivered=delivered, planned=planned)
-    untold = masked - {int(entry["sequence"]) for entry in told}
-    if untold:
-        return Outcome(what=outcomes.WRONG, text=f"sequences {sorted(untold)} are masked untold")
-    what = outcomes.MENDED if told else outcomes.WHOLE
-    facts = {name: fact for name, fact in told[0].items() if name != "message"} if told else {}
-    text = f"{len(told)} sequences; the first: {told[0]['message']}" if told else ""
+    unlogged = masked - {int(entry["sequence"]) for entry in entries}
+    if unlogged:
+        return Outcome(what=outcomes.WRONG, text=f"sequences {sorted(unlogged)} are masked untold")
+    verdict = outcomes.MENDED if entries else outcomes.WHOLE
+    facts = (
+        {name: fact for name, fact in entries[0].items() if name != "message"} if entries else {}
+    )
+    text = f"{len(entries)} sequences; the first: {entries[0]['message']}" if entries else ""
     return Outcome(
-        what=what, text=text, facts=facts, delivered=delivered, planned=planned, seconds=seconds
+        what=verdict, text=text, facts=facts, delivered=delivered, planned=planned, seconds=seconds
     )
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
+def _silence_log() -> Iterator[None]:
     """Silence the log of skipped errors: there are many, and all are checked."""
     log = logging.getLogger("seqdata")
     level = log.level
@@ -78,7 +80,7 @@ def _hushed() -> Iterator[None]:
         log.setLevel(level)
 
 
-def different_rows(batch: Any, sequences: Sequences, masked: set[int]) -> str:
+def find_different_row(batch: Any, sequences: Sequences, masked: set[int]) -> str:
     """Return which value of a row that counts is another than it should be; note those masked.
 
     Args:
@@ -95,8 +97,8 @@ def different_rows(batch: Any, sequences: Sequences, masked: set[int]) -> str:
             value, must = batch[name][row], sequences[number][name]
             if isinstance(value, Tensor) and np.ndim(must):
                 value, must = value[:length], must[:length]  # a row that stands in is cropped
-            given = value.numpy() if isinstance(value, Tensor) else value
-            same = given == must if isinstance(must, str) else np.array_equal(given, must)
-            if not same:
+            actual = value.numpy() if isinstance(value, Tensor) else value
+            is_same = actual == must if isinstance(must, str) else np.array_equal(actual, must)
+            if not is_same:
                 return f"field {name!r} of sequence {number} is another"
     return ""

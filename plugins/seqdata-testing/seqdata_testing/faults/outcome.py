@@ -106,7 +106,7 @@ def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
     return tuple(_complaints(outcome, must))
 
 
-def unproven(found: Sequence[Outcome], must: Expectation) -> str:
+def explain_missing(found: Sequence[Outcome], must: Expectation) -> str:
     """Return why the outcomes of a case do not show that its fault happened; "" if they do.
 
     Args:

@@ -28,11 +28,13 @@ def as_page(cases: Sequence[FaultCase]) -> str:
         cases: Those that are tried at every change.
     """
     rows = ["| | what happens | what comes of it | within |", "|---|---|---|---|"]
-    for fault, what in FAULTS.items():
+    for fault, event in FAULTS.items():
         musts = [case.must for case in cases if case.fault == fault]
         kinds = list(dict.fromkeys(kind for must in musts for kind in must.kinds))
         seconds = max((must.seconds for must in musts), default=0.0)
-        rows.append(f"| {fault} | {what} | {', '.join(map(_shown, kinds))} | {seconds:g} s |")
+        rows.append(
+            f"| {fault} | {event} | {', '.join(map(_format_kind, kinds))} | {seconds:g} s |"
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -51,9 +53,9 @@ def as_grid(results: Sequence[Result]) -> str:
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for fault in FAULTS:
         for policy in POLICIES:
-            told = [found.get((fault, policy, form), Counter()) for form in forms]
-            if any(told):
-                shown = " | ".join(_counted(counts) for counts in told)
+            counters = [found.get((fault, policy, form), Counter()) for form in forms]
+            if any(counters):
+                shown = " | ".join(_format_counts(counts) for counts in counters)
                 rows.append(f"| {fault} | {policy} | {shown} |")
     return "\n".join(rows) + "\n"
 
@@ -87,10 +89,10 @@ def _forms(cases: Sequence[FaultCase]) -> list[str]:
     return sorted({case.form for case in cases if case.policy != "raise"})
 
 
-def _counted(names: Counter[str]) -> str:
-    told = [f"{count:,} {_shown(name)}" for name, count in names.most_common()]
-    return ", ".join(told) or "n/a"
+def _format_counts(names: Counter[str]) -> str:
+    parts = [f"{count:,} {_format_kind(name)}" for name, count in names.most_common()]
+    return ", ".join(parts) or "n/a"
 
 
-def _shown(kind: str) -> str:
+def _format_kind(kind: str) -> str:
     return _NAMES.get(kind, f"`{kind}`")

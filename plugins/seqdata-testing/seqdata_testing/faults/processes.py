@@ -39,7 +39,7 @@ class FaultTransform:
         field: The field that the sequence is known by.
         value: Its value there.
         note: A file to write the time of the act into, of ``time.monotonic``.
-        held: A file: from its ninth sequence on, a process waits until it is there, and says so by
+        gate: A file: from its ninth sequence on, a process waits until it is there, and says so by
             a file ``HOLDS`` + its number. So work is left when the fault happens.
         among: Processes that must have seen a sequence before it acts.
     """
@@ -48,14 +48,14 @@ class FaultTransform:
     field: str = ""
     value: Any = None
     note: Path | None = None
-    held: Path | None = None
+    gate: Path | None = None
     among: int = 1
 
     def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
         """Return the same sequence."""
-        if self.held is not None and next(_PASSED) >= _FREE:
+        if self.gate is not None and next(_PASSED) >= _FREE:
             Path(f"{HOLDS}{os.getpid()}").touch()
-            until(self.held.exists)
+            until(self.gate.exists)
         if self.among > 1:
             Path(f"{_SEEN}{os.getpid()}").touch()
         if self.act is not None and np.array_equal(sequence[self.field], self.value):
@@ -63,8 +63,8 @@ class FaultTransform:
             if self.note is not None:
                 self.note.write_text(repr(time.monotonic()))
             self.act()
-            if self.held is not None:
-                self.held.touch()
+            if self.gate is not None:
+                self.gate.touch()
         return dict(sequence)
 
     def _wait(self) -> None:
@@ -86,18 +86,18 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     os.kill(pid, number)
 
 
-def killed() -> None:
+def kill_self() -> None:
     """End this process by SIGKILL, as the system does that is out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(1)  # it comes at once
 
 
-def crashed() -> None:
+def crash() -> None:
     """End this process by SIGSEGV, as a broken library does. Must come of it: as of ``kill``."""
     ctypes.string_at(0)
 
 
-def left() -> None:
+def exit_normally() -> None:
     """End this process as ``sys.exit`` does.
 
     Must come of it: a ``WorkerDiedError`` with ``exitcode`` and the last place, within 2 s.
@@ -105,8 +105,11 @@ def left() -> None:
     raise SystemExit(3)
 
 
-def left_at_once() -> None:
-    """End this process without any word: no handler runs. Must come of it: as of ``left``."""
+def exit_at_once() -> None:
+    """End this process without any word: no handler runs.
+
+    Must come of it: as of ``exit_normally``.
+    """
     os._exit(4)
 
 
@@ -126,18 +129,18 @@ class OutOfMemoryKill:
         """Take them, and be killed a moment later."""
         taken = [bytearray(os.urandom(1) * _AT_ONCE) for _ in range(self.size // _AT_ONCE)]
         time.sleep(_MOMENT)
-        killed()
+        kill_self()
         taken.clear()
 
 
-def out_of_memory() -> None:
+def exhaust_memory() -> None:
     """Ask for more memory than there is. Must come of it: the ``MemoryError``, and its place."""
     taken = []
     for power in range(40, 63):
         taken.append(bytearray(1 << power))
 
 
-def stuck() -> None:
+def hang() -> None:
     """Never come back, as a read from a dead server does.
 
     Must come of it: a warning after 10 s, and after ``stall_timeout`` a ``StallError`` with the
@@ -146,12 +149,12 @@ def stuck() -> None:
     time.sleep(_LONG)
 
 
-def stuck_in_c() -> None:
-    """Never come back, in C code that keeps Python's lock. Must come of it: as of ``stuck``."""
+def hang_in_c() -> None:
+    """Never come back, in C code that keeps Python's lock. Must come of it: as of ``hang``."""
     re.match("(a+)+$", "a" * 60 + "b")  # takes 2**60 steps
 
 
-def raised() -> None:
+def raise_unheard() -> None:
     """Raise what no one has heard of. Must come of it: itself, with its traceback and place."""
     raise Unheard("nothing of this kind is known", 7)
 
@@ -160,12 +163,12 @@ class Unheard(Exception):
     """An exception whose constructor takes more than a text.
 
     Args:
-        what: A text.
+        text: A text.
         code: A number.
     """
 
-    def __init__(self, what: str, code: int) -> None:
-        super().__init__(what, code)
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text, code)
         self.code = code
 
 

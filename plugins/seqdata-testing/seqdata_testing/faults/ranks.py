@@ -86,7 +86,7 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
     ]
     for process in ranks:
         process.start()
-    _pass(gate)
+    _pass_gate(gate)
     began = time.monotonic()
     ends: dict[int, float] = {}
     due: dict[Any, int] = {
@@ -100,7 +100,7 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
         process.join(timeout=_SOON)
     since = float(NOTE.read_text()) if NOTE.exists() else began
     return [
-        _told(rank, ranks[rank].exitcode if rank in ends else None, pipes[rank][0],
+        _receive_outcome(rank, ranks[rank].exitcode if rank in ends else None, pipes[rank][0],
               ends.get(rank, time.monotonic()) - since)
         for rank in range(world) if rank != silent
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def strike(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def alike(found: Sequence[Outcome], struck: int) -> list[Outcome]:
+def mark_differing(found: Sequence[Outcome], struck: int) -> list[Outcome]:
     """Turn the outcomes of ranks that are told another error than one of them into broken ones.
 
     Args:
@@ -121,25 +121,25 @@ def alike(found: Sequence[Outcome], struck: int) -> list[Outcome]:
     """
     first = found[struck]
 
-    def same(outcome: Outcome) -> bool:
+    def is_same(outcome: Outcome) -> bool:
         return (outcome.kinds, outcome.facts) == (first.kinds, first.facts)
 
     text = f"differs from what rank {struck} raises, {first.name} with {dict(first.facts)}: "
     return [
         outcome
-        if same(outcome)
+        if is_same(outcome)
         else replace(outcome, what=outcomes.BROKEN, kinds=(), text=text + outcome.text)
         for outcome in found
     ]
 
 
-def _pass(gate: Barrier) -> None:
+def _pass_gate(gate: Barrier) -> None:
     """Wait until all ranks have begun, or one of them cannot."""
     with contextlib.suppress(threading.BrokenBarrierError):
         gate.wait(timeout=patient(_BEGUN))
 
 
-def _rank(play: Play, rank: int, world: int, told: Connection, gate: Barrier) -> None:
+def _rank(play: Play, rank: int, world: int, connection: Connection, gate: Barrier) -> None:
     log = os.open(_log(rank), os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -148,10 +148,10 @@ def _rank(play: Play, rank: int, world: int, told: Connection, gate: Barrier) ->
     except BaseException:
         gate.abort()
         raise
-    _pass(gate)
+    _pass_gate(gate)
     found = play(rank)
-    told.send(found)
-    told.close()
+    connection.send(found)
+    connection.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # torch's threads may be in collectives that nobody answers
@@ -177,21 +177,27 @@ def _enter(rank: int, world: int) -> None:
     )  # fmt: skip
 
 
-def _told(rank: int, code: int | None, told: Connection, seconds: float) -> Outcome:
+def _receive_outcome(
+    rank: int, code: int | None, connection: Connection, seconds: float
+) -> Outcome:
     """Return what a rank has said, or its last words where it was ended."""
-    said = _log(rank).read_text(errors="replace") if _log(rank).exists() else ""
-    text = f"rank {rank}: {said[-_SHOWN:]}"
+    log_text = _log(rank).read_text(errors="replace") if _log(rank).exists() else ""
+    text = f"rank {rank}: {log_text[-_SHOWN:]}"
     if code is None:
         return Outcome(what=outcomes.STUCK, text=text, seconds=seconds)
     if code == 0:
-        found: Outcome = told.recv()
+        found: Outcome = connection.recv()
         return replace(found, seconds=seconds)
-    lost = _LOST.search(said)
+    lost = _LOST.search(log_text)
     if lost is None:
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         return Outcome(what=outcomes.DIED, text=f"{name}, {text}", seconds=seconds)
     facts: dict[str, Any] = {"rank": int(lost[1])}
     kinds = ("PeerFailedError", "SeqDataError")
     return Outcome(
-        what=outcomes.ERROR, kinds=kinds, text=said[lost.start() :], facts=facts, seconds=seconds
+        what=outcomes.ERROR,
+        kinds=kinds,
+        text=log_text[lost.start() :],
+        facts=facts,
+        seconds=seconds,
     )

@@ -41,8 +41,8 @@ def read_through(open_it: Callable[[], Store], sequences: Sequences) -> Outcome:
         enough = len(store) == len(sequences)
     except Exception as error:
         return of_error(error, seconds=time.monotonic() - began, delivered=delivered)
-    what = outcomes.WHOLE if enough else outcomes.SHORT
-    return Outcome(what=what, delivered=delivered, seconds=time.monotonic() - began)
+    verdict = outcomes.WHOLE if enough else outcomes.SHORT
+    return Outcome(what=verdict, delivered=delivered, seconds=time.monotonic() - began)
 
 
 def _read(store: Store, sequences: Sequences, numbers: range) -> str:
@@ -54,18 +54,18 @@ def _read(store: Store, sequences: Sequences, numbers: range) -> str:
     for row, number in enumerate(numbers):
         must = sequences[number]
         for name, column in columns.items():
-            if not _equal(column[row], must[name], whole=store.fields[name].axis is not None):
+            if not _equal(column[row], must[name], has_axis=store.fields[name].axis is not None):
                 return f"field {name!r} of sequence {number} is another"
         if "id" in must and keys[row] != must["id"]:
             return f"the id of sequence {number} is {keys[row]!r}"
     return ""
 
 
-def _equal(found: Any, must: Any, *, whole: bool) -> bool:
+def _equal(found: Any, must: Any, *, has_axis: bool) -> bool:
     if isinstance(must, str | bytes):
         return bool(found == must)
-    given = np.asarray(found) if whole else np.asarray(found)[0]
-    return np.array_equal(given, np.asarray(must))
+    actual = np.asarray(found) if has_axis else np.asarray(found)[0]
+    return np.array_equal(actual, np.asarray(must))
 
 
 def play_through(
@@ -95,7 +95,7 @@ def play_through(
         loader = open_it()
         planned = len(loader)
         for batch in loader:
-            wrong = different(batch, sequences)
+            wrong = find_difference(batch, sequences)
             if wrong:
                 return Outcome(
                     what=outcomes.WRONG, text=f"batch {delivered}: {wrong}", seconds=seconds(),
@@ -109,11 +109,11 @@ def play_through(
     finally:
         if loader is not None:
             loader.shutdown()
-    what = outcomes.WHOLE if delivered == planned else outcomes.SHORT
-    return Outcome(what=what, delivered=delivered, planned=planned, seconds=seconds())
+    verdict = outcomes.WHOLE if delivered == planned else outcomes.SHORT
+    return Outcome(what=verdict, delivered=delivered, planned=planned, seconds=seconds())
 
 
-def different(batch: Any, sequences: Sequences, fields: Iterable[str] | None = None) -> str:
+def find_difference(batch: Any, sequences: Sequences, fields: Iterable[str] | None = None) -> str:
     """Return which value of a padded batch is wrong; empty if none is.
 
     Args:
@@ -128,8 +128,8 @@ def different(batch: Any, sequences: Sequences, fields: Iterable[str] | None = N
             value, must = batch[name][row], sequences[number][name]
             if isinstance(value, Tensor) and np.ndim(must):
                 value = value[:length]
-            given = value.numpy() if isinstance(value, Tensor) else value
-            same = given == must if isinstance(must, str) else np.array_equal(given, must)
-            if not same:
+            actual = value.numpy() if isinstance(value, Tensor) else value
+            is_same = actual == must if isinstance(must, str) else np.array_equal(actual, must)
+            if not is_same:
                 return f"field {name!r} of sequence {number} is another"
     return ""

@@ -44,8 +44,8 @@ def why_not(*, remote: bool) -> Iterator[tuple[str, str, str]]:
         remote: Whether the data lies on another machine.
     """
     for fault in FAULTS:
-        there = _REMOTE.get(fault, "") if remote else _LOCAL.get(fault[0], "")
+        form_reason = _REMOTE.get(fault, "") if remote else _LOCAL.get(fault[0], "")
         for policy in POLICIES:
-            reason = there or (_MENDING.get(fault, "") if policy != "raise" else "")
+            reason = form_reason or (_MENDING.get(fault, "") if policy != "raise" else "")
             if reason:
                 yield fault, policy, reason

@@ -60,7 +60,7 @@ class FaultTarget:
         values: Gives where the values of sequences lie.
         others: Gives the names of what else it needs: manifest, lengths, index.
         dataset: The sequences.
-        kept: What is kept next to such data.
+        saved_files: What is kept next to such data.
     """
 
     name: str
@@ -73,7 +73,7 @@ class FaultTarget:
     dataset: Callable[[], list[dict[str, Any]]] = field(default_factory=lambda: sequences)
     served: Callable[[str, str, Remote], Store] | None = None
     hits: str = ""
-    kept: tuple[SavedFile, ...] = ()
+    saved_files: tuple[SavedFile, ...] = ()
 
     @property
     def verified(self) -> tuple[str, ...]:
@@ -97,8 +97,8 @@ def sequences() -> list[dict[str, Any]]:
     ]
 
 
-def _write_own(folder: Path, given: Sequence[Mapping[str, Any]]) -> None:
-    write_store(folder, given, shard_bytes=1_000, progress=False)
+def _write_own(folder: Path, dataset: Sequence[Mapping[str, Any]]) -> None:
+    write_store(folder, dataset, shard_bytes=1_000, progress=False)
 
 
 def _open_own(folder: Path, verify: str) -> Store:
@@ -136,13 +136,13 @@ OWN = FaultTarget(
 """A store of ours on a local disk."""
 
 
-def _write_foreign(folder: Path, given: Sequence[Mapping[str, Any]]) -> None:
+def _write_foreign(folder: Path, dataset: Sequence[Mapping[str, Any]]) -> None:
     import pyarrow as pa
 
     folder.mkdir()
-    third = -(-len(given) // 3)
+    third = -(-len(dataset) // 3)
     for number in range(3):
-        rows = given[number * third : (number + 1) * third]
+        rows = dataset[number * third : (number + 1) * third]
         table = pa.table(
             {
                 "id": [row["id"] for row in rows],

@@ -26,10 +26,10 @@ from seqdata.lightning.ranks.watchdog import RankTimeouts
 from seqdata.policies.fixed import Fixed
 from seqdata_testing.faults import damage
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.on_error import different_rows
+from seqdata_testing.faults.on_error import find_different_row
 from seqdata_testing.faults.outcome import Outcome, of_error
 from seqdata_testing.faults.processes import FaultTransform
-from seqdata_testing.faults.ranks import NOTE, Ranks, alike, play_ranks, strike
+from seqdata_testing.faults.ranks import NOTE, Ranks, mark_differing, play_ranks, strike
 
 UNREADABLE = "row that cannot be read"
 _BATCH = 4
@@ -39,11 +39,11 @@ _MOST_ERRORS = 1000
 _BEATS = 6  # in the time of patience
 
 
-def damaged(setup: Ranks) -> list[Outcome]:
+def train_on_damage(setup: Ranks) -> list[Outcome]:
     """Train until the struck rank reads a flipped bit in its own copy of the data."""
     roots = [Path(f"copy-{rank}") / "data" for rank in range(setup.world)]
-    given = setup.target.dataset()
-    setup.target.write(roots[0].resolve(), given)
+    sequences = setup.target.dataset()
+    setup.target.write(roots[0].resolve(), sequences)
     for root in roots[1:]:
         shutil.copytree(roots[0], root)
     root = roots[setup.struck]
@@ -55,21 +55,25 @@ def damaged(setup: Ranks) -> list[Outcome]:
     play = partial(_fit, setup, roots, None, None)
     found = play_ranks(play, setup)
     if setup.policy == "raise":
-        return alike(found, setup.struck)
-    bad = _unreadable(setup, root, given)
+        return mark_differing(found, setup.struck)
+    bad = _find_unreadable(setup, root, sequences)
     # Empty sequences are left out.
-    due = [number for number, sequence in enumerate(given) if len(sequence["x"])]
+    due = [number for number, sequence in enumerate(sequences) if len(sequence["x"])]
     batches = [due[first : first + _BATCH] for first in range(0, len(due), _BATCH)]
     return [
-        _as_dealt(setup, outcome, batches[rank :: setup.world], bad if rank == setup.struck else {})
+        _check_rows(
+            setup, outcome, batches[rank :: setup.world], bad if rank == setup.struck else {}
+        )
         for rank, outcome in enumerate(found)
     ]
 
 
-def _unreadable(setup: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+def _find_unreadable(
+    setup: Ranks, root: Path, sequences: Sequence[Mapping[str, Any]]
+) -> dict[int, str]:
     """Return the sequences of a copy that cannot be read, with the errors."""
     found = {}
-    for number, sequence in enumerate(given):
+    for number, sequence in enumerate(sequences):
         try:
             store = setup.target.open(root, setup.target.verify[-1])
             store.read(np.array([[number, 0, len(sequence["x"])]]), store.fields)
@@ -78,7 +82,7 @@ def _unreadable(setup: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) ->
     return found
 
 
-def _as_dealt(
+def _check_rows(
     setup: Ranks, found: Outcome, batches: Sequence[Sequence[int]], bad: Mapping[int, str]
 ) -> Outcome:
     """Hold what a rank trained on against the plan: each row, in its step, of its own values."""
@@ -117,19 +121,19 @@ def _is_dealt(
     return True
 
 
-def raised(setup: Ranks, act: Callable[[], None]) -> list[Outcome]:
+def train_until_error(setup: Ranks, act: Callable[[], None]) -> list[Outcome]:
     """Train until a transform of the struck rank raises, or ends its worker."""
-    root, given = _written(setup)
-    due = [sequence for sequence in given if len(sequence["x"])]  # others are left out
+    root, sequences = _write_dataset(setup)
+    due = [sequence for sequence in sequences if len(sequence["x"])]  # others are left out
     at = due[(_STEP * setup.world + setup.struck) * _BATCH]
     trap = FaultTransform(act, "y", at["y"], NOTE.resolve())
     play = partial(_fit, setup, [root] * setup.world, trap, None)
-    return alike(play_ranks(play, setup), setup.struck)
+    return mark_differing(play_ranks(play, setup), setup.struck)
 
 
-def signalled(setup: Ranks, number: int) -> list[Outcome]:
+def train_until_signal(setup: Ranks, number: int) -> list[Outcome]:
     """Train until the struck rank is ended or held by a signal; its workers get none."""
-    root, _ = _written(setup)
+    root, _ = _write_dataset(setup)
     play = partial(_fit, setup, [root] * setup.world, None, number)
     return play_ranks(play, setup, silent=setup.struck)
 
@@ -157,13 +161,13 @@ class Mean(LightningModule):
     """One parameter: each step of it needs all ranks. It keeps what it was trained on.
 
     Args:
-        given: The sequences, to hold rows against.
+        sequences: The sequences, to hold rows against.
     """
 
-    def __init__(self, given: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, sequences: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.mean = torch.nn.Parameter(torch.zeros(2))
-        self.given = given
+        self.sequences = sequences
         self.trained: list[list[tuple[int, bool]]] = []
         self.wrong = ""
 
@@ -171,8 +175,8 @@ class Mean(LightningModule):
         """Return the squared distance of all timesteps."""
         real = [float(weight) > 0 for weight in batch.weight]
         self.trained.append(list(zip(batch.ids.tolist(), real, strict=True)))
-        told = different_rows(batch, self.given, set())
-        self.wrong = self.wrong or (told and f"step {batch_idx}: {told}")
+        difference = find_different_row(batch, self.sequences, set())
+        self.wrong = self.wrong or (difference and f"step {batch_idx}: {difference}")
         error = ((batch["x"] - self.mean) ** 2).mean(-1)
         loss: torch.Tensor = (batch.score * error).sum() * batch.loss_scale
         return loss
@@ -182,13 +186,13 @@ class Mean(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def _written(setup: Ranks) -> tuple[Path, list[dict[str, Any]]]:
-    root, given = Path("data").resolve(), setup.target.dataset()
-    setup.target.write(root, given)
-    return root, given
+def _write_dataset(setup: Ranks) -> tuple[Path, list[dict[str, Any]]]:
+    root, sequences = Path("data").resolve(), setup.target.dataset()
+    setup.target.write(root, sequences)
+    return root, sequences
 
 
-def _hurried(patience: float) -> RankTimeouts:
+def _make_short_timeouts(patience: float) -> RankTimeouts:
     """Return short waits: no option of the DataModule, only a test needs others."""
     beat = patience / _BEATS
     return RankTimeouts(
@@ -207,7 +211,7 @@ def _fit(
         transform=trap if struck else None, on_error=setup.policy, max_errors=_MOST_ERRORS,
     )  # fmt: skip
     if setup.patience is not None:
-        data._coordinator = RankCoordinator(_hurried(setup.patience))
+        data._coordinator = RankCoordinator(_make_short_timeouts(setup.patience))
     alone = setup.world == 1
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,

@@ -28,18 +28,18 @@ from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import network, processes
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.children import printed
+from seqdata_testing.faults.children import capture_stderr
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through, read_through
 from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.faults.try_damage import loader_of
-from seqdata_testing.faults.try_remote import open_url, written
+from seqdata_testing.faults.try_remote import open_url, write_dataset
 from seqdata_testing.waiting import patient, until
 
 EVICTED, HALF, REMOVED = "file evicted", "kill in the middle of a file", "folder removed"
 MENDED, BY_RANGES, LOCKLESS = "copy mended", "no room, read by ranges", "lock refused"
 """Events that show that a fault happened."""
-_TOLD = {
+_LOG_WORDS = {
     EVICTED: "removed from the cache", MENDED: "is damaged and is downloaded again",
     BY_RANGES: "The others are read by ranges",
 }  # fmt: skip
@@ -50,23 +50,23 @@ _MANY = 8  # sequences of a batch
 _MAPS = Path("/proc/self/maps")
 
 
-class _Counted(logging.Handler):
+class _EventCounter(logging.Handler):
     """Counts what the log says."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.seen: dict[str, int] = dict.fromkeys(_TOLD, 0)
+        self.seen: dict[str, int] = dict.fromkeys(_LOG_WORDS, 0)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        for event, words in _TOLD.items():
+        for event, words in _LOG_WORDS.items():
             self.seen[event] += words in text
 
 
 @contextmanager
-def _counted() -> Iterator[dict[str, int]]:
+def _count_events() -> Iterator[dict[str, int]]:
     """Count the events that the log of this process tells."""
-    log, handler = logging.getLogger("seqdata.remote"), _Counted()
+    log, handler = logging.getLogger("seqdata.remote"), _EventCounter()
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
@@ -75,63 +75,65 @@ def _counted() -> Iterator[dict[str, int]]:
         log.removeHandler(handler)
 
 
-def raced(target: FaultTarget, rounds: int) -> list[Outcome]:
+def race_for_cache(target: FaultTarget, rounds: int) -> list[Outcome]:
     """Play a store in two processes through one empty cache that holds only a part of it.
 
     A file that goes while it is read is still mapped: the system says so of the mapping.
     """
-    _, root = written(target)
-    most = _room(target, root)
+    _, root = write_dataset(target)
+    most = _compute_room(target, root)
     found = []
-    with network.served(network.folder_of(root)) as made:
+    with network.served(network.folder_of(root)) as server:
         for number in range(rounds):
             cache = Path(f"cache-{number}").resolve()
-            both = [_player(target, made.url, cache, most) for _ in range(2)]
-            found += [_ended(*run) for run in both]
+            both = [_start_player(target, server.url, cache, most) for _ in range(2)]
+            found += [_receive_outcome(*run) for run in both]
     return found
 
 
-def killed(target: FaultTarget, runs: int) -> list[Outcome]:
+def kill_while_filling(target: FaultTarget, runs: int) -> list[Outcome]:
     """Kill a process while a file in the cache is half there; read through what it left."""
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     random, found = Random(0), []
-    with network.served(network.folder_of(root)) as made:
+    with network.served(network.folder_of(root)) as server:
         for number in range(runs):
             remote = _remote(Path(f"cache-{number}").resolve())
-            made.fault, made.hits = network.slow(_CRAWL), target.hits
-            filler, _ = _player(target, made.url, Path(f"cache-{number}").resolve(), _ENOUGH)
-            until(partial(_any_half, remote.folder))
+            server.fault, server.hits = network.slow(_CRAWL), target.hits
+            filler, _ = _start_player(
+                target, server.url, Path(f"cache-{number}").resolve(), _ENOUGH
+            )
+            until(partial(_has_half_files, remote.folder))
             time.sleep(random.random() * 0.1)
             processes.kill(filler.pid or 0)
             filler.join(timeout=patient(_PATIENCE))
-            half = len(_halves(remote.folder))
-            made.fault = None
-            came = read_through(partial(open_url, target, made.url, remote), given)
-            left = tuple(f"{name} in the cache" for name in _halves(remote.folder))
+            half = len(_list_half_files(remote.folder))
+            server.fault = None
+            came = read_through(partial(open_url, target, server.url, remote), sequences)
+            left = tuple(f"{name} in the cache" for name in _list_half_files(remote.folder))
             found.append(replace(came, happened={HALF: half}, left=(*came.left, *left)))
     return found
 
 
-def damaged(target: FaultTarget, workers: int) -> list[Outcome]:
+def damage_cache(target: FaultTarget, workers: int) -> list[Outcome]:
     """Play a store whose copies in the cache were damaged after an earlier run."""
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     remote = _remote(Path("cache").resolve())
-    with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, target, made.url, remote)
-        before = read_through(open_it, given)
+    with network.served(network.folder_of(root)) as server:
+        open_it = partial(open_url, target, server.url, remote)
+        before = read_through(open_it, sequences)
         sizes = {(root / name).stat().st_size for name in target.shards(root)}
         for path in remote.folder.iterdir():
             if path.stat().st_size in sizes:
                 path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
-        with printed(Path("printed")) as file:
-            found = play_through(partial(loader_of, open_it, workers), given)
-        mended = file.read_text().count(_TOLD[MENDED])
+        with capture_stderr(Path("printed")) as file:
+            found = play_through(partial(loader_of, open_it, workers), sequences)
+        mended = file.read_text().count(_LOG_WORDS[MENDED])
         return [before, replace(found, happened={MENDED: mended})]
 
 
-def removed(target: FaultTarget, workers: int) -> list[Outcome]:
+def remove_cache(target: FaultTarget, workers: int) -> list[Outcome]:
     """Remove the whole folder of the cache after each batch."""
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     remote = _remote(Path("cache").resolve())
     gone = []
 
@@ -139,83 +141,83 @@ def removed(target: FaultTarget, workers: int) -> list[Outcome]:
         gone.append(remote.folder.exists())
         shutil.rmtree(remote.folder, ignore_errors=True)
 
-    with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, target, made.url, remote)
-        found = play_through(partial(loader_of, open_it, workers), given, each=remove)
+    with network.served(network.folder_of(root)) as server:
+        open_it = partial(open_url, target, server.url, remote)
+        found = play_through(partial(loader_of, open_it, workers), sequences, each=remove)
     return [replace(found, happened={REMOVED: sum(gone)})]
 
 
-def too_small(target: FaultTarget, shards: int, workers: int) -> list[Outcome]:
+def overfill_cache(target: FaultTarget, shards: int, workers: int) -> list[Outcome]:
     """Play shuffled batches of more shards than there is room for."""
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     sizes = sorted((root / name).stat().st_size for name in target.shards(root))
     others = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) - sum(sizes)
     remote = _remote(Path("cache").resolve(), others + shards * sizes[len(sizes) // 2])
-    with network.served(network.folder_of(root)) as made, printed(Path("printed")) as file:
-        open_it = partial(open_url, target, made.url, remote)
-        found = play_through(partial(_shuffled, open_it, workers), given)
-        told = file.read_text().count(_TOLD[BY_RANGES])
-    return [replace(found, happened={BY_RANGES: told})]
+    with network.served(network.folder_of(root)) as server, capture_stderr(Path("printed")) as file:
+        open_it = partial(open_url, target, server.url, remote)
+        found = play_through(partial(_make_shuffled_loader, open_it, workers), sequences)
+        read_by_ranges = file.read_text().count(_LOG_WORDS[BY_RANGES])
+    return [replace(found, happened={BY_RANGES: read_by_ranges})]
 
 
-def beside_others(target: FaultTarget) -> list[Outcome]:
+def share_folder(target: FaultTarget) -> list[Outcome]:
     """Play a store through a small cache in a folder that holds older files of the user's."""
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     mine = Path("mine").resolve()
     mine.mkdir()
     for name in ("thesis.txt", "0" * 64, "part-00000.arrow"):
         (mine / name).write_bytes(name.encode() * 1000)
         os.utime(mine / name, ns=(0, 0))
     before = {path.name: path.read_bytes() for path in mine.iterdir()}
-    remote = _remote(mine, _room(target, root))
-    with network.served(network.folder_of(root)) as made, _counted() as seen:
-        open_it = partial(open_url, target, made.url, remote)
-        found = play_through(partial(loader_of, open_it, 0), given)
+    remote = _remote(mine, _compute_room(target, root))
+    with network.served(network.folder_of(root)) as server, _count_events() as seen:
+        open_it = partial(open_url, target, server.url, remote)
+        found = play_through(partial(loader_of, open_it, 0), sequences)
     after = {path.name: path.read_bytes() for path in mine.iterdir() if path.is_file()}
     wrong = tuple(name for name in before if after.get(name) != before[name])
     left = tuple(f"{name} of the user's changed or gone" for name in wrong)
     return [replace(found, happened=dict(seen), left=(*found.left, *left))]
 
 
-def without_locks(target: FaultTarget) -> list[Outcome]:
+def read_without_locks(target: FaultTarget) -> list[Outcome]:
     """Read through a cache on a file system without locks, of each kind that there is."""
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     found = []
-    with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, target, made.url, _remote(Path("cache").resolve()))
+    with network.served(network.folder_of(root)) as server:
+        open_it = partial(open_url, target, server.url, _remote(Path("cache").resolve()))
         for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            with lockless(number) as refused:
-                came = read_through(open_it, given)
+            with refuse_locks(number) as refused:
+                came = read_through(open_it, sequences)
             found.append(replace(came, happened={LOCKLESS: len(refused)}))
     return found
 
 
-def writer_without_locks(target: FaultTarget) -> list[Outcome]:
+def write_without_locks(target: FaultTarget) -> list[Outcome]:
     """Write on a file system without locks, on top of what a writer that was ended has left."""
-    given, root = target.dataset(), Path("data").resolve()
+    sequences, root = target.dataset(), Path("data").resolve()
     found = []
     for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
         shutil.rmtree(root, ignore_errors=True)
-        with lockless(number) as refused:
+        with refuse_locks(number) as refused:
             context = multiprocessing.get_context("fork")
-            writer = context.Process(target=target.write, args=(root, given))
+            writer = context.Process(target=target.write, args=(root, sequences))
             writer.start()
             until(root.exists)
             processes.kill(writer.pid or 0)
             writer.join(timeout=patient(_PATIENCE))
-            came = read_through(partial(_written_again, target, root, given), given)
+            came = read_through(partial(_write_again, target, root, sequences), sequences)
         found.append(replace(came, happened={LOCKLESS: len(refused)}))
     return found
 
 
-def _written_again(target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]]) -> Store:
+def _write_again(target: FaultTarget, root: Path, sequences: Sequence[Mapping[str, Any]]) -> Store:
     with suppress(ConfigError):  # the one that was ended had come to its end
-        target.write(root, given)
+        target.write(root, sequences)
     return target.open(root, target.verify[-1])
 
 
 @contextmanager
-def lockless(number: int) -> Iterator[list[int]]:
+def refuse_locks(number: int) -> Iterator[list[int]]:
     """Make every file lock fail, as on a file system without locks; return what was refused."""
     refused: list[int] = []
 
@@ -231,7 +233,7 @@ def _remote(cache: Path, most: int = _ENOUGH) -> Remote:
     return Remote(cache_dir=cache, cache_bytes=most)
 
 
-def _room(target: FaultTarget, root: Path) -> int:
+def _compute_room(target: FaultTarget, root: Path) -> int:
     """Return the bytes of all but shards, of the largest shard, and of a third of the others."""
     largest = max((root / name).stat().st_size for name in target.shards(root))
     shards = sum((root / name).stat().st_size for name in target.shards(root))
@@ -239,19 +241,19 @@ def _room(target: FaultTarget, root: Path) -> int:
     return files - shards + largest + (shards - largest) // 3
 
 
-def _shuffled(open_it: Callable[[], Store], workers: int) -> Loader:
+def _make_shuffled_loader(open_it: Callable[[], Store], workers: int) -> Loader:
     return Loader(open_it(), Fixed(_MANY), seed=0, num_workers=workers)
 
 
-def _any_half(folder: Path) -> bool:
-    return bool(_halves(folder))
+def _has_half_files(folder: Path) -> bool:
+    return bool(_list_half_files(folder))
 
 
-def _halves(folder: Path) -> Sequence[str]:
+def _list_half_files(folder: Path) -> Sequence[str]:
     return [path.name for path in folder.glob("*.part")]
 
 
-def _player(target: FaultTarget, url: str, cache: Path, most: int) -> tuple[Any, Any]:
+def _start_player(target: FaultTarget, url: str, cache: Path, most: int) -> tuple[Any, Any]:
     context = multiprocessing.get_context("fork")
     mine, its = context.Pipe(duplex=False)
     process = context.Process(target=_play, args=(its, target, url, cache, most))
@@ -272,14 +274,14 @@ def _play(connection: Any, target: FaultTarget, url: str, cache: Path, most: int
                 if str(remote.folder) in line and line.endswith("(deleted)")
             )  # fmt: skip
 
-    with _counted() as seen:
+    with _count_events() as seen:
         open_it = partial(open_url, target, url, remote)
         found = play_through(partial(loader_of, open_it, 0), target.dataset(), each=look)
     left = ("a file that was removed while it was read",) if lost else ()
     connection.send(replace(found, happened=dict(seen), left=(*found.left, *left)))
 
 
-def _ended(process: Any, connection: Any) -> Outcome:
+def _receive_outcome(process: Any, connection: Any) -> Outcome:
     answer = Outcome(what=outcomes.STUCK, text="a reader", seconds=_PATIENCE)
     if connection.poll(patient(_PATIENCE)):
         answer = connection.recv()

@@ -30,12 +30,12 @@ class Damage:
     """One act of damage.
 
     Attributes:
-        what: For messages.
+        label: For messages.
         act: Changes the files in a folder.
         files: Names of those that it changes.
     """
 
-    what: str
+    label: str
     act: Callable[[Path], None]
     files: tuple[str, ...]
 
@@ -77,7 +77,7 @@ class ReadMode:
     policy: OnError = "raise"
 
 
-def harmed(
+def try_damages(
     target: FaultTarget, mode: ReadMode, harms: DamageMaker, count: int, part: str
 ) -> list[Outcome]:
     """Try one act of damage after the other on a data set in the present folder.
@@ -89,23 +89,23 @@ def harmed(
         count: How many to try.
         part: Which files: ``shards``, or the ``others``.
     """
-    given = target.dataset()
+    sequences = target.dataset()
     root = Path("data").resolve()
-    target.write(root, given)
+    target.write(root, sequences)
     open_it = partial(target.open, root, mode.verify)
     found = []
     names = target.shards(root) if part == "shards" else target.others(root)
     for harm in harms(DamageRequest(target, root, names, np.random.default_rng(1), count)):
-        with _done(root, harm):
-            found.append(_came_of(open_it, mode, given))
+        with _apply_damage(root, harm):
+            found.append(_read_or_play(open_it, mode, sequences))
     return found
 
 
-def _came_of(open_it: Callable[[], Store], mode: ReadMode, given: Sequences) -> Outcome:
+def _read_or_play(open_it: Callable[[], Store], mode: ReadMode, sequences: Sequences) -> Outcome:
     if mode.workers is None:
-        return read_through(open_it, given)
+        return read_through(open_it, sequences)
     make = partial(loader_of, open_it, mode.workers, mode.policy)
-    return (play_through if mode.policy == "raise" else play_on_error)(make, given)
+    return (play_through if mode.policy == "raise" else play_on_error)(make, sequences)
 
 
 def loader_of(open_it: Callable[[], Store], workers: int, policy: OnError = "raise") -> Loader:
@@ -117,17 +117,17 @@ def loader_of(open_it: Callable[[], Store], workers: int, policy: OnError = "rai
 
 
 @contextmanager
-def _done(root: Path, harm: Damage) -> Iterator[None]:
-    kept = {name: (root / name).read_bytes() for name in harm.files}
+def _apply_damage(root: Path, harm: Damage) -> Iterator[None]:
+    contents = {name: (root / name).read_bytes() for name in harm.files}
     try:
         harm.act(root)
         yield
     finally:
-        for name, content in kept.items():
+        for name, content in contents.items():
             (root / name).write_bytes(content)
 
 
-def flips_of_values(request: DamageRequest) -> list[Damage]:
+def draw_value_flips(request: DamageRequest) -> list[Damage]:
     """Return flips of single bits in values, drawn evenly over all of their bytes."""
     extents = request.target.values(request.root)
     edges = np.cumsum([0, *(8 * size for _, _, size in extents)])
@@ -139,7 +139,7 @@ def flips_of_values(request: DamageRequest) -> list[Damage]:
     return harms
 
 
-def flips_of_the_rest(request: DamageRequest) -> list[Damage]:
+def draw_other_flips(request: DamageRequest) -> list[Damage]:
     """Return flips of single bits in all but values: metadata, footers, lengths, manifest."""
     inside: dict[str, list[tuple[int, int]]] = {}
     for name, position, size in request.target.values(request.root):
@@ -165,13 +165,13 @@ def _cut(name: str, size: int) -> Damage:
     return Damage(f"{name} cut to {size}", lambda root: damage.cut(root / name, size), (name,))
 
 
-def cuts(request: DamageRequest) -> list[Damage]:
+def draw_cuts(request: DamageRequest) -> list[Damage]:
     """Return cuts at any byte."""
     chosen = [request.names[i % len(request.names)] for i in range(request.count)]
     return [_cut(name, int(request.random.integers(_size(request, name)))) for name in chosen]
 
 
-def cuts_of_blocks(request: DamageRequest) -> list[Damage]:
+def draw_block_cuts(request: DamageRequest) -> list[Damage]:
     """Return cuts at multiples of 512 bytes, where a tar would look whole."""
     harms = []
     for i in range(request.count):
@@ -181,12 +181,12 @@ def cuts_of_blocks(request: DamageRequest) -> list[Damage]:
     return harms
 
 
-def emptied(request: DamageRequest) -> list[Damage]:
+def list_emptied_files(request: DamageRequest) -> list[Damage]:
     """Return files of no bytes."""
     return [_cut(name, 0) for name in request.names[: request.count]]
 
 
-def zeroed(request: DamageRequest) -> list[Damage]:
+def list_zeroed_pages(request: DamageRequest) -> list[Damage]:
     """Return pages of zeros over values, one after the other."""
     pages = {
         (name, page)
@@ -202,7 +202,7 @@ def _zero(name: str, page: int) -> Damage:
     )
 
 
-def removed(request: DamageRequest) -> list[Damage]:
+def list_removed_files(request: DamageRequest) -> list[Damage]:
     """Return files that are gone."""
     return [_remove(name) for name in request.names[: request.count]]
 
@@ -211,27 +211,27 @@ def _remove(name: str) -> Damage:
     return Damage(f"{name} removed", lambda root: damage.remove(root / name), (name,))
 
 
-def swapped(request: DamageRequest) -> list[Damage]:
+def list_swapped_files(request: DamageRequest) -> list[Damage]:
     """Return files in each other's place, those of equal size first."""
     by_size = sorted(request.names, key=lambda name: _size(request, name))
     pairs = sorted(
         pairwise(by_size), key=lambda pair: _size(request, pair[1]) - _size(request, pair[0])
     )
-    return [_swap(first, other) for first, other in pairs[: request.count]]
+    return [_swap(first, second) for first, second in pairs[: request.count]]
 
 
-def _swap(first: str, other: str) -> Damage:
+def _swap(first: str, second: str) -> Damage:
     return Damage(
-        f"{first} and {other} swapped",
-        lambda root: damage.swap(root / first, root / other), (first, other),
+        f"{first} and {second} swapped",
+        lambda root: damage.swap(root / first, root / second), (first, second),
     )  # fmt: skip
 
 
-def stale(request: DamageRequest) -> list[Damage]:
+def list_stale_files(request: DamageRequest) -> list[Damage]:
     """Return files of an older write among newer ones: of the same sequences with other values."""
     older = request.root.with_name("older")
-    given = request.target.dataset()
-    request.target.write(older, [{**row, "y": row["y"] + 1} for row in given])
+    sequences = request.target.dataset()
+    request.target.write(older, [{**row, "y": row["y"] + 1} for row in sequences])
     contents = {name: (older / name).read_bytes() for name in request.names}
     return [
         _stale(name, content)

@@ -18,7 +18,7 @@ from seqdata_testing.faults.try_damage import loader_of
 Limit = Callable[[int], Callable[[], None]]
 
 
-def limited(
+def play_limited(
     target: FaultTarget, workers: int, limit: Limit, values: Sequence[int]
 ) -> list[Outcome]:
     """Open and play under one limit after the other.
@@ -29,12 +29,12 @@ def limited(
         limit: Sets it, and gives what undoes it.
         values: What it is set to.
     """
-    open_it, given = _written(target, workers)
-    found = [play_through(open_it, given)]  # whatever is needed once is there
+    open_it, sequences = _write_dataset(target, workers)
+    found = [play_through(open_it, sequences)]  # whatever is needed once is there
     for value in values:
         undo = limit(value)
         try:
-            played = play_through(open_it, given)
+            played = play_through(open_it, sequences)
         finally:
             undo()
         late = [f"an error after {played.delivered} batches"] if played.delivered else []
@@ -43,7 +43,7 @@ def limited(
     return found
 
 
-def little_shared(target: FaultTarget, workers: int, size: int) -> list[Outcome]:
+def play_with_little_shared(target: FaultTarget, workers: int, size: int) -> list[Outcome]:
     """Play with a small /dev/shm.
 
     Args:
@@ -55,11 +55,13 @@ def little_shared(target: FaultTarget, workers: int, size: int) -> list[Outcome]
         limits.small_shared(size)
     except limits.Unavailable as error:
         return [Outcome(what=outcomes.UNAVAILABLE, text=str(error))]
-    open_it, given = _written(target, workers)
-    return [play_through(open_it, given)]
+    open_it, sequences = _write_dataset(target, workers)
+    return [play_through(open_it, sequences)]
 
 
-def _written(target: FaultTarget, workers: int) -> tuple[Callable[[], Any], list[dict[str, Any]]]:
-    root, given = Path("data").resolve(), target.dataset()
-    target.write(root, given)
-    return partial(loader_of, partial(target.open, root, target.verify[-1]), workers), given
+def _write_dataset(
+    target: FaultTarget, workers: int
+) -> tuple[Callable[[], Any], list[dict[str, Any]]]:
+    root, sequences = Path("data").resolve(), target.dataset()
+    target.write(root, sequences)
+    return partial(loader_of, partial(target.open, root, target.verify[-1]), workers), sequences

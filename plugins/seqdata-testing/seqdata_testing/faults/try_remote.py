@@ -22,7 +22,7 @@ from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import damage, limits, network
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.children import printed
+from seqdata_testing.faults.children import capture_stderr
 from seqdata_testing.faults.on_error import play_on_error
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through, read_through
@@ -39,10 +39,10 @@ _LITTLE = 20_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
 
 
-def served_target(target: FaultTarget, how: str) -> FaultTarget:
+def served_target(target: FaultTarget, mode: str) -> FaultTarget:
     """Return the same data sets behind a web server, each time with an empty cache."""
-    open_it = partial(_open_served, target, how)
-    return replace(target, name=f"{target.name} remote, {how}", open=open_it)
+    open_it = partial(_open_served, target, mode)
+    return replace(target, name=f"{target.name} remote, {mode}", open=open_it)
 
 
 def open_url(target: FaultTarget, url: str, remote: Remote, verify: str = "first_read") -> Store:
@@ -58,108 +58,108 @@ def open_url(target: FaultTarget, url: str, remote: Remote, verify: str = "first
     return target.served(url, verify, remote)
 
 
-def _open_served(target: FaultTarget, how: str, folder: Path, verify: str) -> Store:
+def _open_served(target: FaultTarget, mode: str, folder: Path, verify: str) -> Store:
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="cache-", dir="."))
-        made = stack.enter_context(network.served(network.folder_of(folder)))
-        store = open_url(target, made.url, _remote(how, Path(cache).resolve()), verify)
+        server = stack.enter_context(network.served(network.folder_of(folder)))
+        store = open_url(target, server.url, _remote(mode, Path(cache).resolve()), verify)
         weakref.finalize(store, stack.pop_all().close)
     return store
 
 
-def _remote(how: str, cache: Path, most: int = _ENOUGH) -> Remote:
+def _remote(mode: str, cache: Path, most: int = _ENOUGH) -> Remote:
     """Return options with time enough for a busy machine."""
-    return Remote(how=how, cache_dir=cache, cache_bytes=most)
+    return Remote(how=mode, cache_dir=cache, cache_bytes=most)
 
 
-def failing(
-    target: FaultTarget, how: str, workers: int, fault: Callable[[], network.Fault], passes: bool
+def play_failing(
+    target: FaultTarget, mode: str, workers: int, fault: Callable[[], network.Fault], passes: bool
 ) -> list[Outcome]:
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
     Args:
         target: What is played.
-        how: ``cache`` or ``ranges``.
+        mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         fault: Makes the fault.
         passes: Whether it passes if one waits; else reads are given up soon.
     """
-    with opened(target, how, passes=passes) as (given, _, made, store):
-        made.fault, made.hits = fault(), target.hits
-        with printed(Path("printed")) as file:
-            found = play_through(partial(loader_of, lambda: store, workers), given)
+    with open_served(target, mode, passes=passes) as (sequences, _, server, store):
+        server.fault, server.hits = fault(), target.hits
+        with capture_stderr(Path("printed")) as file:
+            found = play_through(partial(loader_of, lambda: store, workers), sequences)
         retries = len(_AGAIN.findall(file.read_bytes()))
         return [replace(found, happened={RETRY: retries})]
 
 
-def replaced(target: FaultTarget, how: str, workers: int, policy: OnError) -> list[Outcome]:
+def play_replaced(target: FaultTarget, mode: str, workers: int, policy: OnError) -> list[Outcome]:
     """Play a remote store whose shards are replaced by others of their sizes whenever one is read.
 
     Args:
         target: What is played.
-        how: ``cache`` or ``ranges``.
+        mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         policy: The loader's ``on_error``.
     """
-    with opened(target, how) as (given, root, made, store):
-        other = shutil.copytree(root, "other")
+    with open_served(target, mode) as (sequences, root, server, store):
+        copy = shutil.copytree(root, "other")
         for name, at, size in target.values(root):
-            damage.invert(Path(other, name), at, size)
-        fault = network.Replaced(network.folder_of(Path(other).resolve()))
-        made.fault, made.hits = fault, target.hits
+            damage.invert(Path(copy, name), at, size)
+        fault = network.Replaced(network.folder_of(Path(copy).resolve()))
+        server.fault, server.hits = fault, target.hits
         play = play_through if policy == "raise" else play_on_error
-        found = play(partial(loader_of, lambda: store, workers, policy), given)
+        found = play(partial(loader_of, lambda: store, workers, policy), sequences)
         return [replace(found, happened={CHANGED: fault.changed})]
 
 
 @contextmanager
-def opened(
-    target: FaultTarget, how: str, *, passes: bool = True
+def open_served(
+    target: FaultTarget, mode: str, *, passes: bool = True
 ) -> Iterator[tuple[list[dict[str, Any]], Path, network.Served, Store]]:
     """Write a data set into the present folder, serve it and open it: what is small is here then.
 
     Args:
         target: What is written.
-        how: ``cache`` or ``ranges``.
+        mode: ``cache`` or ``ranges``.
         passes: Whether reads are tried for long.
     """
-    given, root = written(target)
-    with network.served(network.folder_of(root)) as made:
-        remote = _remote(how, Path("cache").resolve())
-        open_url(target, made.url, remote)
+    sequences, root = write_dataset(target)
+    with network.served(network.folder_of(root)) as server:
+        remote = _remote(mode, Path("cache").resolve())
+        open_url(target, server.url, remote)
         if not passes:
             remote = replace(remote, retry_seconds=TRIED, stall_seconds=STALL)
-        yield given, root, made, open_url(target, made.url, remote)
+        yield sequences, root, server, open_url(target, server.url, remote)
 
 
-def written(target: FaultTarget) -> tuple[list[dict[str, Any]], Path]:
+def write_dataset(target: FaultTarget) -> tuple[list[dict[str, Any]], Path]:
     """Write the data set into the present folder."""
-    root, given = Path("data").resolve(), target.dataset()
-    target.write(root, given)
-    return given, root
+    root, sequences = Path("data").resolve(), target.dataset()
+    target.write(root, sequences)
+    return sequences, root
 
 
-def without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
+def read_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Read through a cache that has no room on its disk; then through one that has.
 
     Args:
         target: What is read.
         disk: Whether the disk is full, or only a file as large as it may be.
     """
-    given, root = written(target)
+    sequences, root = write_dataset(target)
     cache = Path("cache").resolve()
     cache.mkdir()
-    with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, target, made.url, _remote("cache", cache))
+    with network.served(network.folder_of(root)) as server:
+        open_it = partial(open_url, target, server.url, _remote("cache", cache))
         try:
             size = _LITTLE
             room = limits.full_disk(cache, size) if disk else limits.small_files(size)
         except limits.Unavailable as error:
             return [Outcome(what=outcomes.UNAVAILABLE, text=str(error))]
-        refused = read_through(open_it, given)
+        refused = read_through(open_it, sequences)
         refused = replace(refused, happened={FULL: int(refused.what == outcomes.ERROR)})
         _undo(room)
-        return [refused, read_through(open_it, given)]
+        return [refused, read_through(open_it, sequences)]
 
 
 def _undo(room: Callable[..., None]) -> None:

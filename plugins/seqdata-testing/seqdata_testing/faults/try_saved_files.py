@@ -33,7 +33,7 @@ _EDGE = 96  # bytes at the start and at the end of a file that are regions of th
 _LATER = 10_000_000  # nanoseconds by which the files of the other data are newer, at least
 
 
-def flipped(saved: SavedFile, count: int) -> list[Outcome]:
+def flip_saved_file(saved: SavedFile, count: int) -> list[Outcome]:
     """Flip bits in each region of a kept file: its start, its middle, and its end.
 
     Args:
@@ -54,22 +54,22 @@ def flipped(saved: SavedFile, count: int) -> list[Outcome]:
             path.write_bytes(raw)
             damage.flip_bit(path, bit)
             happened = {CHANGED: int(path.read_bytes() != raw)}
-            found.append(_came_of(saved, root, due, happened))
+            found.append(_compare_saved(saved, root, due, happened))
     return found
 
 
-def _came_of(saved: SavedFile, root: Path, due: Any, happened: dict[str, int]) -> Outcome:
+def _compare_saved(saved: SavedFile, root: Path, due: Any, happened: dict[str, int]) -> Outcome:
     began = time.monotonic()
     try:
-        same = saved.read(root) == due
+        is_same = saved.read(root) == due
     except Exception as error:
         came = of_error(error, seconds=time.monotonic() - began)
         return replace(came, happened=happened)
     seconds = time.monotonic() - began
-    return Outcome(what=WHOLE if same else WRONG, seconds=seconds, happened=happened)
+    return Outcome(what=WHOLE if is_same else WRONG, seconds=seconds, happened=happened)
 
 
-def replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outcome]:
+def reopen_replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outcome]:
     """Open a data set, write other data to its place, and open it again as a worker or pickle does.
 
     Args:
@@ -77,13 +77,13 @@ def replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outc
         verify: When checksums are looked at.
         workers: Processes of a loader that plays the opened store; None: it is unpickled.
     """
-    given = target.dataset()
+    sequences = target.dataset()
     root = Path("data").resolve()
-    target.write(root, given)
+    target.write(root, sequences)
     store = target.open(root, verify)
     sent, older = pickle.dumps(store), root.with_name("older")
     root.rename(older)
-    target.write(root, [{**row, "x": row["x"] + 1, "y": row["y"] + 1} for row in given])
+    target.write(root, [{**row, "x": row["x"] + 1, "y": row["y"] + 1} for row in sequences])
     happened = sum(
         path.read_bytes() != (root / path.relative_to(older)).read_bytes()
         for path in map(older.joinpath, target.shards(older))
@@ -92,10 +92,10 @@ def replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outc
         newer = path.stat().st_mtime_ns + _LATER
         os.utime(path, ns=(newer, newer))
     if workers is None:
-        found = read_through(lambda: pickle.loads(sent), given)
+        found = read_through(lambda: pickle.loads(sent), sequences)
     else:
         policy = Fixed(4, shuffle=False)
-        found = play_through(lambda: Loader(store, policy, num_workers=workers), given)
+        found = play_through(lambda: Loader(store, policy, num_workers=workers), sequences)
     return [replace(found, happened={REPLACED: happened})]
 
 
@@ -148,8 +148,8 @@ def _read_run(root: Path) -> Any:
     return RunFile.read(root / NAME)
 
 
-def _write_saved(folder: Path, given: Sequences) -> None:
-    FOREIGN.write(folder, given)
+def _write_saved(folder: Path, sequences: Sequences) -> None:
+    FOREIGN.write(folder, sequences)
     names = FOREIGN.shards(folder)
     state = {"_data_files": [{"filename": name} for name in names]}
     (folder / STATE_FILE).write_text(json.dumps(state))

@@ -19,7 +19,7 @@ from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata_testing.faults import leftovers, processes
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.leftovers import open_descriptors, shared_by_name
+from seqdata_testing.faults.leftovers import list_shared_memory, open_descriptors
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.processes import HOLDS, FaultTransform
 from seqdata_testing.faults.reading import play_through
@@ -30,10 +30,10 @@ BATCH = 4
 AT = 41  # the sequence at which it happens
 BEFORE = 10  # batches of 4 before the one that holds it: sequence 3 is empty, and left out
 _NOTE = Path("note")  # of when it happened
-_HELD = Path("held")  # is there as soon as workers may finish what is left
+_GATE = Path("held")  # is there as soon as workers may finish what is left
 _CALM = 120.0  # seconds that a worker may be silent where it does not matter
 _LATE = 3.0  # times as long as the first batch took, a process may take to start
-_KEPT = 2  # descriptors more or less
+_SLACK = 2  # descriptors more or less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class WorkerSetup:
         workers: Its processes.
         method: How they are started.
         stall_timeout: Seconds after which one is given up.
-        counted: Whether descriptors are; not where the server is a part of this process.
+        is_counted: Whether descriptors are; not where the server is a part of this process.
     """
 
     target: FaultTarget
     workers: int = 2
     method: str | None = None
     stall_timeout: float = _CALM
-    counted: bool = True
+    is_counted: bool = True
 
     def loader(self, root: Path, transform: FaultTransform) -> Loader:
         """Make it."""
@@ -63,23 +63,25 @@ class WorkerSetup:
         )  # fmt: skip
 
 
-def trapped(setup: WorkerSetup, act: Callable[[], None]) -> list[Outcome]:
+def play_trapped(setup: WorkerSetup, act: Callable[[], None]) -> list[Outcome]:
     """Play until a transform harms its own process."""
-    root, given = _written(setup.target)
-    return [_played(setup, root, given, FaultTransform(act, "y", given[AT]["y"], _NOTE))]
+    root, sequences = _write_dataset(setup.target)
+    return [
+        _play_trapped(setup, root, sequences, FaultTransform(act, "y", sequences[AT]["y"], _NOTE))
+    ]
 
 
 def cut_while_read(setup: WorkerSetup) -> list[Outcome]:
     """Play until a transform cuts off the last shard, which is mapped and will be read."""
-    root, given = _written(setup.target)
+    root, sequences = _write_dataset(setup.target)
     act = processes.Cutting(root / setup.target.shards(root)[-1])
     trap = FaultTransform(  # the last shard is read later; who opens it later finds it damaged
-        act, "y", given[BATCH]["y"], _NOTE, _HELD.resolve(), among=max(1, setup.workers)
+        act, "y", sequences[BATCH]["y"], _NOTE, _GATE.resolve(), among=max(1, setup.workers)
     )
-    return [_played(setup, root, given, trap)]
+    return [_play_trapped(setup, root, sequences, trap)]
 
 
-def signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
+def play_signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
     """Play until a process gets a signal, in the middle of the epoch.
 
     Args:
@@ -87,14 +89,14 @@ def signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
         number: The signal.
         whom: ``worker``, ``self`` (the training process) or ``group`` (all of them).
     """
-    root, given = _written(setup.target)
+    root, sequences = _write_dataset(setup.target)
     sent: list[float] = []
     names: set[str] = set()
 
     def send(send_signal: Callable[[int, int], None], target: int) -> None:
         sent.append(time.monotonic())
         send_signal(target, number)
-        _HELD.touch()
+        _GATE.touch()
 
     def send_to_worker() -> None:  # one that has work left, or nothing need come of its end
         if until(lambda: any(Path.cwd().glob(f"{HOLDS}*"))):
@@ -103,7 +105,7 @@ def signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
 
     def each(_: int) -> None:
         if not names:
-            names.update(shared_by_name(os.getsid(0)))
+            names.update(list_shared_memory(os.getsid(0)))
         if whom == "self" and not sent:
             send(processes.kill, os.getpid())
         if whom == "group" and not sent:
@@ -114,34 +116,34 @@ def signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
     if whom == "worker":
         threading.Thread(target=send_to_worker, daemon=True).start()
     played = play_through(
-        partial(setup.loader, root, FaultTransform(None, held=_HELD.resolve())), given,
+        partial(setup.loader, root, FaultTransform(None, gate=_GATE.resolve())), sequences,
         since=lambda: sent[0] if sent else None, each=each,
     )  # fmt: skip
     return [replace(played, left=(*played.left, *names))]
 
 
-def asked_to_end(setup: WorkerSetup, number: int) -> list[Outcome]:
+def end_and_resume(setup: WorkerSetup, number: int) -> list[Outcome]:
     """Play until all processes get a signal; take the state, shut down, and play the rest.
 
     Args:
         setup: How the loader is made.
         number: The signal.
     """
-    root, given = _written(setup.target)
-    asked: list[float] = []
-    signal.signal(number, lambda *_: asked.append(time.monotonic()))
-    loader = setup.loader(root, FaultTransform(None, held=_HELD.resolve()))
+    root, sequences = _write_dataset(setup.target)
+    signal_times: list[float] = []
+    signal.signal(number, lambda *_: signal_times.append(time.monotonic()))
+    loader = setup.loader(root, FaultTransform(None, gate=_GATE.resolve()))
     ids: list[int] = []
     for batch in loader:
         ids += batch.ids.tolist()
         if len(ids) == BATCH:
             os.killpg(os.getpgrp(), number)
-            _HELD.touch()
-        if asked:
+            _GATE.touch()
+        if signal_times:
             break
     state = loader.state_dict()
     loader.shutdown()
-    ended = time.monotonic() - asked[0]
+    ended = time.monotonic() - signal_times[0]
     left = leftovers.until_empty(
         lambda: tuple(map(str, multiprocessing.active_children())), patient(1.0)
     )
@@ -149,24 +151,24 @@ def asked_to_end(setup: WorkerSetup, number: int) -> list[Outcome]:
     rest.load_state_dict(state)
     ids += [number for batch in rest for number in batch.ids.tolist()]
     rest.shutdown()
-    due = [number for number, sequence in enumerate(given) if len(sequence["x"])]
-    what = outcomes.WHOLE if ids == due else outcomes.WRONG
-    return [Outcome(what=what, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
+    due = [number for number, sequence in enumerate(sequences) if len(sequence["x"])]
+    verdict = outcomes.WHOLE if ids == due else outcomes.WRONG
+    return [Outcome(what=verdict, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
 
 
-def _written(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
+def _write_dataset(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
     """Write the data set into the present folder."""
-    root, given = Path("data").resolve(), target.dataset()
-    target.write(root, given)
-    return root, given
+    root, sequences = Path("data").resolve(), target.dataset()
+    target.write(root, sequences)
+    return root, sequences
 
 
-def _noted() -> float | None:
+def _read_note() -> float | None:
     return float(_NOTE.read_text()) if _NOTE.exists() else None
 
 
-def _played(
-    setup: WorkerSetup, root: Path, given: list[dict[str, Any]], trap: FaultTransform
+def _play_trapped(
+    setup: WorkerSetup, root: Path, sequences: list[dict[str, Any]], trap: FaultTransform
 ) -> Outcome:
     """Play once in peace and once into the trap; say whether descriptors or names are left."""
     names: set[str] = set()
@@ -174,23 +176,23 @@ def _played(
 
     def each(_: int) -> None:
         ready.append(time.monotonic() - began)
-        names.update(shared_by_name(os.getsid(0)))
+        names.update(list_shared_memory(os.getsid(0)))
 
     calm = replace(setup, stall_timeout=_CALM)
-    peace = play_through(partial(calm.loader, root, FaultTransform(None)), given, each=each)
+    peace = play_through(partial(calm.loader, root, FaultTransform(None)), sequences, each=each)
     if peace.what != outcomes.WHOLE:
         return peace
     gc.collect()
     before = len(open_descriptors())
-    told = _LogLines()
-    logging.getLogger("seqdata").addHandler(told)
+    log_lines = _LogLines()
+    logging.getLogger("seqdata").addHandler(log_lines)
     busy = max(0.0, _LATE * ready[0] - setup.stall_timeout)  # where processes start slowly
     later = replace(setup, stall_timeout=setup.stall_timeout + busy)
-    found = play_through(partial(later.loader, root, trap), given, since=_noted)
+    found = play_through(partial(later.loader, root, trap), sequences, since=_read_note)
     gc.collect()
     more = len(open_descriptors()) - before
-    left = [f"{more} descriptors more"] if setup.counted and abs(more) > _KEPT else []
-    text = "\n".join([found.text, *told.lines])
+    left = [f"{more} descriptors more"] if setup.is_counted and abs(more) > _SLACK else []
+    text = "\n".join([found.text, *log_lines.lines])
     return replace(
         found, text=text, left=(*found.left, *left, *sorted(names)), seconds=found.seconds - busy
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from seqdata_testing.faults import limits, processes
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.calls import Disk, State, announced, lay_out
+from seqdata_testing.faults.calls import Disk, State, announce_calls, lay_out
 from seqdata_testing.faults.outcome import Outcome, of_error
 from seqdata_testing.faults.reading import read_through
 from seqdata_testing.faults.targets import FaultTarget
@@ -30,7 +30,7 @@ _LITTLE = 100_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
 
 
-def stopped(target: FaultTarget, number: int, instants: int) -> list[Outcome]:
+def stop_writer(target: FaultTarget, number: int, instants: int) -> list[Outcome]:
     """Stop a writer by a signal between two calls; after each, read, write again, and compare.
 
     Args:
@@ -38,63 +38,63 @@ def stopped(target: FaultTarget, number: int, instants: int) -> list[Outcome]:
         number: The signal.
         instants: How often.
     """
-    given = target.dataset()
+    sequences = target.dataset()
     calls = [0]
-    with announced(lambda at, *_: calls.append(at)):
-        due = _written(target, Path("due"), given)
+    with announce_calls(lambda at, *_: calls.append(at)):
+        due = _write(target, Path("due"), sequences)
     context = multiprocessing.get_context("fork")
     chosen = Random(number).sample(range(max(calls) + 1), min(instants, max(calls) + 1))
     found: list[Outcome] = []
     for at in sorted(chosen):
         root = Path(str(at)).resolve()
-        writer = context.Process(target=_ending, args=(target, root, given, at, number))
+        writer = context.Process(target=_write_until, args=(target, root, sequences, at, number))
         writer.start()
         writer.join(timeout=patient(_PATIENCE))
-        first, *rest = _gone_on(target, root, given, due)
+        first, *rest = _read_and_write_again(target, root, sequences, due)
         found += [replace(first, happened={STOPPED: int(writer.exitcode == -number)}), *rest]
     return found
 
 
-def _ending(
-    target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]], last: int, number: int
+def _write_until(
+    target: FaultTarget, root: Path, sequences: Sequence[Mapping[str, Any]], last: int, number: int
 ) -> None:
     """Write, and be stopped before one of the calls."""
 
-    def told(at: int, *_: Any) -> None:
+    def stop_at_last(at: int, *_: Any) -> None:
         if at == last:
             processes.kill(os.getpid(), number)
 
-    with announced(told):
-        target.write(root, given)
+    with announce_calls(stop_at_last):
+        target.write(root, sequences)
 
 
-def without_power(target: FaultTarget, instants: int) -> list[Outcome]:
+def lose_power(target: FaultTarget, instants: int) -> list[Outcome]:
     """Lose the power before each call of a writer, and at its end; read what may be left then.
 
     Args:
         target: What is written.
         instants: How often another writer resumes from what is left.
     """
-    given = target.dataset()
+    sequences = target.dataset()
     base = Path("power").resolve()
     base.mkdir()
     disk, states, lock = Disk(base), list[State](), threading.Lock()
 
-    def told(_: int, name: str, arguments: tuple[Any, ...]) -> None:
+    def note_call(_: int, name: str, arguments: tuple[Any, ...]) -> None:
         with lock:  # shards are written in threads
-            states.extend(disk.left())
+            states.extend(disk.find_remains())
             disk.note(name, arguments)
 
-    with announced(told):
-        due = _written(target, base / "data", given)
-    last = disk.left()
+    with announce_calls(note_call):
+        due = _write(target, base / "data", sequences)
+    last = disk.find_remains()
     disk.close()
     some = [state for i, state in enumerate(states) if state not in (*states[:i], *last)]
     again = Random(0).sample(range(len(some)), min(instants, len(some)))
-    tried = partial(_after_power, target, given, due)
-    found = [tried(state, again=i in again) for i, state in enumerate(some)]
+    read_state = partial(_read_after_power_loss, target, sequences, due)
+    found = [read_state(state, again=i in again) for i, state in enumerate(some)]
     for state in last:
-        outcome = tried(state, again=False)
+        outcome = read_state(state, again=False)
         if outcome.what != outcomes.WHOLE or outcome.text == NOTHING:
             text = f"what was written to its end is not there any more: {outcome.text}"
             outcome = replace(outcome, what=outcomes.WRONG, kinds=(), text=text)
@@ -102,82 +102,82 @@ def without_power(target: FaultTarget, instants: int) -> list[Outcome]:
     return found
 
 
-def _after_power(
-    target: FaultTarget, given: Sequence[Mapping[str, Any]], due: dict[str, bytes], state: State, *,
-    again: bool,
+def _read_after_power_loss(
+    target: FaultTarget, sequences: Sequence[Mapping[str, Any]], due: dict[str, bytes],
+    state: State, *, again: bool,
 ) -> Outcome:  # fmt: skip
     """Read what a loss of power has left; write again, too, if it is asked for."""
     folder = Path(tempfile.mkdtemp(dir=Path.cwd()))
     lay_out(state, folder)
     root, lost = folder / "data", {LOST: 1}
     if again:
-        *_, last = found = _gone_on(target, root, given, due)
+        *_, last = found = _read_and_write_again(target, root, sequences, due)
         worst = next((outcome for outcome in found if outcome.what in outcomes.SILENT), last)
         return replace(worst, happened=lost)
     if not root.exists() or not any(root.iterdir()):
         return Outcome(what=outcomes.WHOLE, text=NOTHING, happened=lost)
-    read = read_through(partial(target.open, root, target.verify[-1]), given)
+    read = read_through(partial(target.open, root, target.verify[-1]), sequences)
     return replace(read, happened=lost)
 
 
-def without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
+def write_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Write until there is no room; read, make room, write again, and compare.
 
     Args:
         target: What is written.
         disk: Whether a disk is full, or only a file as large as it may be.
     """
-    given = target.dataset()
-    due = _written(target, Path("due"), given)
+    sequences = target.dataset()
+    due = _write(target, Path("due"), sequences)
     folder = Path("disk")
     folder.mkdir()
     try:
-        room = _small(folder) if disk else limits.small_files(_LITTLE)
+        room = _limit_disk(folder) if disk else limits.small_files(_LITTLE)
     except limits.Unavailable as error:
         return [Outcome(what=outcomes.UNAVAILABLE, text=str(error))]
     root = (folder / "data").resolve()
     began = time.monotonic()
     try:
-        target.write(root, given)
+        target.write(root, sequences)
         refused = Outcome(what=outcomes.WRONG, text="there was room for all")
     except Exception as error:
         refused = of_error(error, seconds=time.monotonic() - began)
     room()
-    return [refused, *_gone_on(target, root, given, due)]
+    return [refused, *_read_and_write_again(target, root, sequences, due)]
 
 
-def _small(folder: Path) -> Callable[[], None]:
+def _limit_disk(folder: Path) -> Callable[[], None]:
     return partial(limits.full_disk(folder, _LITTLE), _ENOUGH)
 
 
-def _gone_on(
-    target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]], due: dict[str, bytes]
+def _read_and_write_again(
+    target: FaultTarget, root: Path, sequences: Sequence[Mapping[str, Any]], due: dict[str, bytes]
 ) -> list[Outcome]:
     """Read what a writer left, write again, and say whether all is as it would have been."""
     found = []
     if root.exists() and any(root.iterdir()):
-        found.append(read_through(partial(target.open, root, target.verify[-1]), given))
+        found.append(read_through(partial(target.open, root, target.verify[-1]), sequences))
     try:
         if not found or found[0].what != outcomes.WHOLE:
-            target.write(root, given)
+            target.write(root, sequences)
     except Exception as error:
         return [*found, of_error(error, seconds=0.0)]
-    different = _different(due, _content(root))
-    what = outcomes.WRONG if different else outcomes.WHOLE
-    return [*found, Outcome(what=what, text=different)]
+    different = _describe_difference(due, _read_contents(root))
+    verdict = outcomes.WRONG if different else outcomes.WHOLE
+    return [*found, Outcome(what=verdict, text=different)]
 
 
-def _written(
-    target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]]
+def _write(
+    target: FaultTarget, root: Path, sequences: Sequence[Mapping[str, Any]]
 ) -> dict[str, bytes]:
-    target.write(root.resolve(), given)
-    return _content(root)
+    target.write(root.resolve(), sequences)
+    return _read_contents(root)
 
 
-def _content(root: Path) -> dict[str, bytes]:
+def _read_contents(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()}
 
 
-def _different(due: dict[str, bytes], found: dict[str, bytes]) -> str:
+def _describe_difference(due: dict[str, bytes], found: dict[str, bytes]) -> str:
     names = sorted(name for name in due.keys() | found.keys() if due.get(name) != found.get(name))
     return f"not as if nothing had happened: {', '.join(names)}" if names else ""

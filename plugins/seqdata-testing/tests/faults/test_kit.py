@@ -16,12 +16,12 @@ from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError
 from seqdata_testing.faults import damage, limits, try_damage
 from seqdata_testing.faults.cases_damage import OWN_SPECS
-from seqdata_testing.faults.children import in_child
+from seqdata_testing.faults.children import run_in_child
 from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.matrix import Result, run_case, summary
 from seqdata_testing.faults.on_error import play_on_error
 from seqdata_testing.faults.outcome import Expectation, Outcome, complaints, of_error
-from seqdata_testing.faults.ranks import Ranks, alike, play_ranks
+from seqdata_testing.faults.ranks import Ranks, mark_differing, play_ranks
 from seqdata_testing.faults.reading import play_through, read_through
 from seqdata_testing.faults.targets import OWN
 from seqdata_testing.faults.try_damage import ReadMode
@@ -62,7 +62,7 @@ def test_files_are_cut_emptied_zeroed_swapped_and_removed(file, tmp_path):
 
 def without_checksums(spec):
     """A case that must fail: nothing looks at values."""
-    tries = partial(try_damage.harmed, OWN, ReadMode(verify="off"), spec.harms, 20, spec.part)
+    tries = partial(try_damage.try_damages, OWN, ReadMode(verify="off"), spec.harms, 20, spec.part)
     return FaultCase(fault="D1", way="off", tries=tries, must=Expectation(kinds=spec.kinds))
 
 
@@ -242,10 +242,10 @@ def leaves_a_file():
 
 
 def test_a_process_that_ends_hangs_or_breaks_is_an_outcome():
-    assert [one.name for one in in_child(dies, bound=30)] == ["died"]
-    (stuck,) = in_child(hangs, bound=0.5)
+    assert [one.name for one in run_in_child(dies, bound=30)] == ["died"]
+    (stuck,) = run_in_child(hangs, bound=0.5)
     assert (stuck.what, stuck.left) == ("stuck", ())
-    (broken,) = in_child(breaks, bound=30)
+    (broken,) = run_in_child(breaks, bound=30)
     assert broken.what == "broken"
     assert "ValueError: of the test itself" in broken.text
 
@@ -259,12 +259,12 @@ def alive(pid):
 
 
 def test_what_is_left_behind_is_found_and_processes_are_ended():
-    (process,) = in_child(leaves_a_process, bound=30, grace=0.2)
+    (process,) = run_in_child(leaves_a_process, bound=30, grace=0.2)
     (left,) = process.left
     assert left.startswith("process ")
     pid = int(left.split()[1])
     assert until(lambda: not alive(pid))
-    (file,) = in_child(leaves_a_file, bound=30, grace=0.2)
+    (file,) = run_in_child(leaves_a_file, bound=30, grace=0.2)
     assert len(file.left) == 1
 
 
@@ -281,7 +281,7 @@ def plays_ranks():
 
 
 def test_ranks_that_answer_end_or_hang_are_outcomes():
-    answers, ends, hangs = in_child(plays_ranks, bound=60)
+    answers, ends, hangs = run_in_child(plays_ranks, bound=60)
     assert (answers.what, answers.delivered) == ("whole", 7)
     assert (ends.what, ends.text[:8]) == ("died", "status 3")
     assert (hangs.what, hangs.left) == ("stuck", ())
@@ -290,7 +290,7 @@ def test_ranks_that_answer_end_or_hang_are_outcomes():
 def test_a_rank_that_is_told_another_error_is_noticed():
     struck, same = (of_error(DataError.at("bad", rank=1), seconds=1.0) for _ in range(2))
     other = of_error(DataError.at("bad", rank=0), seconds=1.0)
-    found = alike([other, struck, same], struck=1)
+    found = mark_differing([other, struck, same], struck=1)
     assert found[1:] == [struck, same]
     assert found[0].what == "broken"
     assert found[0].text.startswith("differs from what rank 1 raises, DataError with {'rank': 1}: ")
