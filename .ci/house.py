@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from seqdata import Loader, SequenceDataModule, TokenBudget, open_store, write_store  # noqa: E402
-from tests.flow import Flow, follow, later_batch  # noqa: E402
+from tests.flow import Flow, follow, later_batch, write_remote  # noqa: E402
 
 TAR = ROOT / "plugins/seqdata-webdataset/seqdata_webdataset"
 ASKS_FOR_TEXT = re.compile(
@@ -125,8 +125,11 @@ def first_step(location: str) -> Flow:
     return follow(fit)
 
 
-def flows() -> tuple[int, int, Flow]:
-    """Return the files that a later batch enters, Arrow and tar, and the flow to a first step."""
+def flows() -> tuple[int, int, int, Flow]:
+    """Return the files that a later batch enters, and the flow to a first step.
+
+    Of an Arrow store, of tar shards on this machine, and of tar shards by ranges.
+    """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         counts = []
@@ -134,13 +137,15 @@ def flows() -> tuple[int, int, Flow]:
             write_store(f"{folder}/{format}", rows(), format=format)
             loader = Loader(open_store(f"{folder}/{format}"), TokenBudget(256), prefetch=0)
             counts.append(len(later_batch(iter(loader)).files))
-        return counts[0], counts[1], first_step(f"{folder}/arrow")
+        remote = write_remote("memory://house/tar", Path(folder), "webdataset")
+        ranges = len(later_batch(iter(Loader(remote, TokenBudget(256), prefetch=0))).files)
+        return counts[0], counts[1], ranges, first_step(f"{folder}/arrow")
 
 
 def main() -> None:
     """Print the table."""
     core, tar = modules(ROOT / "seqdata"), modules(TAR)
-    arrow_flow, tar_flow, first = flows()
+    arrow_flow, tar_flow, ranges_flow, first = flows()
     untested = find_without_mirrored_test()
     both = core + tar
     texts = [path for path in both if ASKS_FOR_TEXT.search(path.read_text())]
@@ -151,6 +156,7 @@ def main() -> None:
     table = [
         ("files that a later batch of an Arrow store enters", 21, arrow_flow, "<= 12"),
         ("the same for a tar shard on this machine", 23, tar_flow, "<= 14"),
+        ("the same for a tar shard read by ranges", 31, ranges_flow, "<= 14"),
         ("files entered up to the first training step", 83, len(first.files), "<= 50"),
         ("modules in core and tar plugin", 320, len(both), "about 200"),
         ("of them under 60 lines", 42, small, "-"),

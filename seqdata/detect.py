@@ -92,6 +92,11 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
     return _find_plugin_backend(text, host) or name if name == "arrow" else name
 
 
+def is_core_form(name: str) -> bool:
+    """Return whether the core itself opens files of a name: no package can claim its suffix."""
+    return next(backend for backend, form in _PATTERNS if form.search(name)) != "arrow"
+
+
 def detect_backend_at(
     location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
 ) -> str:

@@ -281,7 +281,11 @@ class SupportsFuture(Protocol):
 
 
 class Collator(Protocol):
-    """Lays out the columns of one batch as tensors, each filled once; it reads nothing."""
+    """Lays out the columns of one batch as tensors, each filled once; it reads nothing.
+
+    A padded one that pads to another width than the longest row sets ``batch.padded_length`` to it,
+    since masks follow it. In its tests ``batch.validate()`` names what does not fit.
+    """
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
         """Fill ``batch.data``; the metadata of its rows exist already. Return the batch."""
@@ -290,7 +294,7 @@ class Collator(Protocol):
 
 Transform = Callable[[dict[str, Any], Any], Mapping[str, Any]]
 """One sequence at a time: ``transform(sequence, rng) -> dict`` with a
-``numpy.random.SequenceGenerator``.
+``numpy.random.Generator``.
 
 Or, marked with ``columnar``, a whole batch: ``transform(columns, seeds) -> columns`` with uint64
 seeds, one per sequence. It keeps lengths, or has ``.lengths(lengths) -> lengths`` along the planned

@@ -5,6 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import numpy as np
+
+from seqdata import Remote, open_store, write_store
+
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = (str(ROOT / "seqdata"), str(ROOT / "plugins"), str(ROOT / "models"))
 
@@ -38,6 +43,16 @@ def follow(work: Callable[[], object]) -> Flow:
     finally:
         sys.setprofile(before)
     return flow
+
+
+def write_remote(url: str, folder: Path, format: str) -> Any:
+    """Write some sequences to a URL and return their store, read by ranges."""
+    rng = np.random.default_rng(0)
+    rows = [{"x": rng.normal(size=(i % 40 + 5, 4)).astype("f4"), "y": i % 3} for i in range(400)]
+    write_store(folder / "local", rows, format=format)
+    files = fsspec.filesystem("memory")
+    files.put(str(folder / "local"), url, recursive=True)
+    return open_store(url, remote=Remote(how="ranges", cache_dir=str(folder / "cache")))
 
 
 def later_batch(batches: Iterator[Any], number: int = 3) -> Flow:

@@ -147,6 +147,9 @@ def test_the_cores_own_forms_cannot_be_taken(install, tmp_path):
         assert detect_backend(name) == "foreign"
     for name in ("x.tar", "x.tgz", "x.tar.gz", "{a,b}.tar", "{a,b}"):
         assert detect_backend(name) == "webdataset"
+    listed = CliRunner().invoke(app, ["plugins"]).output
+    assert "suffix .tar: backend nums of seqdata-nums 1.0 (ignored: the core opens such" in listed
+    assert "suffix .nums: backend nums of seqdata-nums 1.0\n" in listed
     write_store(tmp_path / "store.nums", [np.arange(3)])
     assert detect_backend(tmp_path / "store.nums") == "arrow"
     assert open_store(tmp_path / "store.nums").lengths.tolist() == [3]

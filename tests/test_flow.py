@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from seqdata import Loader, TokenBudget, open_store, write_store
-from tests.flow import follow, later_batch
+from tests.flow import follow, later_batch, write_remote
 
 MOST_FILES = {"arrow": 10, "webdataset": 12}
+MOST_BY_RANGES = {"arrow": (21, 16), "webdataset": (20, 15)}
+"""Where ranges are requested, and where they are in memory."""
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])
@@ -17,6 +19,20 @@ def test_a_later_batch_enters_few_files(tmp_path, format):
     loader = Loader(open_store(tmp_path / "store"), TokenBudget(256), prefetch=0)
     files = later_batch(iter(loader)).files
     assert len(files) <= MOST_FILES[format], "\n".join(files)
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_later_batch_by_ranges_enters_few_files(tmp_path, format):
+    store = write_remote(f"memory://{tmp_path.name}/{format}", tmp_path, format)
+    loader = Loader(store, TokenBudget(256), prefetch=0)
+    requested = later_batch(iter(loader)).files
+    for _ in loader:
+        pass
+    in_memory = later_batch(iter(loader)).files
+    most_requested, most_in_memory = MOST_BY_RANGES[format]
+    assert len(requested) <= most_requested, "\n".join(requested)
+    assert len(in_memory) <= most_in_memory, "\n".join(in_memory)
+    assert set(in_memory) < set(requested)
 
 
 def test_the_flow_holds_our_functions_in_order_of_entry():

@@ -57,8 +57,14 @@ class _Unloaded(click.Command):
         """Return the context of the command itself.
 
         Raises:
-            PluginError: If several packages add it, or it cannot be imported or is not a command.
+            ClickException: If several packages add it, or it is broken.
         """
+        try:
+            return self._load().make_context(info_name, args, *more, **extra)
+        except PluginError as error:
+            raise click.ClickException(str(error)) from error
+
+    def _load(self) -> click.Command:
         claim = self._claims[0]
         if len(self._claims) > 1:
             raise PluginError.at(
@@ -80,7 +86,7 @@ class _Unloaded(click.Command):
                 f"but is a {type(found).__name__}. Tell its author.",
                 distribution=claim.distribution,
             )
-        return found.make_context(info_name, args, *more, **extra)
+        return found
 
 
 @click.group(

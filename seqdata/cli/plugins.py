@@ -10,6 +10,7 @@ from rich.table import Table
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
 from seqdata.cli._report.console import EXIT_DATA, format_examples, make_console, report_errors
+from seqdata.detect import is_core_form
 from seqdata.host import default_host
 
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
@@ -42,7 +43,8 @@ def plugins(as_json: bool, check: bool) -> None:
             table.add_row(row.name, row.distribution, row.version, row.state)
         out.print(table)
         for claim in claims:
-            out.print(f"suffix {claim.suffix}: backend {claim.backend} of {claim.label}")
+            ignored = " (ignored: the core opens such files)" if is_core_form(claim.suffix) else ""
+            out.print(f"suffix {claim.suffix}: backend {claim.backend} of {claim.label}{ignored}")
         for row in rows:
             if row.cause:
                 out.print(f"{row.name}: {row.cause}")

@@ -36,7 +36,7 @@ def get_checksum(name: str) -> ChecksumFn:
 
 
 def checksums(data: Any, bounds: Any, out: Any, algorithm: str) -> None:
-    """Write the checksum of every piece; see ``choose.Kernel.checksums``."""
+    """Write the checksum of every piece; see ``dispatch.Kernel.checksums``."""
     compute = get_checksum(algorithm)
     content = memoryview(data).cast("B") if memoryview(data).nbytes else b""
     offsets = np.frombuffer(bounds, dtype=np.int64).tolist()
@@ -62,7 +62,7 @@ def _load_crc32c() -> ChecksumFn | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumpyChecksums:
-    """The checksums of the sequences of one field; see ``choose.Checks``."""
+    """The checksums of the sequences of one field; see ``dispatch.Kernel.checksums``."""
 
     compute: ChecksumFn
     checksum_bytes: int

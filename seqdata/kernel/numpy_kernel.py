@@ -64,7 +64,7 @@ def source(
     checks: Any = None,
     unit: int | None = None,
 ) -> NumpySource:
-    """Return a source over the buffers of one field; see ``choose.Kernel.source``."""
+    """Return a source over the buffers of one field; see ``dispatch.Kernel.source``."""
     optional = all(
         argument is None or isinstance(argument, tuple) for argument in (extents, checks)
     )
@@ -114,7 +114,7 @@ def _extents(both: Any, shard: int, count: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def fill(source: NumpySource, spans: Any, bounds: Any, out: Any, padding: bytes | None) -> int:
-    """Copy spans and pad; see ``choose.Kernel.fill``."""
+    """Copy spans and pad; see ``dispatch.Kernel.fill``."""
     if not isinstance(source, NumpySource):
         raise TypeError("fill: takes (source, spans, bounds, out, padding)")
     pattern = _ZERO_BYTE if padding is None else np.frombuffer(padding, dtype=np.uint8)

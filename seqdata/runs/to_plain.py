@@ -35,9 +35,16 @@ UNREPLAYABLE = "unreplayable"
 _TAGS = frozenset((IMPORT, OBJECT, PARTIAL, TUPLE, DICT, UNREPLAYABLE))
 _MOVED = {
     "seqdata.collators.samples": "seqdata.collators.collate_fn",
+    "seqdata.lightning.prediction": "seqdata",
+    "seqdata.loader": "seqdata",
+    "seqdata.measuring": "seqdata",
+    "seqdata.opening.stores": "seqdata",
+    "seqdata.opening.writing": "seqdata",
+    "seqdata.recurrent.states": "seqdata",
     "seqdata.storage.remote.options": "seqdata",
     "seqdata.streams": "seqdata",
     "seqdata.transforms": "seqdata",
+    "seqdata.world": "seqdata",
 }
 """Modules of earlier releases in run files -> their current modules."""
 

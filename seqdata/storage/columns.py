@@ -234,9 +234,11 @@ class BufferSource:
             CorruptSampleError: If a recorded place or a checksum is wrong.
         """
         if self.checksums is not None:
-            self.layout.retry_after_repair(
-                lambda: self.raise_for_result(self.engine.verify(self.handle, spans), spans)
-            )
+            result = self.engine.verify(self.handle, spans)
+            if result != -1:
+                verify = partial(self.engine.verify, self.handle, spans)
+                results = chain((result,), iter(verify, None))
+                self.layout.retry_after_repair(lambda: self.raise_for_result(next(results), spans))
 
     def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> None:
         """Raise the error that a result of the kernel stands for, if any."""
@@ -324,9 +326,7 @@ class SpanColumn:
     def __init__(self, source: BufferSource, spans: NDArray[np.int64]) -> None:
         self._source = source
         self._spans = spans
-        self._is_verified = (
-            source.checksums is None
-        )  # the pieces; `fill` verifies the values that it copies
+        self._is_verified = source.checksums is None  # pieces; `fill` verifies what it copies
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -19,8 +19,12 @@ from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
-from seqdata.storage.remote.range_requests import RangeDownload
+from seqdata.storage.remote.range_cache import (
+    RangeCache,
+    RangeDownload,
+    SparseFile,
+    download_missing,
+)
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import FileStat, RemoteFiles
 from seqdata.storage.store import StoreFields
@@ -221,6 +225,8 @@ class RangeReader:
     def check(self, numbers: Iterable[int]) -> None:
         """Compare shards that were not read yet with what must be."""
         new = [number for number in numbers if number not in self._shards.known]
+        if not new:
+            return
         for number, stat in zip(new, self._threads.map(self._shards.check, new), strict=True):
             self._shards.known[number] = stat
 

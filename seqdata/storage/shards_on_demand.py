@@ -66,10 +66,12 @@ class ShardsOnDemand:
         whole_shards = list(requests)
         if self._shards.remote.how == "ranges":
             whole_shards = [number for number in requests if self._shards.file(number) is None]
-        found = {shard.number: shard for shard in self._open.get(whole_shards)}
-        everything = self._open.get_all() if whole_shards else None
-        if everything is not None:
-            self._joined = self._shards.join(everything)
+        found: dict[int, OpenShard] = {}
+        if whole_shards:
+            found = {shard.number: shard for shard in self._open.get(whole_shards)}
+            everything = self._open.get_all()
+            if everything is not None:
+                self._joined = self._shards.join(everything)
         by_ranges = {number: request for number, request in requests.items() if number not in found}
         tries_left = len(by_ranges)
         while True:

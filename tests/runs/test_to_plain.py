@@ -197,7 +197,12 @@ def test_functions_of_a_prompt_are_named(tmp_path):
 def test_paths_of_earlier_releases_are_still_read():
     """Run files name modules: those that have moved since are found where they are now."""
     objects = PlainReader(roots=(), file="seqdata-run.yaml")
-    moved = {"streams": "RandomStreams", "transforms": "Ragged", "storage.remote.options": "Remote"}
+    moved = {
+        "streams": "RandomStreams", "transforms": "Ragged", "storage.remote.options": "Remote",
+        "world": "World", "loader": "Loader", "recurrent.states": "LaneStates",
+        "lightning.prediction": "PredictionWriter", "measuring": "measure_lengths",
+        "opening.stores": "open_store", "opening.writing": "write_store",
+    }  # fmt: skip
     for module, name in moved.items():
         path = {"import": f"seqdata.{module}:{name}"}
         assert objects.from_plain(path, "transform") is getattr(seqdata, name)

@@ -139,6 +139,24 @@ def test_a_parquet_file_that_was_replaced_is_an_error_without_workers_too(tmp_pa
     assert told.value.facts["file"] == "a.parquet"
 
 
+def test_a_file_replaced_by_one_of_equal_size_and_time_is_noticed(tmp_path):
+    """``cp -p`` and ``rsync -t`` keep the time; an uncompressed Arrow footer is the same."""
+    path, other = tmp_path / "a.arrow", tmp_path / "b.arrow"
+    for file, value in ((path, 1.0), (other, 2.0)):
+        table = pa.table({"x": pa.array([[value] * 4] * 6)})
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    store, status = open_store(path), path.stat()
+    sent = pickle.dumps(store)
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(other, path)
+    assert path.stat().st_size == status.st_size
+    with pytest.raises(FingerprintMismatch, match="must be the data that was opened"):
+        pickle.loads(sent)
+    with pytest.raises(ConfigError, match="cannot open the data"):
+        played(store, 1)
+
+
 def test_kept_lengths_are_of_this_version_of_a_file(tmp_path):
     """Two files of one size may have the same footer: the time of the last change counts."""
     path = tmp_path / "a.parquet"

@@ -13,6 +13,7 @@ from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
+from seqdata.policies.windows import Windows
 from seqdata_testing import ConformanceError
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import (
@@ -212,6 +213,8 @@ def test_a_count_that_is_not_what_was_declared_is_found():
         TokenBudget(64),
         SmallBlocks(Bucketed(1), 64),
         SmallBlocks(TokenBudget(64), 7),
+        Windows(size=5, batch_size=4),
+        Windows(size=5, batch_size=4, random=True, per_sequence=2),
     ],
 )
 def test_the_policies_of_the_core_pass(policy):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _ARROW_MAGIC, _PARQUET_MAGIC, _FEATHER_1_MAGIC = b"ARROW1", b"PAR1", b"FEA1"
 _STREAM_MAGICS = (b"\xff\xff\xff\xff",)
 _STREAM_TAIL_BYTES = 4096  # bytes that identify a stream, which has no footer
+_END_BYTES = 4096  # at each end of a file: part of its version
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,9 +131,17 @@ class VersionedFile:
 
 
 def read_local_version(path: Path) -> str:
-    """Return the size of a file and the time of its last change."""
-    status = path.stat()
-    return f"{status.st_size} bytes, mtime_ns {status.st_mtime_ns}"
+    """Return the size of a file, the time of its last change, and the digest of both its ends.
+
+    A copy that keeps the time (``cp -p``) may have the size, too.
+    """
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        ends = file.read(_END_BYTES)
+        file.seek(max(0, status.st_size - _END_BYTES))
+        ends += file.read(_END_BYTES)
+    digest = hashlib.sha256(ends).hexdigest()[:16]
+    return f"{status.st_size} bytes, mtime_ns {status.st_mtime_ns}, ends {digest}"
 
 
 def open_table_file(

@@ -29,8 +29,7 @@ from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.range_reader import OpenShard, RangeReader, Ranges, ShardRequest
 from seqdata.storage.remote.copy_repair import RepairFn
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.range_cache import SparseFile
-from seqdata.storage.remote.range_requests import allocate_sparse
+from seqdata.storage.remote.range_cache import SparseFile, allocate_sparse
 from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
 from seqdata.storage.store import StoreFields
 from seqdata.storage.text_bytes import TextSource

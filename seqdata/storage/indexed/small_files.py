@@ -30,7 +30,7 @@ from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.shard_index import FieldIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.remote.range_requests import allocate_sparse
+from seqdata.storage.remote.range_cache import allocate_sparse
 from seqdata.storage.store import check_request, make_full_spans
 from seqdata.storage.text_bytes import TextBytes, TextSource, concat_texts
 

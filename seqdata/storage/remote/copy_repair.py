@@ -13,8 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from seqdata.errors import DataError
-from seqdata.storage.remote.range_cache import SparseFile
-from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse, download_ranges
+from seqdata.storage.remote.range_cache import (
+    RangeDownload,
+    SparseFile,
+    allocate_sparse,
+    download_ranges,
+)
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.storage.remote.range_cache import SparseFile
-from seqdata.storage.remote.range_requests import union_ranges
+from seqdata.storage.remote.range_cache import SparseFile, union_ranges
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6)
 
