@@ -145,6 +145,38 @@ def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
     return f"{message}. {remedy}." if remedy else message
 
 
+class StopIterationGuard:
+    """Turns a ``StopIteration`` of a function of the user's into an error that names it.
+
+    Unchanged, it would end a loop or an epoch of the caller as if it were whole.
+
+    Args:
+        where: What calls the function, for messages: ``dataset: `lengths```.
+        function: The function; it is named.
+    """
+
+    __slots__ = ("_function", "_where")
+
+    def __init__(self, where: str, function: object) -> None:
+        self._where = where
+        self._function = function
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, StopIteration):
+            name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+            stop_error = ConfigError(describe_stop(f"{self._where} ({name})"))
+            for note in getattr(error, "__notes__", ()):
+                stop_error.add_note(note)
+            raise stop_error from error
+
+
+def describe_stop(name: str) -> str:
+    """Return the message about a function that raised ``StopIteration``."""
+    return f"{name} must return a value, but raised StopIteration. Pass a default to its next()."
+
+
 def check_flags(owner: str, **flags: object) -> None:
     """Raise if arguments are neither True nor False: a text such as "false" would mean True.
 

@@ -199,7 +199,7 @@ class SequenceIndex:
         """
         chain = (*self.maps.get(axis, ()), (name, change))
         parts = {part: index.mapped(axis, name, change) for part, index in self.parts.items()}
-        return self._changed(axis, chain, parts)
+        return self._with_lengths(axis, chain, parts)
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
         """Return the index of targets: every length reduced by ``by``, to at least 0."""
@@ -219,9 +219,9 @@ class SequenceIndex:
 
     def _make_unshifted(self, axis: str) -> SequenceIndex:
         parts = {name: part.unshifted(axis)[0] for name, part in self.parts.items()}
-        return self._changed(axis, self.maps[axis][:-1], parts)
+        return self._with_lengths(axis, self.maps[axis][:-1], parts)
 
-    def _changed(
+    def _with_lengths(
         self, axis: str, chain: tuple[tuple[str, LengthMap], ...], parts: dict[str, SequenceIndex]
     ) -> SequenceIndex:
         """Return an index with these changes of lengths along an axis, and without its shift."""

@@ -200,8 +200,7 @@ class PluginSource:
         """Return the error that reports a fault to the user."""
         return PluginError.at(
             f"{self.label} (entry point {self.name!r}, module {self.module!r}): "
-            f"{format_cause(fault)}; "
-            "repair, update or uninstall it",
+            f"{format_cause(fault).rstrip('.')}. Repair, update or uninstall it",
             distribution=self.distribution,
             version=self.version,
             module=self.module,

@@ -219,7 +219,8 @@ class ResumeState:
     def describe_differences(self, current: ResumeState, changed: Sequence[str]) -> str:
         """Return what was and what is of the names in ``changed``, for messages."""
         return "; ".join(
-            f"`{name}` was {_shown(getattr(self, name))}, but is {_shown(getattr(current, name))}"
+            f"`{name}` was {_format_value(getattr(self, name))}, "
+            f"but is {_format_value(getattr(current, name))}"
             for name in changed
         )
 
@@ -256,5 +257,5 @@ class FitState(ResumeState):
     _SHORT_POLICY: ClassVar[str] = "{start}... {digest}"
 
 
-def _shown(value: Value) -> str:
+def _format_value(value: Value) -> str:
     return f"{value!r:.{_MAX_SHOWN}}"

@@ -84,7 +84,7 @@ def test_a_hook_that_raises_is_refused_with_its_cause():
         def seqdata_register_policies(self):
             raise KeyError("home")
 
-    with pytest.raises(PluginError, match=r"plugin 'Raises' .*: KeyError: 'home'; repair"):
+    with pytest.raises(PluginError, match=r"plugin 'Raises' .*: KeyError: 'home'. Repair"):
         PluginHost(plugins=[Raises()]).policy("Raises")
 
 

@@ -63,7 +63,7 @@ _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverifie
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @backend_option
 @click.option("--shard", type=click.IntRange(min=0), help="Number of the only shard to check.")
-@click.option("--repair-index", "repair", is_flag=True, help="Rebuild the indexes of tar shards.")
+@click.option("--repair-index", "repair", is_flag=True, help="Rebuild the indexes of files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--keep-bad",
@@ -207,16 +207,18 @@ def _print_report(out: Console, report: AuditReport) -> None:
     if not report.damages:
         out.print(f"{name}: {_VERDICTS[report.by]}, {contents}")
         return
-    out.print(f"{name}: DAMAGED in {report.damages:,} places, {contents}", style="red")
+    plural = "" if report.damages == 1 else "s"
+    out.print(f"{name}: DAMAGED in {report.damages:,} place{plural}, {contents}", style="red")
     for finding in report.findings[:_MAX_SHOWN]:
         out.print(f"  {finding.text}")
-    if report.damages > _MAX_SHOWN:
+    if len(report.findings) > _MAX_SHOWN:
         out.print(f"  … and {report.damages - _MAX_SHOWN:,} more; --json lists them")
 
 
 def _format_verdict(damages: int, verified: bool) -> str:
     if damages:
-        return f"{damages:,} things are damaged: restore these files, or write the store again"
+        damaged_values = "1 value is" if damages == 1 else f"{damages:,} values are"
+        return f"{damaged_values} damaged: restore these files, or write the store again"
     if verified:
         return "every byte is as written"
     return "unverified: there are no checksums of sequences; all could be read, sizes are right"

@@ -219,12 +219,14 @@ def get_log_folder(trainer: Trainer | None) -> Path | None:
     return None if folder is None or "://" in str(folder) else Path(folder)
 
 
-def get_run_folder(trainer: Trainer) -> Path | None:
+def get_run_folder(trainer: Trainer | None) -> Path | None:
     """Return the folder that was set for a run; None if none was set. A collective operation.
 
     If none is set, Lightning returns the working folder: its absolute path, or the ``.`` of a
     logger that writes no files.
     """
+    if trainer is None:
+        return None
     folder, working = get_log_folder(trainer), Path.cwd()
     if folder is None or folder == working or (trainer.loggers and folder.resolve() == working):
         return None

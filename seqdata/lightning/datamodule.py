@@ -161,10 +161,11 @@ class SequenceDataModule(LightningDataModule):
         return f"SequenceDataModule({', '.join(kinds)}; {self._options.batching})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy for another process: the data, but no run and no threads."""
+        """Return the state of a copy: the data, but no Trainer, no run and no threads."""
         coordinator = RankCoordinator()
         return {
             **self.__dict__,
+            "trainer": None,
             "_train_run": None,
             "_coordinator": coordinator,
             "_notifier": ExceptionNotifier(coordinator.leave_by_exception),
@@ -174,7 +175,7 @@ class SequenceDataModule(LightningDataModule):
         """Return a copy that belongs to no Trainer."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy({**self.__getstate__(), "trainer": None}, memo))
+        copied.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
         return copied
 
     def setup(self, stage: str) -> None:

@@ -376,7 +376,7 @@ def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContex
         world=adapter.get_world(trainer),
         seed=get_seed(options),
         is_frozen=adapter.is_overfitting(trainer),
-        folder=adapter.get_log_folder(trainer) if options.on_error != "raise" else None,
+        folder=adapter.get_run_folder(trainer) if options.on_error != "raise" else None,
         is_on_cuda=adapter.is_on_cuda(trainer),
         segment_batches=segment_batches,
     )

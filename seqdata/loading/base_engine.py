@@ -24,6 +24,7 @@ from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
+from seqdata.planning.weight_history import WeightHistory
 from seqdata.planning.wrapping import count_epoch_batches
 from seqdata.protocols import Policy, Store, SupportsVaryingEpochs
 from seqdata.resume_state import EpochProgress, RunPosition
@@ -154,6 +155,11 @@ class BaseEngine(ABC):
         self.options = options
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out plans, threads, workers and locks; keep the weights that a run has set."""
+        history = None if self.segments is None else self.segments.history
+        return _rebuild_engine, (type(self), self.store, self.policy, self.options, history)
 
     @property
     def num_steps(self) -> int:
@@ -344,3 +350,16 @@ class BaseEngine(ABC):
 
     def _get_any_plan(self) -> Plan:
         return next(iter(self._plans.values()), None) or self.plan(0)
+
+
+def _rebuild_engine(
+    engine_type: Callable[[Store, Policy, EngineOptions], BaseEngine],
+    store: Store,
+    policy: Policy,
+    options: EngineOptions,
+    history: WeightHistory | None,
+) -> BaseEngine:
+    engine = engine_type(store, policy, options)
+    if engine.segments is not None and history is not None:
+        engine.segments.history = history
+    return engine

@@ -24,7 +24,7 @@ from seqdata.collators.base import (
     SupportsWorkerCollate,
 )  # fmt: skip
 from seqdata.collators.padded import Padded
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, StopIterationGuard, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.fetcher import Fetcher
@@ -225,7 +225,8 @@ class EpochEngine(BaseEngine):
 
     def _build_plan(self, epoch: int) -> Plan:
         planner = self.segments or self.policy
-        plan = planner.plan(self.index, seed=self.options.seed, epoch=epoch)
+        with StopIterationGuard("loader: `policy`", self.policy):
+            plan = planner.plan(self.index, seed=self.options.seed, epoch=epoch)
         time_parts, count = self.options.world.time_parts, self.count_batches(epoch)
         check_plan(plan, self.policy, self._reader, epoch, count, time_parts)
         plan = plan.with_lookahead(plan.lookahead + self._reader.shift)

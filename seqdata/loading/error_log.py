@@ -60,6 +60,14 @@ class ErrorLog:
         self._counted = set(self._known) if count_listed else set()
         self._elsewhere = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, which has a lock of its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
     def __len__(self) -> int:
         return len(self._counted) + self._elsewhere
 

@@ -165,6 +165,10 @@ class Loader:
         self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy: its next iteration continues at the position of this one."""
+        return {**self.__dict__, "_next_position": self._get_position(), "_active": None}
+
     def __len__(self) -> int:
         """Steps of the next iteration's epoch; equal for all epochs unless a policy varies them."""
         self._check_single_process()

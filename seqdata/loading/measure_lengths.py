@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.code_digest import code_digest
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, StopIterationGuard, must_be
 from seqdata.index import DEFAULT_AXIS
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.field_selection import make_full_reader
@@ -62,7 +62,8 @@ class _LengthMeasurer:
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
         """Return the lengths of the results, as the only piece of a column."""
         applier, reader = self.transform_applier, self.reader
-        results = applier.compute_results(reader.read_inputs(request.spans), request)
+        with StopIterationGuard("measure_lengths: `transform`", reader.transform):
+            results = applier.compute_results(reader.read_inputs(request.spans), request)
         lengths = _lengths_along(applier, results, request)
         return {_LENGTHS: ArrayColumn(lengths.dtype, (), [lengths])}, reader.axes
 

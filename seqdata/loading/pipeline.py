@@ -18,7 +18,13 @@ from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.layouts import LAYOUTS, check_layout
 from seqdata.collators.base import SupportsWorkerCollate
-from seqdata.errors import REPLAY_PREFIX, ConfigError, SeqDataError, format_step
+from seqdata.errors import (
+    REPLAY_PREFIX,
+    ConfigError,
+    SeqDataError,
+    describe_stop,
+    format_step,
+)
 from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
 from seqdata.loading.batch_metadata import PreparedStep, StepPreparer
 from seqdata.loading.error_log import ErrorLog
@@ -158,10 +164,7 @@ class BatchPipeline:
             located_error = self._locate_error(error, prepared.metadata.number, number)
             raise located_error.with_traceback(error.__traceback__) from error.__cause__
         except StopIteration as error:  # unchanged, it would end the caller's epoch
-            stop_error = RuntimeError(
-                "loader: a transform, collator or data set raised StopIteration. Pass a default "
-                "to its next()."
-            )
+            stop_error = RuntimeError(describe_stop("loader: a transform, collator or data set"))
             for note in getattr(error, "__notes__", ()):
                 stop_error.add_note(note)
             raise self._add_note(stop_error, prepared.metadata.number, number) from error

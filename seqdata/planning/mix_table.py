@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, StopIterationGuard
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import (
@@ -68,7 +68,8 @@ class PartRun:
         """
         plan = self._plans.get(epoch)
         if plan is None:
-            plan = self.policy.plan(self.index, seed=self.seed, epoch=epoch)
+            with StopIterationGuard("mix: `policy`", self.policy):
+                plan = self.policy.plan(self.index, seed=self.seed, epoch=epoch)
             self._check(plan, epoch)
             for old in list(self._plans)[: 1 - _CACHED_EPOCHS]:  # a reader thread may do the same
                 self._plans.pop(old, None)

@@ -16,7 +16,7 @@ from functools import reduce
 
 import numpy as np
 
-from seqdata.errors import PlanError
+from seqdata.errors import PlanError, StopIterationGuard
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import BatchTable, DrawnBatch
@@ -49,7 +49,8 @@ class Stage:
             PlanError: If its batches are not as many as the policy said.
         """
         own_seed = derive_part_seed(seed, f"stage from {self.first}") if self.first else seed
-        plan = self.policy.plan(index, seed=own_seed, epoch=number)
+        with StopIterationGuard("stages: `policy`", self.policy):
+            plan = self.policy.plan(index, seed=own_seed, epoch=number)
         if len(plan) != self.pass_batches:
             raise PlanError(
                 f"stages: epoch {number} of {type(self.policy).__name__} must have "

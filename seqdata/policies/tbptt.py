@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, check_flags, must_be
+from seqdata.errors import ConfigError, StopIterationGuard, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
@@ -173,7 +173,8 @@ class TBPTT:
         """Return the policy with the chunk length of an epoch."""
         if not callable(self.chunk):
             return self
-        chunk = self.chunk(epoch)
+        with StopIterationGuard("policy 'tbptt': `chunk`", self.chunk):
+            chunk = self.chunk(epoch)
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
             raise ConfigError(
                 f"policy 'tbptt': `chunk` must return an integer of at least 1, but returned "

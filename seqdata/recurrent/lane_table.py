@@ -82,7 +82,7 @@ class LaneTable:
         """Return a saved table.
 
         Raises:
-            ResumeError: If it is damaged.
+            ResumeError: If it is damaged, or was loaded without its values.
         """
         if not isinstance(saved, Mapping) or not {*_KEYS, _DIGEST_KEY} <= saved.keys():
             raise ResumeError(
@@ -184,10 +184,19 @@ def _with_digest(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compute_digest(saved: Mapping[str, Any]) -> str:
-    """Return a digest of all parts of a saved table, of any type."""
+    """Return a digest of all parts of a saved table, of any type.
+
+    Raises:
+        ResumeError: If a tensor has no values.
+    """
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_meta:
+            raise ResumeError(
+                "lanes: the tensors of a saved table must have values, but one is on the device "
+                "'meta'. Load the checkpoint with map_location='cpu'."
+            )
         if isinstance(value, Tensor) and value.layout == torch.strided:
             digest.update(f"{value.dtype} {tuple(value.shape)} ".encode())
             flat = value.detach().cpu().contiguous().reshape(-1)

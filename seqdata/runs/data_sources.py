@@ -11,7 +11,7 @@ from typing import Any, get_args
 from seqdata.errors import ConfigError
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
-from seqdata.loading.error_log import ErrorLog
+from seqdata.loading.error_log import LOG, ErrorLog
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.zip_engine import make_engine
 from seqdata.planning.wrapping import disable_shuffle, group_updates, has_draws
@@ -22,6 +22,10 @@ from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
 from seqdata.sharing import World
 
 ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
+_UNLISTED = (
+    "no folder was set for the run, so that errors in the data are logged and counted, but listed "
+    "in no file. Pass `default_root_dir`, such as '.', or a logger to the Trainer"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +206,8 @@ class DataSources:
         folder = context.folder
         path = None if folder is None else folder / name
         if self._error_log is None or self._error_log.path != path:
+            if path is None and self._options.on_error != "raise" and context.world.rank == 0:
+                LOG.warning("datamodule: %s", _UNLISTED)
             self._error_log = ErrorLog(self._options.max_errors, path, count_listed=False)
         return self._error_log
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, StopIterationGuard
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
@@ -294,7 +294,9 @@ def _count_lengths(dataset: MapStyle, measure: LengthFn, progress: bool | None) 
 
 
 def _measure_length(dataset: MapStyle, measure: LengthFn, number: int) -> int:
-    length = measure(_get_item(dataset, number))
+    item = _get_item(dataset, number)
+    with StopIterationGuard("dataset: `lengths`", measure):
+        length = measure(item)
     if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise ConfigError(
             f"dataset: `lengths` must return an integer, but returned {length!r} for item "

@@ -89,7 +89,7 @@ def test_every_damaged_sequence_is_named(store):
     assert 'sequence 39 ("s39"), field "x", bytes ' in text
     assert "must have" in text
     assert "Verify: " not in text
-    assert "4 things are damaged: restore these files, or write the store again" in text
+    assert "4 values are damaged: restore these files, or write the store again" in text
 
 
 def test_one_shard_can_be_looked_at_alone(store):
@@ -97,7 +97,7 @@ def test_one_shard_can_be_looked_at_alone(store):
     flip(store / file, place)
     shard = int(file[5:10])
     text = run(store, "--shard", shard, status=1)
-    assert f"shard {shard} ({file}): DAMAGED in 1 places, " in text
+    assert f"shard {shard} ({file}): DAMAGED in 1 place, " in text
     assert "shard 1" not in run(store, "--shard", shard + 1).replace(f"shard {shard + 1}", "")
     assert "verify: the shard must be in [0, " in run(store, "--shard", 99, status=2)
 

@@ -5,8 +5,9 @@ import pickle
 
 import lightning.pytorch as pl
 import pytest
+from torch.multiprocessing import ProcessRaisedException
 
-from seqdata import write_store
+from seqdata import Loader, write_store
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
@@ -29,17 +30,16 @@ def test_a_copy_trains_as_the_original_does(before, copied):
     due = fit(data_of(), max_epochs=2).log
     data = data_of()
     before(data)
-    if before is trained:
-        data.trainer = None  # which cannot be pickled after a fit, and is not copied
     made = copied(data)
     assert fit(made, max_epochs=2).log == due
     assert fit(data, max_epochs=2).log == due
 
 
-def test_a_deep_copy_belongs_to_no_trainer():
+@pytest.mark.parametrize("copied", [lambda data: pickle.loads(pickle.dumps(data)), copy.deepcopy])
+def test_a_copy_belongs_to_no_trainer(copied):
     data = data_of()
     run = fit(data, max_epochs=1)
-    made = copy.deepcopy(data)
+    made = copied(data)
     assert made.trainer is None
     assert data.trainer is run.trainer
     assert made.state_dict() == {}
@@ -47,13 +47,24 @@ def test_a_deep_copy_belongs_to_no_trainer():
 
 
 @pytest.mark.nightly
-def test_after_setup_by_hand_it_goes_through_ddp_spawn(tmp_path):
+@pytest.mark.parametrize("before", [set_up, trained])
+def test_whatever_was_done_before_it_goes_through_ddp_spawn(before, tmp_path):
     write_store(tmp_path / "store", sequences(23))
     data = SequenceDataModule(train=tmp_path / "store", batching=Bucketed(4))
-    data.setup("fit")
+    before(data)
     model = Recorder()
-    before = model.parameters_of()
+    parameters = model.parameters_of()
     options = {**TWO, "devices": 2, "strategy": "ddp_spawn", "enable_checkpointing": False}
     with quietly():
         pl.Trainer(**options).fit(model, datamodule=data)
-    assert model.parameters_of() != before
+    assert model.parameters_of() != parameters
+
+
+@pytest.mark.nightly
+def test_a_loader_that_was_made_before_the_ranks_is_refused_by_each_of_them(tmp_path):
+    write_store(tmp_path / "store", sequences(23))
+    loader = Loader(tmp_path / "store", Bucketed(4))
+    options = {**TWO, "devices": 2, "strategy": "ddp_spawn", "enable_checkpointing": False}
+    wanted = "ConfigError: loader: it was made for one process, before the process group of 2 ranks"
+    with quietly(), pytest.raises(ProcessRaisedException, match=wanted):
+        pl.Trainer(**options).fit(Recorder(), loader)

@@ -1,6 +1,7 @@
 """Going on from errors in the data under the Trainer: as many steps, and a list of ids."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.lightning.harness import Run, data_of, fit
 def test_a_fit_takes_as_many_steps_and_lists_what_it_went_on_from(tmp_path, on_error):
     whole = fit(data_of(), max_epochs=2)
     data = data_of(transform=poor, on_error=on_error)
-    run = fit(data, max_epochs=2, default_root_dir=tmp_path)
+    run = fit(data, max_epochs=2, default_root_dir=".")
     assert run.log.steps == whole.log.steps
     assert run.log.validations() == whole.log.validations()
     (path,) = tmp_path.rglob("seqdata-errors-rank0.jsonl")
@@ -29,7 +30,12 @@ def bad(folder: Path, *, ckpt=None, epochs: int = 3, logs: Path | None = None, *
     """Fit over data of which some sequences fail; saves to ``folder`` after every step."""
     data = data_of(40, transform=poor, on_error="mask", **options)
     return fit(
-        data, folder=folder, every=1, ckpt=ckpt, max_epochs=epochs, default_root_dir=logs or folder
+        data,
+        folder=folder,
+        every=1,
+        ckpt=ckpt,
+        max_epochs=epochs,
+        default_root_dir=os.path.relpath(logs or folder),
     )
 
 
@@ -97,6 +103,25 @@ def test_another_run_in_the_same_folder_begins_to_count_anew(tmp_path):
 def test_a_sequence_that_fails_in_every_validation_counts_once(tmp_path):
     val = [[[0.5]] * length for length in (9, 3, 4, 9)]
     data = data_of(val=val, transform=poor, on_error="mask", max_errors=2 + 5 * BAD)
-    run = fit(data, max_epochs=5, default_root_dir=tmp_path)
+    run = fit(data, max_epochs=5, default_root_dir=".")
     assert len(run.log.validations()) == 5
     assert len(listed(tmp_path)) == 2 + 5 * BAD
+
+
+def test_without_a_folder_no_list_is_written_and_the_log_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    data = data_of(transform=poor, on_error="mask")
+    run = fit(data, max_epochs=1, default_root_dir=None)
+    assert run.trainer.global_step == 6
+    assert list(tmp_path.iterdir()) == []
+    said = [record.getMessage() for record in caplog.records if record.name == "seqdata"]
+    wanted = (
+        "datamodule: no folder was set for the run, so that errors in the data are logged and "
+        "counted, but listed in no file. Pass `default_root_dir`, such as '.', or a "
+        "logger to the Trainer"
+    )
+    assert said.count(wanted) == 1
+    assert any(message.startswith("loader: skipped error 1 of at most 100") for message in said)
+    caplog.clear()
+    fit(data_of(), max_epochs=1, default_root_dir=None)
+    assert wanted not in caplog.messages

@@ -137,8 +137,8 @@ def test_skipped_errors_of_all_parts_count_in_checkpoints(tmp_path):
     data = SequenceDataModule(train=named(), batching=ZIP, transform=failing, on_error="mask")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit(tmp_path, data, max_epochs=1)
-    saved = torch.load(tmp_path / "at.ckpt", weights_only=True)["SequenceDataModule"]
+        fit(tmp_path / "run", data, max_epochs=1)
+    saved = torch.load(tmp_path / "run" / "at.ckpt", weights_only=True)["SequenceDataModule"]
     listed = next(tmp_path.rglob("seqdata-errors-rank0.jsonl")).read_text().splitlines()
     assert saved["errors"] == len(listed) == 2
     assert {json.loads(line)["loader"] for line in listed} == {
@@ -159,7 +159,7 @@ def test_monitors_count_the_timesteps_of_all_parts(tmp_path, output):
     monitor, memory = DataMonitor(), RankMemoryMonitor(every_n_steps=2)
     callbacks = [monitor, memory, RankFileLogger(), RankConsistency(), RescaleLearningRate()]
     data = SequenceDataModule(train=named(), batching=ZIP, **output)
-    settings = {**QUIET, "max_epochs": 1, "default_root_dir": tmp_path}
+    settings = {**QUIET, "max_epochs": 1, "default_root_dir": "."}
     trainer = pl.Trainer(**settings, callbacks=callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

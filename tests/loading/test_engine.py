@@ -9,11 +9,16 @@ import torch
 
 from seqdata.errors import ConfigError, CorruptSampleError, PlanError
 from seqdata.loading.engine import EpochEngine
+from seqdata.loading.loader import Loader
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.plan import Plan
+from seqdata.planning.parts import Part
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.mix import Mix
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.zip import Zip
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until
@@ -333,3 +338,33 @@ def test_nothing_happens_before_the_first_next():
     assert not shown
     assert not list_prefetch_threads()
     items.close()
+
+
+class Stops(Fixed):
+    """A policy whose plan takes from an empty iterator."""
+
+    def plan(self, index, *, seed, epoch):
+        return next(iter(()))
+
+
+@pytest.mark.parametrize(
+    ("policy", "where"),
+    [
+        (Stops(8), "loader"),
+        (Mix({"a": Part(1, Stops(8)), "b": Part(1, Fixed(8))}), "mix"),
+        (Curriculum(Stops(8), [(0, None)], segment=2, batches=4), "stages"),
+    ],
+)
+def test_a_plan_that_raises_stop_iteration_is_named(policy, where):
+    data = {"a": STORE, "b": STORE} if isinstance(policy, Mix) else STORE
+    with pytest.raises(
+        ConfigError,
+        match=rf"{where}: `policy` \(\w+\) must return a value, but raised StopIteration",
+    ):
+        list(Loader(data, policy, prefetch=0))
+
+
+def test_a_plan_of_zipped_stores_that_raises_stop_iteration_is_named():
+    policy = Zip({"a": Stops(8), "b": Fixed(8)}, lead="a")
+    with pytest.raises(ConfigError, match=r"`policy` \(\w+\) must return a value, but raised Stop"):
+        list(Loader({"a": STORE, "b": STORE}, policy, prefetch=0))

@@ -338,3 +338,18 @@ def test_a_bar_shows_how_far_it_is(capsys):
 
 
 # The digest of code
+
+
+def stops(sequence, rng):
+    return next(iter(()))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_transform_that_raises_stop_iteration_is_named(folder, num_workers):
+    with pytest.raises(
+        ConfigError,
+        match=r"measure_lengths: `transform` \(stops\) must return a value, but raised "
+        "StopIteration. Pass a default",
+    ) as caught:
+        measure_lengths(folder, stops, num_workers=num_workers)
+    assert "in the transform of sequence 's0'" in "\n".join(caught.value.__notes__)

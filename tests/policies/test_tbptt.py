@@ -224,6 +224,16 @@ def test_a_function_that_gives_no_length_is_refused(given):
         TBPTT(4, lambda epoch: given).plan(index_of(5), seed=0, epoch=3)
 
 
+def test_a_function_of_chunks_that_raises_stop_iteration_is_named():
+    def grow(epoch):
+        return next(iter(()))
+
+    with pytest.raises(
+        ConfigError, match=r"'tbptt': `chunk` \(.*grow\) must return a value, but raised StopI"
+    ):
+        TBPTT(4, grow).num_batches(index_of(5))
+
+
 def test_a_chunk_that_shrinks_below_its_advance_is_refused():
     policy = TBPTT(4, lambda epoch: 8 - epoch, advance=7)
     policy.plan(index_of(5), seed=0, epoch=1)

@@ -1,11 +1,14 @@
 """States of lanes between batches: found by lane, saved with a digest, merged from all ranks."""
 
+import re
+
 import pytest
 import torch
 
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.recurrent.continuity import LaneProgress
 from seqdata.recurrent.lane_table import NO_BATCH, LaneTable, detach_state, merge_tables
+from seqdata.recurrent.trees import map_leaves
 
 CPU = torch.device("cpu")
 
@@ -40,6 +43,18 @@ def test_a_change_of_any_part_is_noticed(key):
     changed["epoch"], changed["offsets"] = 3, changed["offsets"] + 1
     with pytest.raises(ResumeError, match="'train' does not have the digest"):
         LaneTable.from_dict({**saved, key: changed[key]}, 0, "train")
+
+
+@pytest.mark.parametrize("key", ["lanes", "ids", "offsets", "put", "state"])
+def test_tensors_without_values_are_refused(key):
+    saved = table_of([3, 1]).as_dict()
+    wanted = (
+        "lanes: the tensors of a saved table must have values, but one is on the device 'meta'. "
+        "Load the checkpoint with map_location='cpu'."
+    )
+    saved[key] = map_leaves(lambda leaf: leaf.to("meta"), saved[key])
+    with pytest.raises(ResumeError, match=f"^{re.escape(wanted)}$"):
+        LaneTable.from_dict(saved, 0, "train")
 
 
 def test_what_is_not_a_table_or_has_other_rows_is_refused():

@@ -110,6 +110,16 @@ def test_lengths_may_be_a_function_that_is_run_once_over_all_items():
     assert loader.store.lengths.tolist() == list(LENGTHS)
 
 
+def test_a_function_of_lengths_that_raises_stop_iteration_is_named():
+    def count(item):
+        return next(iter(()))
+
+    with pytest.raises(
+        ConfigError, match=r"dataset: `lengths` \(.*count\) must return a value, but raised StopI"
+    ):
+        Loader(Dicts(), Fixed(1), lengths=count)
+
+
 def test_counting_lengths_shows_a_bar(capfd):
     DatasetStore.of(Dicts(), lambda item: len(item["x"]), progress=True)
     assert "counting lengths" in capfd.readouterr().err

@@ -81,7 +81,7 @@ def steps_of(opened: OpenedFiles, spec: FieldSpec) -> NDArray[np.int64] | None:
     width = field_width(spec.field)
     sizes = np.concatenate([_NONE, *(members.sizes for members in present)])
     if len(sizes) and int(odd := (sizes % width != 0).argmax()) >= 0 and sizes[odd] % width:
-        raise opened.place_of(int(odd), spec.extension, spec.name).make_error(
+        raise opened.locate(int(odd), spec.extension, spec.name).make_error(
             DecodeError,
             f"must have a multiple of {width} bytes for timesteps of {spec.field.dtype} "
             f"{list(spec.field.shape)}, but has {sizes[odd]}. Correct `schema`",

@@ -71,7 +71,8 @@ def test_a_shard_of_others_that_is_gone_is_told_by_its_index(folder):
 
 def test_an_index_that_is_gone_is_told(written):
     find_index(written / "shard-000002.tar").unlink()
-    with pytest.raises(MissingShardError, match=r"is not there. Rebuild it with `--repair-index`"):
+    text = "is not there. Rebuild it with `seqdata verify --repair-index`"
+    with pytest.raises(MissingShardError, match=text):
         open_webdataset(written)
 
 

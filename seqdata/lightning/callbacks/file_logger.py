@@ -28,12 +28,13 @@ _MAX_TEXT = 8_000  # characters of a message, a note or a traceback
 class RankFileLogger(Callback):
     """Writes a line of JSON for each step of each rank, and for an exception, to one file.
 
-    The file is in the Trainer's log folder. Every line has ``time`` (seconds since 1970), ``rank``
-    and ``event``: ``step``, ``exception``, or that of ``record``. Steps have ``epoch``, ``batch``
-    (its number in the plan), ``step``, ``update``, ``tokens`` and ``padded`` timesteps, and as
-    ``values`` the numbers that ``training_step`` returns: reading them waits for the device.
-    Exceptions have the position of the run, ``error``, ``message``, ``facts``, ``notes`` and
-    ``traceback``. If the file cannot be written, it warns once; training continues.
+    The file is in the Trainer's log folder, which must be set; ``fast_dev_run`` writes none. Every
+    line has ``time`` (seconds since 1970), ``rank`` and ``event``: ``step``, ``exception``, or that
+    of ``record``. Steps have ``epoch``, ``batch`` (its number in the plan), ``step``, ``update``,
+    ``tokens`` and ``padded`` timesteps, and as ``values`` the numbers that ``training_step``
+    returns: reading them waits for the device. Exceptions have the position of the run, ``error``,
+    ``message``, ``facts``, ``notes`` and ``traceback``. If the file cannot be written, it warns
+    once; training continues.
 
     Args:
         name: Name of the file. With ``{rank}`` in it each rank has its own file: for folders that
@@ -41,10 +42,10 @@ class RankFileLogger(Callback):
         every_n_steps: Number of steps per line.
 
     Attributes:
-        path: Path of the file; None before ``setup``.
+        path: Path of the file; None before ``setup``, and with ``fast_dev_run``.
 
     Raises:
-        ConfigError: If an argument is invalid.
+        ConfigError: If an argument is invalid, or the Trainer has no log folder.
 
     Examples:
         >>> logger = RankFileLogger("rank-{rank}.jsonl", every_n_steps=50)
@@ -75,11 +76,27 @@ class RankFileLogger(Callback):
         self._has_failed = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Set the path of the file."""
+        """Set the path of the file.
+
+        Raises:
+            ConfigError: If no folder was set for the run.
+        """
         del pl_module, stage
-        folder = adapter.get_log_folder(trainer)
+        folder = adapter.get_run_folder(trainer)  # collective
         self._rank, self._step_facts, self._has_failed = trainer.global_rank, {}, False
-        self.path = (folder or Path.cwd()) / self._name.replace("{rank}", str(self._rank))
+        self.path = None
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if folder is None:
+            raise ConfigError(
+                must_be(
+                    "RankFileLogger: the Trainer's log folder",
+                    "a folder of this machine that was set",
+                    "None",
+                    "Pass `default_root_dir`, such as '.', or a logger that writes to a folder",
+                )
+            )
+        self.path = folder / self._name.replace("{rank}", str(self._rank))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

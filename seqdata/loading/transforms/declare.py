@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, StopIterationGuard, must_be
 
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 TransformT = TypeVar("TransformT", bound=Callable[..., Any])
@@ -155,7 +155,8 @@ def length_map_for(transform: object) -> LengthMap | None:
         ConfigError: If the attribute is not a function, or both exist.
     """
     subject, has_bound = f"transform {qualified_name(transform)}", is_bounded(transform)
-    declared = getattr(transform, "max_length" if has_bound else "lengths", None)
+    attribute = "max_length" if has_bound else "lengths"
+    declared = getattr(transform, attribute, None)
     if declared is None:
         return None
     if not callable(declared):
@@ -163,7 +164,8 @@ def length_map_for(transform: object) -> LengthMap | None:
 
     def apply_checked(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         lengths = np.asarray(lengths, dtype=np.int64)
-        changed = np.asarray(declared(lengths.copy()))
+        with StopIterationGuard(f"{subject}: `.{attribute}`", declared):
+            changed = np.asarray(declared(lengths.copy()))
         if has_bound and changed.dtype.kind == "f":  # for lengths * 1.1: the integer below it
             changed = np.floor(changed + _FLOAT_TOLERANCE).astype(np.int64)
         if changed.dtype.kind not in "iu" or changed.shape != lengths.shape:

@@ -162,7 +162,7 @@ def _make_no_folder_error(root: Path) -> DataError:
         return location.make_error(
             DataError, f"cannot be read ({error.strerror}). Check its permissions"
         )
-    found = "a single Arrow file" if arrow else "a file, not of Arrow"
+    found = "a single Arrow file" if arrow else "a file that is not an Arrow store"
     return location.make_error(
         DataError,
         f"must be a store's folder with {MANIFEST!r}, but is {found}. Turn it into one with "

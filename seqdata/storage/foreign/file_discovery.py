@@ -149,10 +149,11 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
         names = [entry["filename"] for entry in parsed["_data_files"]]
         selection = parsed.get("_indices_data_files")
         are_plain = all(isinstance(name, str) and is_plain_name(name) for name in names)
-        if are_plain and len(set(names)) == len(names):
+        if names and are_plain and len(set(names)) == len(names):
             _refuse_selection(location, selection)
             return names
         problem = "names a file twice" if are_plain else "names files outside of the folder"
+        problem = problem if names else "names none"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if _INFO_FILE not in existing:  # state.json of another program
             return []

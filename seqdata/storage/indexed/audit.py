@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
+from seqdata.errors import (
+    ConfigError,
+    CorruptSampleError,
+    CorruptShardError,
+    DataError,
+    MissingShardError,
+)
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.catalogs import attach_catalogs
-from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.files import FolderListings
+from seqdata.storage.indexed.find_files import describe_location, find_shards
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import redact_url
 
+_MAX_MISSING = 100  # files that are reported one by one
 BytesFn = Callable[[int], None]
 
 
@@ -46,14 +54,15 @@ def audit_files(
         ConfigError: If there is no such file.
     """
     shards = attach_catalogs(find_shards(location, file_format, remote), file_format)
-    location = redact_url(location)
+    location = describe_location(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
             f"verify: the shard must be in [0, {len(shards)}), but is {shard}. Choose another "
             "number"
         )
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
-    total = sum(shard.size() for _, shard in chosen)
+    gone = _find_gone(chosen)
+    total = sum(shard.size() for number, shard in chosen if number not in gone)
     first = (
         0
         if shard is None
@@ -61,7 +70,44 @@ def audit_files(
             _count_sequences(location, i, p, file_format) for i, p in enumerate(shards[:shard])
         )
     )
-    return total, _audit_each(location, chosen, file_format, first, repair, on_bytes)
+    reports = _audit_each(
+        location, [(i, each) for i, each in chosen if i not in gone], file_format, first, repair,
+        on_bytes,
+    )  # fmt: skip
+    return total, itertools.chain(reports, _report_gone(location, gone))
+
+
+def _find_gone(chosen: Sequence[tuple[int, Shard]]) -> dict[int, Shard]:
+    """Return the files that are not there after the first ones, if very many are not.
+
+    Each folder is listed once; the first ones are reported as any other file.
+    """
+    if len(chosen) <= _MAX_MISSING:
+        return {}
+    listings = FolderListings()
+    gone = [
+        (number, shard)
+        for number, shard in chosen
+        if shard.is_local and listings.lacks(f"{shard.folder}/{shard.name}")
+    ]
+    return dict(gone[_MAX_MISSING:])
+
+
+def _report_gone(location: str, gone: Mapping[int, Shard]) -> Iterator[AuditReport]:
+    """Yield one report about files that are not there, if there are any."""
+    if not gone:
+        return
+    names = [shard.name for shard in gone.values()]
+    error = DataLocation(dataset=location).make_error(
+        MissingShardError,
+        f"must hold all files that it names, but {len(names):,} more files are not there, from "
+        f"{names[0]!r} to {names[-1]!r}. Restore them, or check the location",
+        missing=len(names),
+    )
+    yield AuditReport(
+        file=f"{len(names):,} more files", shard=None, sequences=0, bytes=0, damages=len(names),
+        findings=[AuditFinding(str(error), dict(error.facts))], by="structure",
+    )  # fmt: skip
 
 
 def _count_sequences(location: str, number: int, shard: Shard, file_format: IndexedFormat) -> int:
@@ -123,7 +169,8 @@ def _load_index(
         return None, place.make_error(
             CorruptShardError,
             f"must be the file that was indexed ({index.bytes} bytes), but has {len(content)} "
-            "bytes or other headers. Restore it, or rebuild its index with --repair-index",
+            "bytes or other headers. Restore it, or rebuild its index with `seqdata "
+            "verify --repair-index`",
             expected=index.bytes, found=len(content),
         )  # fmt: skip
     return index, None

@@ -131,12 +131,12 @@ def _build_many(
     folders = [
         str(write_catalog(root, group, alone=rebuild and not number).parent)
         for root, indexes in found.items()
-        for number, group in enumerate(group_alike(sorted(indexes, key=_name_of)))
+        for number, group in enumerate(group_alike(sorted(indexes, key=_get_name)))
     ]
     return [folders[0]] * len(unindexed)
 
 
-def _name_of(index: ShardIndex) -> str:
+def _get_name(index: ShardIndex) -> str:
     return index.shard
 
 

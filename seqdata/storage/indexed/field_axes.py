@@ -68,7 +68,7 @@ class OpenedFiles:
         offset = int(members.begins[at]) if len(members.begins) else 0
         return replace(self.file_of(shard), sequence=number, key=key, field=name, offset=offset)
 
-    def place_of(self, number: int, member: str, name: str) -> DataLocation:
+    def locate(self, number: int, member: str, name: str) -> DataLocation:
         """Return the location of a sequence's value for an error."""
         shard = int(np.searchsorted(np.array(self.starts), number, side="right")) - 1
         members = self.indexes[shard].members[member]

@@ -69,7 +69,7 @@ def check_size(size: int, index: ShardIndex, place: DataLocation) -> None:
         raise replace(place, offset=shorter, length=longer - shorter).make_error(
             CorruptShardError,
             f"must have {index.bytes} bytes as when it was indexed, but has {size}. Restore it, "
-            "or, if it was written again, rebuild its index with --repair-index",
+            "or, if it was written again, rebuild its index with `seqdata verify --repair-index`",
             expected=index.bytes, found=size,
         )  # fmt: skip
 
@@ -92,13 +92,13 @@ def check_ends(
                 CorruptShardError,
                 "must be the header that was indexed, but is not a valid header of this kind of "
                 "file. Restore the file, or, if it was written again, rebuild its index with "
-                "--repair-index",
+                "`seqdata verify --repair-index`",
                 expected=index.ends, found=found,
             )  # fmt: skip
     raise replace(place, offset=index.last, length=ENDS).make_error(
         FingerprintMismatch,
         f"must have first and last bytes of digest {index.ends[:16]} as when it was indexed, but "
-        f"has {found[:16]}: it is another file. Restore it, or rebuild its index with "
-        "--repair-index",
+        f"has {found[:16]}: it is another file. Restore it, or rebuild its index with `seqdata "
+        "verify --repair-index`",
         expected=index.ends, found=found,
     )  # fmt: skip

@@ -105,6 +105,32 @@ def list_folder(folder: Path) -> list[str]:
         raise _make_unreadable_error(DataLocation(dataset=str(folder)), error) from error
 
 
+class FolderListings:
+    """The names in folders; each folder is listed once, however many files are asked for."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[str, frozenset[str] | None] = {}
+
+    def lacks(self, path: str) -> bool:
+        """Return whether a file is not there; False where its folder cannot be listed."""
+        folder, _, name = path.rpartition("/")
+        if folder not in self._names:
+            self._names[folder] = _list_names(folder or ("/" if path.startswith("/") else "."))
+        names = self._names[folder]
+        return names is not None and name not in names
+
+
+def _list_names(folder: str) -> frozenset[str] | None:
+    try:
+        return frozenset(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except OSError:
+        return None
+
+
 def check_exists(path: Path, place: DataLocation) -> None:
     """Raise if a file is not there.
 

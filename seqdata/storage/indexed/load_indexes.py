@@ -182,7 +182,7 @@ def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -
     if shard.listed is not None and index is None:
         raise place.make_error(
             MissingShardError,
-            "is not there. Rebuild it with `--repair-index`, or restore it",
+            "is not there. Rebuild it with `seqdata verify --repair-index`, or restore it",
         )
     if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
         raise place.make_error(
@@ -217,8 +217,8 @@ def make_unique_ids(
         check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
     except DecodeError as error:
         raise DecodeError.at(
-            f"{location}: {error}. If ids are unique only within each file, open with "
-            "keys='by_shard'",
+            f"{location}: {error}. If ids are unique only within each file, pass keys='by_shard' "
+            "to `open_webdataset`, or to a `FormatBackend`",
             **error.facts,
         ) from error
     return ids

@@ -240,7 +240,8 @@ def load_index(
 
 def _make_damage_error(place: DataLocation, problem: str) -> CorruptShardError:
     return place.make_error(
-        CorruptShardError, f"must be a valid index, but {problem}. Rebuild it with `--repair-index`"
+        CorruptShardError,
+        f"must be a valid index, but {problem}. Rebuild it with `seqdata verify --repair-index`",
     )
 
 

@@ -205,11 +205,13 @@ class UserFormat:
         return found
 
     def _make_head(self, extents: Extents, where: str) -> Mapping[str, Any]:
-        decoder = None if extents.decoder is None else self._name_of(extents.decoder, where)
+        decoder = (
+            None if extents.decoder is None else self._find_decoder_name(extents.decoder, where)
+        )
         shape, axis = list(extents.shape), extents.axis
         return {"dtype": extents.dtype, "shape": shape, "axis": axis, "decoder": decoder}
 
-    def _name_of(self, decoder: object, where: str) -> str:
+    def _find_decoder_name(self, decoder: object, where: str) -> str:
         """Return the name of a decoder in the format, so that an index can store it."""
         for name in dir(self.format):
             if name.startswith(_DECODER) and getattr(self.format, name) == decoder:

@@ -65,9 +65,9 @@ def prepare_folder(folder: Path) -> Path:
             _write_marker(folder)
         except (FileNotFoundError, FileExistsError) as error:  # removed in the meantime
             if last:
-                raise _make_folder_error(folder, error) from error
+                raise make_folder_error(folder, error) from error
         except OSError as error:
-            raise _make_folder_error(folder, error) from error
+            raise make_folder_error(folder, error) from error
         else:
             break
     return folder
@@ -249,7 +249,8 @@ def _write_marker(folder: Path) -> None:
     os.replace(aside, marker)
 
 
-def _make_folder_error(folder: Path, error: OSError) -> CacheError:
+def make_folder_error(folder: Path, error: OSError) -> CacheError:
+    """Return the error about a folder that cannot be created."""
     return CacheError.at(
         f"{folder}: must be a writable folder, but cannot be created ({error.strerror}). Pass "
         "Remote(cache_dir=...)",

@@ -182,7 +182,7 @@ class FileCache:
         while True:  # ends: the process that downloads it returns it
             folder = prepare_folder(self.remote.folder)
             path = folder / self._make_file_name(request, size, stat)
-            cached = _open_cached(path, size)
+            cached = _open_cached(path, size, file_location)
             if cached is not None:
                 remove_orphan(_name_partial(path))  # of who was killed as the file came
                 return cached
@@ -217,7 +217,7 @@ class FileCache:
         descriptor = open_cache_file(path)
         if descriptor is None:  # the folder was removed: there is nothing left to repair
             return False
-        _LOG.warning("%s: its local copy (%s) is damaged and is downloaded again", location, path)
+        _log_damage(path, location)
         try:
             with tempfile.TemporaryFile(dir=folder, prefix=".seqdata-") as intact:
                 with explain_full_disk(folder, descriptor):
@@ -328,8 +328,8 @@ def _has_digest(content: Any, sha256: str) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def _open_cached(path: Path, size: int) -> CachedFile | None:
-    """Lock and map a file; return None if it is not in the cache."""
+def _open_cached(path: Path, size: int, location: DataLocation) -> CachedFile | None:
+    """Lock and map a file; return None if it is not in the cache, or was written to."""
     descriptor = open_cache_file(path)
     if descriptor is None:
         return None
@@ -337,11 +337,16 @@ def _open_cached(path: Path, size: int) -> CachedFile | None:
         if not (try_lock(descriptor, path, shared=True) and is_still_at(descriptor, path)):
             return None  # it is being removed
         if os.fstat(descriptor).st_size != size:  # it was written to
+            _log_damage(path, location)
             path.unlink(missing_ok=True)
             return None
         return _map_cached(path, descriptor, size)
     finally:
         os.close(descriptor)
+
+
+def _log_damage(path: Path, location: DataLocation) -> None:
+    _LOG.warning("%s: its local copy (%s) is damaged and is downloaded again", location, path)
 
 
 def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:

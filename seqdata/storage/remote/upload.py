@@ -21,7 +21,11 @@ from typing import Protocol
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.storage.file_lock import NoLocksError, lock
 from seqdata.storage.local_files import write_atomically
-from seqdata.storage.remote.cache_folder import is_still_at, make_no_locks_error
+from seqdata.storage.remote.cache_folder import (
+    is_still_at,
+    make_folder_error,
+    make_no_locks_error,
+)
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import FileStat, WritableFiles, make_writable_files
@@ -84,6 +88,7 @@ def upload_store(
     Raises:
         ConfigError: If a store exists, the URL cannot be written to, or another process writes
             there.
+        CacheError: If the folder for writing cannot be created.
         RemoteReadError: If a file cannot be uploaded.
     """
     files = make_writable_files(location, remote)
@@ -103,9 +108,12 @@ def upload_store(
 @contextmanager
 def _upload_lock(folder: Path, location: str) -> Iterator[None]:
     """Hold the lock for writing to a location, among the processes of this machine."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise make_folder_error(folder, error) from error
     try:
         if not (lock(descriptor) and is_still_at(descriptor, path)):
             raise ConfigError(

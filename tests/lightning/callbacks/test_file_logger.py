@@ -31,9 +31,7 @@ def lines(folder, name="ranks.jsonl"):
 
 def test_each_step_is_a_line_with_its_place_and_loss(tmp_path):
     begun = time.time()
-    run = fit(
-        data_of(val=None), max_epochs=2, default_root_dir=tmp_path, callbacks=(RankFileLogger(),)
-    )
+    run = fit(data_of(val=None), max_epochs=2, default_root_dir=".", callbacks=(RankFileLogger(),))
     found = lines(tmp_path)
     assert [(one["epoch"], one["batch"], one["step"]) for one in found] == [
         (epoch, batch, batch) for epoch in (0, 1) for batch in range(6)
@@ -62,7 +60,7 @@ def test_every_single_number_that_a_step_gives_is_written(tmp_path):
         "name": "x", "nan": torch.tensor(float("nan")), "inf": float("-inf"),
     }  # fmt: skip
     fit(
-        data_of(4, val=None), model=Giving(given), max_epochs=1, default_root_dir=tmp_path,
+        data_of(4, val=None), model=Giving(given), max_epochs=1, default_root_dir=".",
         callbacks=(RankFileLogger(),),
     )  # fmt: skip
     text = (tmp_path / "ranks.jsonl").read_text()
@@ -80,7 +78,7 @@ def test_a_step_that_gives_nothing_has_no_values(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
         fit(
-            data_of(4, val=None), model=Nothing(), max_epochs=1, default_root_dir=tmp_path,
+            data_of(4, val=None), model=Nothing(), max_epochs=1, default_root_dir=".",
             callbacks=(RankFileLogger(),),
         )  # fmt: skip
     assert [one["values"] for one in lines(tmp_path)] == [{}]
@@ -97,7 +95,7 @@ def test_an_exception_is_a_line_with_its_facts(tmp_path):
 
     with pytest.raises(DecodeError):
         fit(
-            data_of(val=None), model=Failing(), max_epochs=1, default_root_dir=tmp_path,
+            data_of(val=None), model=Failing(), max_epochs=1, default_root_dir=".",
             callbacks=(RankFileLogger(),),
         )  # fmt: skip
     *steps, last = lines(tmp_path)
@@ -120,7 +118,7 @@ def test_an_exception_is_a_line_with_its_facts(tmp_path):
 def test_a_long_message_is_cut(tmp_path):
     callback = RankFileLogger()
     run = fit(
-        data_of(val=None), max_epochs=1, model=Recorder(fail_at=0), default_root_dir=tmp_path,
+        data_of(val=None), max_epochs=1, model=Recorder(fail_at=0), default_root_dir=".",
         callbacks=(callback,),
     )  # fmt: skip
     callback.on_exception(run.trainer, run.model, OSError("x" * 100_000))
@@ -133,7 +131,7 @@ def test_a_long_message_is_cut(tmp_path):
 def test_a_user_writes_lines_of_their_own(tmp_path):
     callback = RankFileLogger()
     callback.record("early", {"nowhere": 1})  # there is no file yet: nothing happens
-    fit(data_of(4, val=None), max_epochs=1, default_root_dir=tmp_path, callbacks=(callback,))
+    fit(data_of(4, val=None), max_epochs=1, default_root_dir=".", callbacks=(callback,))
     callback.record("mine", {"values": {"a": [1, float("inf")]}, "path": tmp_path})
     last = lines(tmp_path)[-1]
     assert last["event"] == "mine"
@@ -145,13 +143,13 @@ def test_a_user_writes_lines_of_their_own(tmp_path):
 def test_a_file_that_cannot_be_written_is_warned_of_once_and_training_goes_on(tmp_path):
     (tmp_path / "ranks.jsonl").mkdir()
     wanted = (
-        f"RankFileLogger: rank 0 cannot write {tmp_path / 'ranks.jsonl'} (Is a directory). "
+        "RankFileLogger: rank 0 cannot write ranks.jsonl (Is a directory). "
         "Training continues, and nothing more is written there"
     )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
         run = fit(
-            data_of(val=None), max_epochs=1, default_root_dir=tmp_path,
+            data_of(val=None), max_epochs=1, default_root_dir=".",
             callbacks=(RankFileLogger(),),
         )  # fmt: skip
     assert [str(one.message) for one in said if one.category is SeqDataWarning] == [wanted]
@@ -162,14 +160,14 @@ def test_a_line_that_was_cut_off_by_a_full_disk_is_warned_of(tmp_path):
     (tmp_path / "ranks.jsonl").symlink_to("/dev/full")
     with pytest.warns(SeqDataWarning, match=re.escape("(No space left on device)")):
         fit(
-            data_of(4, val=None), max_epochs=1, default_root_dir=tmp_path,
+            data_of(4, val=None), max_epochs=1, default_root_dir=".",
             callbacks=(RankFileLogger(),),
         )  # fmt: skip
 
 
 def test_a_line_of_which_only_a_part_was_written_is_warned_of(tmp_path):
     callback = RankFileLogger()
-    fit(data_of(4, val=None), max_epochs=1, default_root_dir=tmp_path, callbacks=(callback,))
+    fit(data_of(4, val=None), max_epochs=1, default_root_dir=".", callbacks=(callback,))
     size = callback.path.stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
@@ -178,6 +176,19 @@ def test_a_line_of_which_only_a_part_was_written_is_warned_of(tmp_path):
             callback.record("mine", {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_run_without_a_folder_is_refused_and_a_trial_writes_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = (
+        "RankFileLogger: the Trainer's log folder must be a folder of this machine that was set, "
+        "but is None. Pass `default_root_dir`, such as '.', or a logger that writes to a folder."
+    )
+    options = {"max_epochs": 1, "callbacks": (RankFileLogger(),)}
+    with pytest.raises(ConfigError, match=f"^{re.escape(wanted)}$"):
+        fit(data_of(val=None), **options, default_root_dir=None)
+    fit(data_of(val=None), **options, default_root_dir=None, fast_dev_run=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "a/b.jsonl", "..", 3])

@@ -159,6 +159,21 @@ def test_attributes_that_are_invalid_are_refused():
         Loader(ROWS, Fixed(4), transform=both)
 
 
+@pytest.mark.parametrize("name", ["lengths", "max_length"])
+def test_a_law_of_lengths_that_raises_stop_iteration_is_named(name):
+    def keep(sequence, rng):
+        return sequence
+
+    def law(lengths):
+        return next(iter(()))
+
+    setattr(keep, name, law)
+    with pytest.raises(
+        ConfigError, match=rf"keep: `.{name}` \(.*law\) must return a value, but raised StopI"
+    ):
+        Loader(ROWS, Fixed(4), transform=keep)
+
+
 @pytest.mark.nightly
 def test_workers_deliver_the_same():
     options = {"transform": speed, "seed": 5}

@@ -203,7 +203,7 @@ def test_a_single_arrow_file_is_an_error(root):
 def test_a_file_that_is_not_arrow_is_an_error(tmp_path):
     (tmp_path / "notes").write_text("hello")
     with pytest.raises(
-        DataError, match=r"must be a store's folder with .* but is a file, not of Arrow"
+        DataError, match=r"must be a store's folder with .* but is a file that is not an Arrow"
     ):
         open_arrow(tmp_path / "notes")
 

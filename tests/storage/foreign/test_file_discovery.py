@@ -59,6 +59,7 @@ def test_a_shard_that_is_missing_is_an_error(folder, number):
         (b'{"_data_files": [{"filename": 3}]}', "names files outside of the folder"),
         (b'{"_data_files": [{"filename": "../a.arrow"}]}', "names files outside of the folder"),
         (b'{"_data_files": [{"filename": "a"}, {"filename": "a"}]}', "names a file twice"),
+        (b'{"_data_files": []}', "names none"),
         (b'{"_data_giles": []}', r"cannot be read \(KeyError\)"),
         (b"\xff", r"cannot be read \(UnicodeDecodeError\)"),
     ],

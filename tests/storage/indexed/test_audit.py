@@ -1,11 +1,14 @@
 """An audit of indexed files compares every byte, names each damage, and repairs indexes."""
 
+import shutil
+
 import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.indexed.user_format import UserFormat
 from tests.storage.indexed.records import Records, sequences, write_files
 
@@ -125,3 +128,20 @@ def test_a_file_of_another_size_is_not_the_one_that_was_indexed(folder):
     assert "cannot be read by Records" in reports[0].findings[0].text
     _, reports, _ = audit(f"{folder}/part-0.recs")
     assert reports[0].damages == 2
+
+
+def test_very_many_files_that_are_not_there_are_told_once(folder, monkeypatch):
+    shutil.copy(folder / "part-0.recs", folder / "part-1700.recs")
+    looked = []
+    monkeypatch.setattr(LocalShard, "size", lambda shard: looked.append(shard.name) or 1)
+    _, reports, _ = audit(f"{folder}/part-{{0..1999}}.recs")
+    numbers = (*range(101), 1700)
+    assert [report.file for report in reports[:-1]] == [f"part-{i}.recs" for i in numbers]
+    assert [report.damages for report in reports] == [0, *[1] * 100, 0, 1898]
+    assert "is not there. Restore it" in reports[1].findings[0].text
+    (finding,) = reports[-1].findings
+    assert "must hold all files that it names, but 1,898 more files are not there" in finding.text
+    assert "from 'part-101.recs' to 'part-1999.recs'. Restore them" in finding.text
+    assert finding.facts["missing"] == 1898
+    assert len(looked) == 102
+    assert len(reports) == 103

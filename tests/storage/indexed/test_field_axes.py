@@ -97,7 +97,7 @@ def test_a_value_without_an_axis_has_one_size():
 
 def test_a_value_is_located_for_an_error():
     files = opened((int64(-1, 7), int64(0, 1)), (int64(), int64()))
-    assert str(files.place_of(1, "x", "a")) == (
+    assert str(files.locate(1, "x", "a")) == (
         '/d shard 0 ("a.recs"), sequence 1 ("k1"), field "a", byte 7'
     )
     first = files.place(0, files.indexes[0].members["x"], "a", None)

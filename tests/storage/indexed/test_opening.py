@@ -43,7 +43,7 @@ def test_valid_arguments_pass():
 
 def test_ids_may_be_unique_in_each_file_only(folder):
     write_file(folder / "more" / "part-1.recs", ROWS[:3])
-    with pytest.raises(DataError, match="open with keys='by_shard'"):
+    with pytest.raises(DataError, match="pass keys='by_shard' "):
         open_files(folder, FORMAT)
     store = open_files(folder, FORMAT, keys="by_shard")
     assert store.keys([0, 3]) == ["part-0.recs/s0-000", "more/part-1.recs/s0-000"]

@@ -181,3 +181,22 @@ def test_a_copy_that_is_removed_and_damaged_is_fetched_by_the_next_run(web, tmp_
     with pytest.raises(CorruptSampleError):
         read_all(store)
     assert read_all(opened(web, tmp_path)) == due
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_copy_that_was_cut_off_is_told_in_the_log_and_downloaded_again(
+    web, tmp_path, caplog, size
+):
+    due = read_all(web[0])
+    assert read_all(opened(web, tmp_path)) == due
+    sizes = sizes_of(web[0], "shards")
+    paths = [path for path in folder_in(tmp_path).iterdir() if path.stat().st_size in sizes]
+    for path in paths:
+        os.truncate(path, size)
+    assert read_all(opened(web, tmp_path)) == due
+    told = mended(caplog)
+    assert sorted(path.name in one for path in paths for one in told).count(True) == len(paths)
+    assert len(told) == len(paths) > 0
+    caplog.clear()
+    assert read_all(opened(web, tmp_path)) == due
+    assert not mended(caplog)

@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from seqdata import Remote
-from seqdata.errors import ConfigError
+from seqdata.errors import CacheError, ConfigError
 from seqdata.storage.remote import upload as module
 from seqdata.storage.remote.transport import make_writable_files
 from seqdata.storage.remote.upload import _read_log, upload_store
@@ -138,3 +138,15 @@ def test_what_was_sent_is_compared_with_what_is_there(location, remote, tmp_path
     assert not again.is_uploaded(files, "a", "another")
     files.remove("a")
     assert not again.is_uploaded(files, "a", "digest")
+
+
+@pytest.mark.parametrize("cache", ["file/c", "file"])
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_cache(location, tmp_path, cache):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(
+        CacheError,
+        match=r"must be a writable folder, but cannot be created \(.*\). Pass Remote\(cache_dir",
+    ):
+        upload_store(
+            location, Remote(cache_dir=tmp_path / cache), Plan(), resume=True, overwrite=False
+        )
