@@ -207,18 +207,20 @@ def _print_report(out: Console, report: AuditReport) -> None:
     if not report.damages:
         out.print(f"{name}: {_VERDICTS[report.by]}, {contents}")
         return
-    plural = "" if report.damages == 1 else "s"
-    out.print(f"{name}: DAMAGED in {report.damages:,} place{plural}, {contents}", style="red")
+    out.print(f"{name}: DAMAGED in {_count_places(report.damages)}, {contents}", style="red")
     for finding in report.findings[:_MAX_SHOWN]:
         out.print(f"  {finding.text}")
     if len(report.findings) > _MAX_SHOWN:
         out.print(f"  … and {report.damages - _MAX_SHOWN:,} more; --json lists them")
 
 
+def _count_places(count: int) -> str:
+    return "1 place" if count == 1 else f"{count:,} places"
+
+
 def _format_verdict(damages: int, verified: bool) -> str:
     if damages:
-        damaged_values = "1 value is" if damages == 1 else f"{damages:,} values are"
-        return f"{damaged_values} damaged: restore these files, or write the store again"
+        return f"damaged in {_count_places(damages)}: restore these files, or write the store again"
     if verified:
         return "every byte is as written"
     return "unverified: there are no checksums of sequences; all could be read, sizes are right"

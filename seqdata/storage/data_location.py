@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import REMEDY, ConfigError, DataError, Fact, SeqDataError
 
+_MAX_LOCATION_CHARS = 2_000  # characters in a message, of a data set that may be very many files
 _MAX_ID_CHARS = 80  # characters in a message; the fact has all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
 
@@ -60,7 +61,7 @@ class DataLocation:
     verify: bool = False
 
     def __str__(self) -> str:
-        words = [self.dataset + self._format_file()]
+        words = [shorten_location(self.dataset) + self._format_file()]
         if self.sequence is not None:
             key = "" if self.key is None else f" ({quote(self.key)})"
             words.append(f"sequence {self.sequence}{key}")
@@ -98,7 +99,7 @@ class DataLocation:
     @property
     def remedy(self) -> str | None:
         """The command that audits the shard or data set; None if there is none."""
-        if not self.verify:
+        if not self.verify or len(self.dataset) > _MAX_LOCATION_CHARS:
             return None
         shard = "" if self.shard is None else f" --shard {self.shard}"
         return f"seqdata verify {shlex.quote(self.dataset)}{shard}"
@@ -122,6 +123,13 @@ class SupportsLocation(Protocol):
     def place(self, number: int, /) -> DataLocation:
         """Return the location of a sequence; of the data set if there is no such sequence."""
         ...
+
+
+def shorten_location(location: str) -> str:
+    """Return a location for messages: of a very long one, its beginning and its length."""
+    if len(location) <= _MAX_LOCATION_CHARS:
+        return location
+    return f"{location[: _MAX_LOCATION_CHARS // 2]}… ({len(location):,} characters)"
 
 
 def quote(text: str) -> str:

@@ -89,7 +89,7 @@ def test_every_damaged_sequence_is_named(store):
     assert 'sequence 39 ("s39"), field "x", bytes ' in text
     assert "must have" in text
     assert "Verify: " not in text
-    assert "4 values are damaged: restore these files, or write the store again" in text
+    assert "damaged in 4 places: restore these files, or write the store again" in text
 
 
 def test_one_shard_can_be_looked_at_alone(store):

@@ -100,3 +100,14 @@ def test_the_page_on_errors_lists_every_fact_of_a_place():
     page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
     table = page.read_text("utf-8").partition("## Facts")[2].partition("\n## ")[0]
     assert not [name for name in WHOLE.facts if f"`{name}`" not in table]
+
+
+def test_of_a_very_long_location_a_message_has_the_beginning_and_no_command():
+    paths = [f"/data/part-{number}.recs" for number in range(400)]
+    for count in (90, 400):
+        dataset = "::".join(paths[:count])
+        error = DataLocation(dataset=dataset, verify=True).make_error(DecodeError, "is wrong")
+        assert error.facts["dataset"] == dataset
+        assert ("seqdata verify" in str(error)) == (dataset in str(error)) == (count == 90)
+    assert f"… ({len(dataset):,} characters): is wrong" in str(error)
+    assert len(str(error)) < 1_100

@@ -20,12 +20,13 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.files import FolderListings
-from seqdata.storage.indexed.find_files import describe_location, find_shards
+from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import redact_url
 
 _MAX_MISSING = 100  # files that are reported one by one
 BytesFn = Callable[[int], None]
@@ -54,7 +55,7 @@ def audit_files(
         ConfigError: If there is no such file.
     """
     shards = attach_catalogs(find_shards(location, file_format, remote), file_format)
-    location = describe_location(location)
+    location = redact_url(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
             f"verify: the shard must be in [0, {len(shards)}), but is {shard}. Choose another "

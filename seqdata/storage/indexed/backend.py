@@ -15,17 +15,13 @@ from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.build_index import build, index_facts
 from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.file_format import FileFormat
-from seqdata.storage.indexed.find_files import (
-    Location,
-    describe_location,
-    find_shards,
-    format_location,
-)
+from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.audit import AuditReport
 from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
 
@@ -132,7 +128,7 @@ def index_files(
     text = format_location(location, file_format)
     shards = find_shards(text, file_format, resolve_remote(remote), probe=True)
     shards = shards if rebuild else attach_catalogs(shards, file_format)
-    where = describe_location(text)
+    where = redact_url(text)
     folders = build(
         where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress
     )

@@ -19,8 +19,8 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
-from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.files import FolderListings, join_names, list_folder
+from seqdata.storage.data_location import DataLocation, shorten_location
+from seqdata.storage.indexed.files import join_names, list_folder
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.remote_shards import find_remote
@@ -35,7 +35,6 @@ Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 JOINED = "::"
 MAX_SHARDS = 1 << 20
 _MANY = 1024  # URLs that are requested without probing the first one
-_MAX_NAMED = 8  # parts of a location in messages
 _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 _MAGIC = re.compile(r"[{*?\[]")
 _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
@@ -135,14 +134,6 @@ def format_location(location: Location, file_format: IndexedFormat) -> str:
     return JOINED.join(_from_root(os.fspath(part)) for part in parts)
 
 
-def describe_location(location: str) -> str:
-    """Return a location for messages: without secrets, and with the first of many parts only."""
-    parts = location.split(JOINED)
-    if len(parts) <= _MAX_NAMED:
-        return redact_url(location)
-    return f"{redact_url(JOINED.join(parts[:_MAX_NAMED]))}{JOINED}… ({len(parts):,} in all)"
-
-
 def _from_root(part: str) -> str:
     """Return an absolute path; a URL or program unchanged."""
     if not part or "://" in part or _is_program(part):
@@ -179,16 +170,14 @@ def find_shards(
         CorruptShardError: If the list of a folder's files is damaged.
     """
     found: list[Shard] = []
-    parts, where = location.split(JOINED), describe_location(location)
+    parts, where = location.split(JOINED), redact_url(location)
     for part in filter(_is_program, parts):  # before any file is accessed
         raise UnsafeContentError(
             f"{file_format.name}: location must be a path, but {part!r} would run a program. Run "
             "it yourself and open the file that it writes"
         )
     for part in parts:
-        is_many = "{" in part and count_expansions(part) > _MANY
-        is_probed = not (probe and is_many)
-        gone = None if probe or not is_many else _GoneFiles(part, is_nested=file_format.is_nested)
+        is_probed = not (probe and "{" in part and count_expansions(part) > _MANY)
         for path_or_url in _expand(part, location, file_format.name):
             _refuse_packed(path_or_url, file_format)
             if is_remote(path_or_url):
@@ -202,10 +191,6 @@ def find_shards(
                     is_probed = True
                 found.extend(shards)
                 continue
-            gone_file = None if gone is None else gone.find(path_or_url)
-            if gone_file is not None:
-                found.append(gone_file)
-                continue
             path = local_path(path_or_url)
             files = _find_local(path, file_format)
             if file_format.is_nested and (path_or_url != part or not path.exists()):
@@ -218,40 +203,13 @@ def find_shards(
     return found
 
 
-class _GoneFiles:
-    """Those of very many paths that are not there, without a look at each of them.
-
-    Args:
-        part: The location of the paths, with braces.
-        is_nested: Whether files are named by their paths below the folder above the first brace.
-    """
-
-    def __init__(self, part: str, *, is_nested: bool) -> None:
-        self._root = _find_fixed_folder(part) if is_nested else None
-        self._places: dict[str, tuple[Path, str]] = {}  # folder -> root and what names begin with
-        self._listings = FolderListings()
-
-    def find(self, path: str) -> LocalShard | None:
-        """Return the file of a path if there is nothing at it; None: it must be looked at."""
-        if path.startswith("~") or glob.has_magic(path) or not self._listings.lacks(path):
-            return None
-        folder, _, name = path.rpartition("/")
-        if folder not in self._places:
-            root = local_path(path).parent
-            inside = None if self._root is None else root.relative_to(self._root)
-            begin = "" if inside is None or inside == Path() else f"{inside.as_posix()}/"
-            self._places[folder] = self._root or root, begin
-        root, begin = self._places[folder]
-        return LocalShard(root, f"{begin}{name}")
-
-
 def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: IndexedFormat) -> None:
     seen = set[tuple[str, str]]()
     for shard in shards:
         if (shard.folder, shard.name) in seen:
             raise ConfigError(
                 f"{file_format.name}: location must name each file once, but "
-                f"{describe_location(location)!r} names {shard.name} twice"
+                f"{shorten_location(redact_url(location))!r} names {shard.name} twice"
             )
         seen.add((shard.folder, shard.name))
 
@@ -306,14 +264,14 @@ def _expand(part: str, location: str, format_name: str) -> Iterator[str]:
     if count_expansions(part) > MAX_SHARDS:
         raise ConfigError(
             f"{format_name}: location must name at most {MAX_SHARDS} files, but "
-            f"{describe_location(location)!r} names more. Check the braces"
+            f"{shorten_location(redact_url(location))!r} names more. Check the braces"
         )
     try:
         yield from expand_braces(part)
     except ValueError as error:  # unbalanced
         raise ConfigError(
             f"{format_name}: location must have balanced braces, as in "
-            f"'x-{{000..017}}{{.tar,.bin}}', but is {describe_location(location)!r}"
+            f"'x-{{000..017}}{{.tar,.bin}}', but is {shorten_location(redact_url(location))!r}"
         ) from error
 
 

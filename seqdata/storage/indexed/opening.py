@@ -27,12 +27,7 @@ from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.file_fields import FileFields, make_file_fields, shard_offsets_of
 from seqdata.storage.indexed.file_shards import FileShards, release_nothing
-from seqdata.storage.indexed.find_files import (
-    Location,
-    describe_location,
-    find_shards,
-    format_location,
-)
+from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
 from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, digest_extents
@@ -43,6 +38,7 @@ from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_m
 from seqdata.storage.local_files import check_fingerprint
 from seqdata.storage.remote.file_cache import CacheFullError
 from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.shards_on_demand import ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import ShardReader, ShardStore, StoreFacts, StoreFields
@@ -93,13 +89,13 @@ def open_files(
         DataError: If files are not of the format.
     """
     text, remote = format_location(location, file_format), resolve_remote(remote)
-    check_arguments(describe_location(text), verify, index, keys)
+    check_arguments(redact_url(text), verify, index, keys)
     shards = attach_catalogs(find_shards(text, file_format, remote, probe=True), file_format)
     known: list[ShardIndex | None] | None = None
     if index == "build" or not file_format.needs_command:
         known = load_known_indexes(shards, file_format)
         have = None if known is None else [index is not None for index in known]
-        if build(describe_location(text), shards, file_format, progress=progress, have=have):
+        if build(redact_url(text), shards, file_format, progress=progress, have=have):
             shards = attach_catalogs(shards, file_format)
     options = Options(
         location=text, file_format=file_format, verify=verify, keys=keys, remote=remote
@@ -149,7 +145,7 @@ def open_shards(
         progress: Whether to show bars.
         known: Indexes that were read already.
     """
-    location, file_format = describe_location(options.location), options.file_format
+    location, file_format = redact_url(options.location), options.file_format
     indexes = load_indexes(location, shards, file_format, known)
     names = [shard.name for shard in shards]
     remote = options.remote or Remote()
