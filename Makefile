@@ -78,9 +78,9 @@ $(STAMP_OF_OLDEST): pyproject.toml constraints.txt tests/nightly/oldest.py | $(S
 		$(foreach package,$(PACKAGES),-e $(package)) crc32c hypothesis matplotlib pandas polars pytest pytest-reportlog pytest-timeout pytest-xdist
 	@touch $@
 
-reliability:  ## write docs/reliability.md from what test-nightly and mutants found
+reliability:  ## write docs/reliability.md from what test-nightly and mutants found (RELIABILITY=--loaded: test-loaded)
 	@echo "== reliability: docs/reliability.md, from .nightly/"
-	@$(BIN)/python -m tests.nightly.figures
+	@$(BIN)/python -m tests.nightly.figures $(RELIABILITY)
 
 lint: env  ## ruff, mypy and the layer contracts, side by side
 	@$(MAKE) --no-print-directory --silent --jobs=2 --old-file=env types ruff layers

@@ -7,6 +7,7 @@ was put into docs/reliability.json by hand stands there under ``by_hand``, in wo
 shows; ``gather`` writes none. Usage::
 
     python -m tests.nightly.figures            # .nightly/ -> docs/reliability.json and both pages
+    python -m tests.nightly.figures --loaded   # the same, of the runs beside busy loops alone
     python -m tests.nightly.figures --page     # docs/reliability.json -> both pages
 """
 
@@ -102,6 +103,13 @@ def gather(folder: Path) -> dict[str, Any]:
         "fuzz": fuzz,
         "mutants": mutants,
     }
+
+
+def with_loaded(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a night with the runs beside busy loops of another set of reports."""
+    night = {name: part for name, part in stored["parts"].items() if name not in LOADED}
+    loaded = {name: part for name, part in found["parts"].items() if name in LOADED}
+    return {**stored, "parts": {**night, **loaded}}
 
 
 def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -310,7 +318,10 @@ def main() -> int:
     if "--page" not in sys.argv[1:]:
         if not FOUND.exists():
             raise SystemExit("figures: no .nightly/, must be; run: make test-nightly mutants")
-        STORED.write_text(json.dumps(gather(FOUND), indent=1) + "\n", "utf-8")
+        found = gather(FOUND)
+        if "--loaded" in sys.argv[1:]:
+            found = with_loaded(json.loads(STORED.read_text("utf-8")), found)
+        STORED.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     found = json.loads(STORED.read_text("utf-8"))
     for path, figures in ((PAGE, page(found)), (BREAKS, matrix(found, of_forms()))):
         path.write_text(put(path.read_text("utf-8"), figures), "utf-8")

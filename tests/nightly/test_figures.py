@@ -246,6 +246,19 @@ def test_what_runs_beside_busy_loops_is_told_and_counts_no_promise_twice(tmp_pat
     assert "| loaded-1 | did not run |" in text
 
 
+def test_runs_beside_busy_loops_are_put_next_to_the_night_that_is_there(tmp_path):
+    report(tmp_path, "long", case("a", shows="plans I1", cases=5))
+    report(tmp_path, "loaded-1", case("a"))
+    night = figures.gather(tmp_path)
+    (tmp_path / "other").mkdir()
+    report(tmp_path / "other", "loaded-2", case("a"), case("b"))
+    report(tmp_path / "other", "long", case("a", "failed"))
+    both = figures.with_loaded(night, figures.gather(tmp_path / "other"))
+    assert list(both["parts"]) == ["long", "loaded-2"]
+    assert both["parts"]["long"] == night["parts"]["long"]
+    assert both["promises"] == night["promises"]
+
+
 def test_the_oldest_environment_has_the_lower_bounds():
     lines = oldest.constraints()
     assert "lightning==2.6" in lines
