@@ -125,7 +125,7 @@ faults: env  ## inject every fault there is and show what comes of it (40 minute
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one bug after the other on a copy of the tree"
-	@$(BIN)/python tests/mutants/run.py --json .nightly/mutants.json
+	@$(BIN)/python -m tests.mutants.run --json .nightly/mutants.json
 
 house: env  ## count what a newcomer meets: files on a batch's way, modules, words (HOUSE=--list names them)
 	@$(BIN)/python .ci/house.py $(HOUSE)

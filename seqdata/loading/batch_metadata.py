@@ -46,11 +46,15 @@ class PreparedStep(NamedTuple):
 
 
 class _StepSpans(NamedTuple):
-    """The spans of many steps, their base numbers, and the offsets of the steps."""
+    """The spans of many steps, their base numbers, and the offsets of the steps.
+
+    ``is_stream`` says that they are extended along a stream, as ``Steps.wide`` is.
+    """
 
     spans: NDArray[np.int64]
     ids: NDArray[np.int64]
     offsets: list[int]
+    is_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,33 +88,44 @@ class StepPreparer:
         step_spans = self._locate_spans(steps.table)
         wide_spans = step_spans
         if wide is not None and not all(has_whole_rows):
-            wide_spans = self._locate_spans(wide)
+            wide_spans = self._locate_spans(wide)._replace(is_stream=True)
         bounds = self._pad_offsets(steps, has_whole_rows)
         own_ids = self._find_own_ids(step_spans, steps)
         batches = describe_steps(
             steps, own_ids, has_whole_rows, self.plan, self.reader.axes, bounds
         )
-        horizon = self.plan.lookahead - self.reader.shift
-        whole_row_batches = self._describe_whole_rows(steps)
-        for i, (is_whole_row, metadata) in enumerate(zip(has_whole_rows, batches, strict=True)):
-            metadata.whole = next(whole_row_batches)
-            chosen = step_spans if is_whole_row else wide_spans
-            part = slice(chosen.offsets[i], chosen.offsets[i + 1])
-            spans = chosen.spans[part]
-            occurrences = None
-            own_epoch = metadata.part_epoch  # of rows of several parts, draws are told apart below
-            epoch = own_epoch if isinstance(own_epoch, int) else self.epoch
-            if self.occurrences is not None:
-                drawn = self.plan.drawn_batch(steps.numbers[i])
-                if drawn is not None and drawn.epoch is not None:
-                    epoch = drawn.epoch
-                occurrences = self.occurrences.number_spans(spans, epoch, drawn)
-            request = StepRequest(
-                spans=spans, ids=chosen.ids[part], epoch=epoch, horizon=horizon,
-                joint_targets=self.joint_targets and is_whole_row, occurrences=occurrences,
-                is_shifted_stream=wide is not None and not is_whole_row,
-            )  # fmt: skip
-            yield PreparedStep(request, metadata, partial(_make_step, steps, i))
+        # No name and no zip holds a batch, so that its data are freed when the caller drops it.
+        batches = map(_add_whole_rows, batches, self._describe_whole_rows(steps))
+        for i, is_whole_row in enumerate(has_whole_rows):
+            spans = step_spans if is_whole_row else wide_spans
+            yield self._prepare_step(steps, i, spans, is_whole_row, next(batches))
+
+    def _prepare_step(
+        self,
+        steps: Steps,
+        i: int,
+        step_spans: _StepSpans,
+        is_whole_row: bool,
+        metadata: SequenceBatch,
+    ) -> PreparedStep:
+        """Return step ``i`` of some, whose batch is ``metadata``."""
+        part = slice(step_spans.offsets[i], step_spans.offsets[i + 1])
+        spans = step_spans.spans[part]
+        occurrences = None
+        own_epoch = metadata.part_epoch  # of rows of several parts, draws are told apart below
+        epoch = own_epoch if isinstance(own_epoch, int) else self.epoch
+        if self.occurrences is not None:
+            drawn = self.plan.drawn_batch(steps.numbers[i])
+            if drawn is not None and drawn.epoch is not None:
+                epoch = drawn.epoch
+            occurrences = self.occurrences.number_spans(spans, epoch, drawn)
+        request = StepRequest(
+            spans=spans, ids=step_spans.ids[part], epoch=epoch,
+            horizon=self.plan.lookahead - self.reader.shift,
+            joint_targets=self.joint_targets and is_whole_row,
+            occurrences=occurrences, is_shifted_stream=step_spans.is_stream,
+        )  # fmt: skip
+        return PreparedStep(request, metadata, partial(_make_step, steps, i))
 
     def _describe_whole_rows(self, steps: Steps) -> Iterator[SequenceBatch | None]:
         """Return the metadata of the rows whose parts the steps hold; None if they are whole."""
@@ -211,6 +226,12 @@ def describe_steps(
         if label is not _NO_LABEL:
             known["part"], known["part_epoch"] = _cut_label(label, len(described["lengths"]))
         yield SequenceBatch.described(described, known)
+
+
+def _add_whole_rows(batch: SequenceBatch, whole_rows: SequenceBatch | None) -> SequenceBatch:
+    """Return a batch with the metadata of the rows whose parts it holds."""
+    batch.whole = whole_rows
+    return batch
 
 
 def _cut_label(label: PartLabel, rows: int) -> PartLabel:

@@ -128,8 +128,8 @@ class ZipEngine(BaseEngine):
                 own_steps = self._share_of(engine, steps, epoch)
                 source = engine.iterate_share(own_steps, epoch, update_schedule, numbers)
                 sources.append(opened.enter_context(closing(source)))
-            for outputs in zip(*sources, strict=False):  # one that is shut down ends the epoch
-                yield dict(zip(self.engines, outputs, strict=True))
+            # One that is shut down ends the epoch. No name holds a step while the next is made.
+            yield from map(lambda *outputs: dict(zip(self.engines, outputs, strict=True)), *sources)
 
     def remake_batch(
         self,

@@ -1,5 +1,7 @@
 """Loops of plain PyTorch and Fabric over the Loader: exact on any number of ranks."""
 
+import gc
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -8,9 +10,12 @@ import torch
 
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
+from seqdata_testing.waiting import until
+from tests.loading.loaders import ZIP, make_zip_data
 
 LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
 STORE = MemoryStore.of(
@@ -103,3 +108,33 @@ def test_exact_on_any_world_with_weight_in_a_tuple():
         for _, numbers, weight in loader(world=World(rank, 4), as_tuple=("x", "ids", "weight")):
             seen.update(numbers[weight > 0].tolist())
     assert seen == Counter(range(101))
+
+
+@pytest.mark.parametrize(
+    ("store", "policy", "options"),
+    [
+        (STORE, POLICY, {}),
+        (STORE, POLICY, {"prefetch": 2}),
+        (STORE, POLICY, {"num_workers": 1, "prefetch": 2}),
+        (STORE, POLICY, {"transform": lambda sequence, rng: sequence, "on_error": "mask"}),
+        (STORE, TBPTT(lanes=4, chunk=16), {"shift": 1}),
+        (make_zip_data(), ZIP, {}),
+        (make_zip_data(), ZIP, {"prefetch": 2}),
+    ],
+    ids=["plain", "thread", "worker", "mask", "lanes", "zip", "zip, thread"],
+)
+def test_a_batch_that_the_loop_drops_is_freed_before_the_next_is_made(store, policy, options):
+    batches = iter(Loader(store, policy, **{"prefetch": 0, **options}))
+    count = 0
+    gc.disable()  # nothing may need it
+    try:
+        for _ in range(5):
+            batch = next(batches)
+            held = [weakref.ref(one) for one in (batch.values() if policy is ZIP else [batch])]
+            del batch
+            assert until(lambda held=held: not any(one() for one in held), 5)
+            count += 1
+    finally:
+        gc.enable()
+        batches.close()
+    assert count == 5

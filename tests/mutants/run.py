@@ -4,7 +4,7 @@ The bugs and their tests are in the table next to this file: ``*.toml``, read by
 bug is killed where pytest ends with failed tests (status 1). No test collected, an entry that does
 not fit the tree, or tests that fail without any bug count as survival. Usage::
 
-    python tests/mutants/run.py [--file PATH] [--room NAME] [NAME ...]
+    python -m tests.mutants.run [--file PATH] [--room NAME] [NAME ...]
                                 [--jobs N] [--timeout SECONDS] [--json FILE]
 
 Without names, files and rooms all bugs are planted; with several of them, those that any names.
@@ -25,11 +25,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from table import HERE, Bug, TableError, plant, read_table
+from tests.mutants.table import HERE, Bug, TableError, plant, read_table
+from tests.preloaded import python, serving
 
 ROOT = HERE.parents[1]
 FAILED = 1  # pytest: tests ran and some failed
 UNBROKEN = "passes unbroken"
+ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",  # nothing is kept between bugs
+    "OMP_NUM_THREADS": "1",  # several bugs are tried beside each other
+}
 STATUS = {0: "survived", FAILED: "killed", 2: "broken: not collected", 5: "broken: no test ran"}
 
 
@@ -42,11 +47,19 @@ class Outcome:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what git tracks or would track, as it lies here, and the compiled kernel."""
+    """Copy what git tracks or would track, as it lies here, and what is compiled of it.
+
+    Bytecode counts where size and time of its source are as they were: not for what a bug changes.
+    """
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
     names = [name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
-    names += [str(path.relative_to(ROOT)) for path in (ROOT / "seqdata" / "kernel").glob("*.so")]
+    compiled = [(ROOT / "seqdata" / "kernel").glob("*.so")]
+    compiled += [
+        (ROOT / folder).glob("__pycache__/*.pyc")
+        for folder in {os.path.dirname(name) for name in names if name.endswith(".py")}
+    ]
+    names += [str(path.relative_to(ROOT)) for paths in compiled for path in paths]
     for name in names:
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -54,20 +67,15 @@ def copy_tree(target: Path) -> None:
 
 
 def surroundings(tree: Path) -> dict[str, str]:
-    """The copy goes before the installed package; nothing is kept between mutants."""
+    """The copy goes before the installed package."""
     known = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
     paths = [tree, tree / "models", *sorted((tree / "plugins").glob("*/"))]
-    return {
-        **known,
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",  # several mutants run beside each other
-    }
+    return {**known, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
 def run_tests(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, str]:
     """Return the verdict, and the end of pytest's output."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
+    command = [python(), "-m", "pytest", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
             command, cwd=tree, env=surroundings(tree), capture_output=True, text=True,
@@ -205,7 +213,8 @@ def main() -> int:
                 outcomes.append(outcome)
                 keep(options.json, about, outcomes)
 
-    with ThreadPoolExecutor(options.jobs) as pool:
+    os.environ.update(ENVIRONMENT)
+    with serving(), ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(work, group_by_tests(bugs)))
     killed = sum(outcome.verdict == "killed" for outcome in outcomes)
     print(f"\n{killed} of {len(outcomes)} mutants killed")

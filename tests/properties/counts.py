@@ -2,7 +2,7 @@
 
 The cases of a change are the same on every machine (the profile ``ci`` draws from no seed of its
 own), and each planted bug that a property has to find is found by them: who lowers a count plants
-those again (``python tests/mutants/run.py``).
+those again (``python -m tests.mutants.run``).
 """
 
 from hypothesis import settings

@@ -157,15 +157,15 @@ class RankCoordinator:
     ) -> Iterator[Item]:
         lockstep = self._get_lockstep(ranks)
         if lockstep is None:
-            yield from self._iterate_single(source)
+            yield from map(self._check_stop, source)
         else:
             yield from lockstep.iterate(source, counter, is_last)
 
-    def _iterate_single(self, source: Iterator[Item]) -> Iterator[Item]:
-        for item in source:
-            if self._stop_reason is not None:
-                raise make_preempted_error(self._stop_reason, 0)
-            yield item
+    def _check_stop(self, item: Item) -> Item:
+        """Return an item of the only rank, unless it was told to stop."""
+        if self._stop_reason is not None:
+            raise make_preempted_error(self._stop_reason, 0)
+        return item
 
     def _get_lockstep(self, ranks: int) -> RankLockstep | None:
         """Return the lockstep with all other ranks; None if there are none."""

@@ -130,12 +130,13 @@ class RankLockstep:
                 return
             if highest != _OK:
                 self._raise_agreed(pending)
-            item = pending.items.pop()
+            item = pending.items[0]
             must_wait = is_last is not None and is_last(item)
             following = None if must_wait else self._draw_ahead(source, counter)
             if counter is not None:
                 counter.on_total(item, int(pending.counts))
-            yield item
+            del item  # the caller may drop it before the next one is made
+            yield pending.items.pop()
             pending = following or self._draw_ahead(source, counter)
 
     def all_gather(self, value: Item) -> list[Item]:

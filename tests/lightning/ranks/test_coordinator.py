@@ -1,5 +1,7 @@
 """One rank alone: it stops between batches, an error is raised again, and nothing is left."""
 
+import weakref
+
 import pytest
 
 from seqdata.errors import PeerFailedError, Preempted
@@ -14,6 +16,28 @@ def coordinator():
 def test_items_come_as_they_are(coordinator):
     assert list(coordinator.iterate_in_lockstep(iter([1, 2]), 1)) == [1, 2]
     assert list(coordinator.iterate_in_lockstep(iter([]), 1)) == []
+
+
+class Batch:
+    """What can be watched."""
+
+
+def make_watched(alive):
+    """Yield batches, and count those before each that are still there."""
+    made = []
+    for _ in range(4):
+        alive.append(sum(one() is not None for one in made))
+        batch = [Batch()]
+        made.append(weakref.ref(batch[0]))
+        yield batch.pop()
+
+
+def test_a_batch_that_the_loop_drops_is_freed_before_the_next_is_made(coordinator):
+    alive = []
+    items = coordinator.iterate_in_lockstep(make_watched(alive), 1)
+    for _ in range(4):
+        assert isinstance(next(items), Batch)
+    assert alive == [0, 0, 0, 0]
 
 
 def test_a_stop_comes_before_the_next_batch(coordinator):

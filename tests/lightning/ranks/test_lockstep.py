@@ -1,6 +1,7 @@
 """What ranks wait for, and errors of one rank, which arrive on the others as what they are."""
 
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -103,3 +104,39 @@ def test_a_reduction_that_has_failed_as_its_wait_times_out_is_the_error_of_a_los
 
     with pytest.raises(PeerFailedError, match=r"rank 0 has lost another rank: .*[Cc]onnection"):
         lockstep._wait(JustInTime(work, complete))
+
+
+class Done:
+    """A reduction that need not be waited for."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class Batch:
+    """What can be watched."""
+
+
+def make_watched(alive):
+    """Yield batches, and count those before each that are still there."""
+    made = []
+    for _ in range(4):
+        alive.append(sum(one() is not None for one in made))
+        batch = [Batch()]
+        made.append(weakref.ref(batch[0]))
+        yield batch.pop()
+
+
+@pytest.mark.parametrize(("is_last", "expected"), [(None, [0, 1, 1, 1]), (bool, [0, 0, 0, 0])])
+def test_a_batch_that_the_loop_drops_is_freed_before_the_next_is_made(
+    lockstep, monkeypatch, is_last, expected
+):
+    monkeypatch.setattr(lockstep, "_start_reduction", lambda values, operation: Done())
+    alive = []
+    items = lockstep.iterate(make_watched(alive), None, is_last)
+    for _ in range(4):
+        assert isinstance(next(items), Batch)
+    assert alive == expected  # without `is_last`, one is in hand while the next is made
