@@ -89,7 +89,16 @@ def test_the_ddp_example_ends_the_same_on_1_2_and_4_processes_under_both_launche
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ddp", "pipeline", "wavefront", "ring", "hybrid"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "ddp",
+        "ring",
+        "hybrid",  # of a wavefront and data
+        pytest.param("pipeline", marks=pytest.mark.nightly),
+        pytest.param("wavefront", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_character_model_is_the_same_on_several_processes(mode):
     command = [python(), str(EXAMPLES / "parallel_lstm.py"), "--mode", mode, "--updates", "2"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=patient(150))

@@ -64,17 +64,20 @@ def grid(world: int, size: int, kinds: list[str], **spec: Any) -> Any:
 
 
 SPLIT = ["wave+split", "ring+split", "torch+GPipe", "torch+1F1B"]
-TWO = [  # kind, case, type, groups of lanes: each of them once at least, each kind with three
-    ("wave", "lstm"), ("wave", "lanes"), ("wave", "dropout"), ("ring", "gru"), ("ring", "segments"),
-    ("ring", "whole rows"), ("fed", "projection"), ("fed", "tied"), ("fed", "whole rows"),
-    ("wave", "whole rows", "float32"), ("ring", "lstm", "float32"), ("fed", "lstm", "float32"),
-    ("wave+split", "gru", "float64", 5), ("ring+split", "tied", "float64", 5),
+TWO = [  # kind, case, type, groups of lanes: each of them once at least
+    ("wave", "lanes"), ("wave", "dropout"), ("wave", "frozen"), ("ring", "gru"),
+    ("ring", "whole rows"), ("ring", "autocast", "float32"), ("fed", "projection"), ("fed", "tied"),
+    ("fed", "lstm", "float32"), ("wave+split", "deep", "float64", 1),
     ("ring+split", "dropout", "float64", 5), ("torch+GPipe", "tied", "float64", 5),
-    ("torch+1F1B", "dropout", "float64", 5), ("wave+split", "deep", "float64", 1),
-    ("torch+ZBV", "deep", "float64", 1), ("torch+ZBV", "deep", "float32", 1),
-    ("wave", "frozen"), ("ring", "frozen"), ("torch+1F1B", "frozen", "float64", 1),
-    ("wave", "autocast", "float32"), ("torch+1F1B", "autocast", "float32", 1),
-    ("ring", "autocast", "float32"), ("wave+split", "autocast", "float32"),
+    ("torch+1F1B", "frozen", "float64", 1), ("torch+ZBV", "deep", "float32", 1),
+]  # fmt: skip
+MORE = [
+    ("wave", "lstm"), ("ring", "segments"), ("fed", "whole rows"),
+    ("wave", "whole rows", "float32"), ("ring", "lstm", "float32"),
+    ("wave+split", "gru", "float64", 5), ("ring+split", "tied", "float64", 5),
+    ("torch+1F1B", "dropout", "float64", 5), ("torch+ZBV", "deep", "float64", 1),
+    ("ring", "frozen"), ("wave", "autocast", "float32"),
+    ("torch+1F1B", "autocast", "float32", 1), ("wave+split", "autocast", "float32"),
 ]  # fmt: skip
 THREE = [
     ("wave+split", "segments", "float64", 1), ("ring+split", "segments", "float64", 1),
@@ -92,6 +95,7 @@ FOUR = [
     ("world", "spec"),
     [
         pytest.param(2, {"size": 2, "runs": TWO}, id="2, split, torch, float32, deep"),
+        pytest.param(2, {"size": 2, "runs": MORE}, id="2, more", marks=pytest.mark.nightly),
         pytest.param(3, {"size": 3, "runs": THREE}, id="3, split, torch"),
         pytest.param(4, {"size": 2, "runs": FOUR}, id="2x2, empty, torch"),
         grid(2, 2, KINDS),

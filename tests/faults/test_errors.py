@@ -68,7 +68,7 @@ def test_damage_is_told_alike(root):
     assert lines[-1].endswith(f"Verify: seqdata verify {root} --shard 7.")
 
 
-@pytest.mark.parametrize("transform", [refusing, growing])
+@pytest.mark.parametrize("transform", [refusing, pytest.param(growing, marks=pytest.mark.nightly)])
 def test_our_errors_about_a_transform_are_told_alike(root, transform):
     here, there = errors_of(root, DecodeError, transform)
     check_alike(here, there)

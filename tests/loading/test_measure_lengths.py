@@ -19,6 +19,7 @@ from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
+from tests.loading.transforms.failing import dies, fails, stops
 from tests.loading.transforms.samples import runs
 
 COUNT = CHUNK_SEQUENCES * 2 + 5
@@ -276,19 +277,11 @@ def test_what_cannot_be_measured_names_the_sequence(transform, message):
     assert caught.value.facts["sequence"] == 0
 
 
-def fails(sequence, rng):
-    raise ValueError(f"no {sequence['id']}")
-
-
 @pytest.mark.slow
 def test_what_a_transform_raises_in_a_worker_says_where(folder):
     with pytest.raises(ValueError, match="no s0") as caught:
         measure_lengths(open_store(folder).take([0]), fails, num_workers=1)
     assert "in the transform of sequence 's0'" in caught.value.__notes__
-
-
-def dies(sequence, rng):
-    os._exit(3)
 
 
 @pytest.mark.slow
@@ -338,10 +331,6 @@ def test_a_bar_shows_how_far_it_is(capsys):
 
 
 # The digest of code
-
-
-def stops(sequence, rng):
-    return next(iter(()))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

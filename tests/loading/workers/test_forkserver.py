@@ -58,8 +58,8 @@ def run_job(folder, text, method, number):
     [
         ("forkserver", signal.SIGTERM),
         ("forkserver", signal.SIGUSR1),
-        ("forkserver", signal.SIGUSR2),
-        ("forkserver", signal.SIGHUP),
+        pytest.param("forkserver", signal.SIGUSR2, marks=pytest.mark.nightly),
+        pytest.param("forkserver", signal.SIGHUP, marks=pytest.mark.nightly),
         ("fork", signal.SIGUSR1),
         pytest.param("fork", signal.SIGTERM, marks=pytest.mark.nightly),
         pytest.param("spawn", signal.SIGTERM, marks=pytest.mark.nightly),
@@ -101,7 +101,9 @@ else:  # a worker imports the script before it does anything else
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_signal_to_all_processes_leaves_a_worker_that_is_just_starting(tmp_path, method, number):

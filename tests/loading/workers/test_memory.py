@@ -56,7 +56,7 @@ def files(found):
 @pytest.mark.parametrize(
     ("method", "transform", "count"),
     [
-        ("forkserver", "each", 50_000),
+        ("forkserver", "each", 20_000),
         pytest.param("forkserver", "each", 200_000, marks=pytest.mark.nightly),
         pytest.param("fork", "each", 200_000, marks=pytest.mark.nightly),
         pytest.param("spawn", "whole", 200_000, marks=pytest.mark.nightly),

@@ -125,7 +125,7 @@ UNGUARDED = """
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", [pytest.param("forkserver", marks=pytest.mark.nightly), "spawn"])
 @pytest.mark.slow
 def test_a_script_without_a_guard_works_where_nothing_of_it_is_needed_else_says_so(
     method, tmp_path
