@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import seqdata
+import seqdata.backends
 from tests.library_files import ROOT, list_library, walk
 
 OPENINGS = re.compile(r"(Gives?|Tells?|Says?|Lets?)\b")
@@ -36,9 +37,9 @@ GLOSSARY = ROOT / "docs" / "explanation" / "glossary.md"
 
 ORDINARY = {
     "collate", "config", "corrupt", "data", "decode", "died", "differ", "error", "exact", "failed",
-    "file", "fixed", "incomplete", "index", "learning", "mean", "memory", "mismatch", "missing",
-    "module", "name", "preempted", "random", "rate", "read", "rescale", "seq", "sorted", "support",
-    "unknown", "unsafe", "varying", "warning", "writing",
+    "file", "finished", "fixed", "incomplete", "index", "learning", "mean", "memory", "mismatch",
+    "missing", "module", "name", "opened", "option", "preempted", "random", "rate", "read", "rescale",
+    "seq", "sorted", "support", "unknown", "unsafe", "varying", "warning", "writable", "writing",
 }  # fmt: skip
 """Words in names of public classes that are not nouns of the field, or need no explanation."""
 
@@ -106,7 +107,9 @@ def test_what_is_found_in_a_text(text, is_docstring, expected):
 
 def test_every_noun_of_a_public_class_is_in_the_glossary():
     explained = {word for term in terms() for word in re.split(r"[ -]", term)}
-    missing = [word for word in nouns() if not explained & {word, word.removesuffix("ed")}]
+    missing = [
+        word for word in nouns() if not explained & {word, f"{word}s", word.removesuffix("ed")}
+    ]
     assert not missing
 
 
@@ -130,7 +133,12 @@ def terms() -> list[str]:
 
 def nouns() -> list[str]:
     """Return the nouns in names of public classes and of capabilities, in the singular."""
-    public = [name for name in seqdata.__all__ if isinstance(getattr(seqdata, name), type)]
+    public = {
+        name
+        for module in (seqdata, seqdata.backends)
+        for name in module.__all__
+        if isinstance(getattr(module, name), type)
+    }
     names = {*public, *capabilities()}
     words = {word for name in names for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", name)}
     lower = {re.sub(r"(?<=[^s])s$", "", word.lower()) for word in words}

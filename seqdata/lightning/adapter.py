@@ -329,6 +329,17 @@ def is_logging_step(trainer: Trainer) -> bool:
     return trainer._logger_connector.should_update_logs and not is_accumulating
 
 
+def lacks_scheduler_step(checkpoint: dict[str, Any]) -> bool:
+    """Return whether a checkpoint was saved for an error of ``lr_scheduler_step``.
+
+    Its optimizers have made the update; Lightning does not try the step of the scheduler again.
+    """
+    progress = checkpoint["loops"]["fit_loop"].get("epoch_loop.scheduler_progress")
+    if progress is None:
+        return False
+    return bool(progress["current"]["ready"] > progress["current"]["completed"])
+
+
 def get_logged_step(trainer: Trainer) -> int:
     """Return the number at which loggers show this step: with one optimizer its updates before."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped

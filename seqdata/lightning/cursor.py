@@ -12,23 +12,31 @@ corrected for the position at which the data continues.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ResumeError
+from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import (
     TRACKER_KEYS,
     Counters,
     LoopStates,
     Tracker,
     is_cutting_validation,
+    lacks_scheduler_step,
     loop_states,
     take_back_failed_step,
 )
 from seqdata.resume_state import RunPosition
+
+_LACKS_SCHEDULER_STEP = (
+    "resume: `lr_scheduler_step` failed after the last update of this checkpoint, so its learning "
+    "rate schedulers are a step behind its optimizers. Step them once in `on_train_start`, or "
+    "resume from an earlier checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,8 @@ class CounterRepair(Callback):
         resume_point = self._get_resume_point()
         if resume_point is not None:
             repair_counters(loop_states(checkpoint), resume_point)
+            if lacks_scheduler_step(checkpoint):
+                warnings.warn(_LACKS_SCHEDULER_STEP, SeqDataWarning, stacklevel=2)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

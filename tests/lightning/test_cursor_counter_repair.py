@@ -1,12 +1,16 @@
 """Repairs of a checkpoint's counters, as Lightning writes them at each of its hooks."""
 
 import copy
+import warnings
 
 import pytest
+import torch
 
+from seqdata.errors import SeqDataWarning
 from seqdata.lightning.adapter import LoopStates
 from seqdata.lightning.cursor import ResumePoint, reopen_validation, repair_counters
 from seqdata.resume_state import RunPosition
+from tests.lightning.harness import Recorder, data_of, fit
 
 
 def tracker(ready: int, started: int, processed: int, completed: int) -> dict[str, int]:
@@ -142,3 +146,40 @@ def test_a_validation_that_is_cut_off_counts_as_begun():
     saved.validation["total"] = tracker(4, 4, 4, 4)
     reopen_validation(saved)
     assert saved.validation["total"] == tracker(5, 5, 4, 4)
+
+
+class Scheduled(Recorder):
+    """Its learning rate halves after each update; the scheduler's step may fail."""
+
+    def __init__(self, fail_after=None):
+        super().__init__()
+        self.fail_after = fail_after
+        self.rates = []
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        halving = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        return [optimizer], [{"scheduler": halving, "interval": "step"}]
+
+    def lr_scheduler_step(self, scheduler, metric):
+        if self.trainer.global_step == self.fail_after:
+            raise OSError("no disk is left for the rate")
+        super().lr_scheduler_step(scheduler, metric)
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+
+
+def test_a_failed_step_of_a_scheduler_is_told_where_its_checkpoint_is_gone_on_with(tmp_path):
+    options = {"max_steps": 5, "every": 1000}
+    failed = fit(data_of(), model=Scheduled(3), folder=tmp_path, **options)
+    assert isinstance(failed.error, OSError)
+    (path,) = tmp_path.glob("*.ckpt")
+    rest = Scheduled()
+    with pytest.warns(SeqDataWarning, match=r"`lr_scheduler_step` failed after the last update"):
+        fit(data_of(), model=rest, ckpt=path, folder=tmp_path / "rest", every=4, max_steps=5)
+    assert rest.rates == [0.1 / 2**2, 0.1 / 2**3]  # a step behind, as the warning says
+    (later,) = (tmp_path / "rest").glob("step=4.ckpt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SeqDataWarning)  # it is told once
+        fit(data_of(), model=Scheduled(), ckpt=later, max_steps=5)
