@@ -110,8 +110,9 @@ class DatasetStore(SequenceStore):
             raise ConfigError(
                 "dataset: must have at least one item, but has none. Check where it comes from"
             )
-        item_lengths = _resolve_lengths(dataset, lengths, progress)
-        item = _get_item(dataset, 0)
+        with StopIterationGuard("dataset: `__getitem__`", type(dataset)):
+            item_lengths = _resolve_lengths(dataset, lengths, progress)
+            item = _get_item(dataset, 0)
         fields = infer_item_fields(as_mapping(item, names), int(item_lengths[0]), axes)
         form = ItemForm.of(item, names)
         return cls(dataset, item_lengths, fields, names, find_key(fields, key), form)

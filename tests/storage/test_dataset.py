@@ -221,6 +221,29 @@ def test_what_a_dataset_raises_says_which_item_it_was():
     assert caught.value.__notes__ == ["in item 1 of the dataset"]
 
 
+class Stopping(Dataset):
+    """Its item raises StopIteration, which would end a loop of the caller."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, number):
+        return {"x": np.zeros(2)} if number != self.at else next(iter(()))
+
+
+@pytest.mark.parametrize(("at", "lengths"), [(0, [2, 2]), (1, lambda item: len(item["x"]))])
+def test_an_item_that_raises_stop_iteration_is_named_where_the_store_is_made(at, lengths):
+    with pytest.raises(
+        ConfigError,
+        match=r"dataset: `__getitem__` \(Stopping\) must return a value, but raised StopIteration",
+    ) as caught:
+        resolve_store(Stopping(at), lengths=lengths)
+    assert caught.value.__notes__ == [f"in item {at} of the dataset"]
+
+
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
