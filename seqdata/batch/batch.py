@@ -19,12 +19,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.axes import Axes, AxisMap, FieldMap, format_unknown_name
 from seqdata.batch.layouts import (
+    LAYOUTS,
     LayoutName,
     check_layout,
-    flatten,
     offsets_from_lengths,
     pack,
-    to_layout,
 )
 from seqdata.batch.rows import select_rows
 from seqdata.batch.validation import ON_CPU, ON_DEVICE, find_faults, format_shape
@@ -243,8 +242,8 @@ class SequenceBatch:
             if axis is None or isinstance(value, list):
                 continue
             lengths, width = self.extent(axis)
-            flat = flatten(value, lengths, self.layout)
-            result.data[name] = to_layout(flat, lengths, layout, width=width, padding=padding)
+            flat = LAYOUTS[self.layout].flatten(value, lengths)
+            result.data[name] = LAYOUTS[layout].arrange(flat, lengths, width=width, padding=padding)
         return result
 
     def packed(self, name: str) -> PackedSequence:
@@ -350,12 +349,7 @@ class SequenceBatch:
 
     def _to_layout(self, padded: Tensor) -> Tensor:
         """Return a tensor about (r, T) in the layout of the values."""
-        if self.layout == "padded":
-            return padded
-        if self.layout == "packed":
-            packed_mask: Tensor = pack(padded, self.lengths).data
-            return packed_mask
-        return flatten(padded, self.lengths, "padded")
+        return LAYOUTS[self.layout].arrange_marks(padded, self.lengths)
 
     def _as_column(self, per_row: Tensor) -> Tensor:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)

@@ -7,7 +7,8 @@ nothing here waits for a device.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeGuard, get_args
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,7 +17,138 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from seqdata.errors import ConfigError
 
 LayoutName = Literal["padded", "packed", "jagged", "varlen"]
-LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
+
+
+class Layout(ABC):
+    """How the ragged values of a batch lie in tensors; everywhere else a layout is a name.
+
+    Attributes:
+        name: Its name.
+    """
+
+    name: ClassVar[LayoutName]
+
+    @abstractmethod
+    def flatten(self, values: Any, lengths: Tensor) -> Tensor:
+        """Return values flat, row after row.
+
+        Args:
+            values: In this layout.
+            lengths: int64 (r,), timesteps of each row, on the CPU.
+
+        Returns:
+            (N, *shape), N = ``lengths.sum()``.
+        """
+
+    @abstractmethod
+    def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Any:
+        """Return flat values in this layout.
+
+        Args:
+            flat: (N, *shape), row after row.
+            lengths: int64 (r,), timesteps of each row, on the CPU; their sum is N.
+            width: T, if there is padding.
+            padding: Value of padding.
+
+        Raises:
+            ConfigError: If a row of length 0 would be packed.
+        """
+
+    def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
+        """Return what is known of each timestep, (r, T), as the values of a field lie."""
+        return LAYOUTS["padded"].flatten(marks, lengths)
+
+
+class PaddedLayout(Layout):
+    """(r, T, *shape)."""
+
+    name = "padded"
+
+    def flatten(self, values: Any, lengths: Tensor) -> Tensor:
+        """Return values without their padding."""
+        rows, width = values.shape[:2]
+        flat_rows: Tensor = values.reshape(rows * width, *values.shape[2:])
+        return flat_rows.index_select(
+            0, find_padded_positions(lengths, width).to(values.device, non_blocking=True)
+        )
+
+    def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Tensor:
+        """Return values with padding behind each row."""
+        rows = len(lengths)
+        flat_rows = flat.new_full((rows * width, *flat.shape[1:]), padding)
+        flat_rows.index_copy_(
+            0, find_padded_positions(lengths, width).to(flat.device, non_blocking=True), flat
+        )
+        return flat_rows.reshape(rows, width, *flat.shape[1:])
+
+    def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
+        """Return them unchanged."""
+        del lengths
+        return marks
+
+
+class PackedLayout(Layout):
+    """A PackedSequence."""
+
+    name = "packed"
+
+    def flatten(self, values: Any, lengths: Tensor) -> Tensor:
+        """Return the values row after row, which torch keeps timestep after timestep."""
+        return LAYOUTS["padded"].flatten(pad_packed_sequence(values, batch_first=True)[0], lengths)
+
+    def arrange(
+        self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0
+    ) -> PackedSequence:
+        """Return a PackedSequence."""
+        padded = LAYOUTS["padded"].arrange(flat, lengths, width=width, padding=padding)
+        return pack(padded, lengths)
+
+    def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
+        """Return them in the order of ``PackedSequence.data``."""
+        packed: Tensor = pack(marks, lengths).data
+        return packed
+
+
+class JaggedLayout(Layout):
+    """torch's nested tensor over flat values."""
+
+    name = "jagged"
+
+    def flatten(self, values: Any, lengths: Tensor) -> Tensor:
+        """Return the values below the nested tensor, without a copy."""
+        del lengths
+        inner: Tensor = values.values()
+        return inner
+
+    def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Tensor:
+        """Return a nested tensor over the values, without a copy."""
+        del width, padding
+        offsets = offsets_from_lengths(lengths).to(flat.device, non_blocking=True)
+        nested_tensor: Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets)
+        return nested_tensor
+
+
+class VarlenLayout(Layout):
+    """(N, *shape), row after row."""
+
+    name = "varlen"
+
+    def flatten(self, values: Any, lengths: Tensor) -> Tensor:
+        """Return the values: they are flat."""
+        del lengths
+        flat: Tensor = values
+        return flat
+
+    def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Tensor:
+        """Return the values: they are flat."""
+        del lengths, width, padding
+        return flat
+
+
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (PaddedLayout(), PackedLayout(), JaggedLayout(), VarlenLayout())
+}
 
 
 def check_layout(name: str) -> TypeGuard[LayoutName]:
@@ -28,67 +160,6 @@ def check_layout(name: str) -> TypeGuard[LayoutName]:
     if name not in LAYOUTS:
         raise ConfigError(f"batch: layout {name!r} is unknown. Layouts: {', '.join(LAYOUTS)}.")
     return True
-
-
-def flatten(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
-    """Return values flat, row after row.
-
-    Args:
-        values: In ``layout``.
-        lengths: int64 (r,), timesteps of each row, on the CPU.
-        layout: Their layout.
-
-    Returns:
-        (N, *shape), N = ``lengths.sum()``.
-    """
-    if layout == "varlen":
-        flat: Tensor = values
-        return flat
-    if layout == "jagged":
-        inner: Tensor = values.values()
-        return inner
-    if layout == "packed":
-        values = pad_packed_sequence(values, batch_first=True)[0]
-    rows, width = values.shape[:2]
-    flat_rows: Tensor = values.reshape(rows * width, *values.shape[2:])
-    return flat_rows.index_select(
-        0, find_padded_positions(lengths, width).to(values.device, non_blocking=True)
-    )
-
-
-def to_layout(
-    flat: Tensor, lengths: Tensor, layout: LayoutName, *, width: int, padding: float = 0
-) -> Any:
-    """Return flat values in a layout.
-
-    Args:
-        flat: (N, *shape), row after row.
-        lengths: int64 (r,), timesteps of each row, on the CPU; their sum is N.
-        layout: The layout of the result.
-        width: T, if the layout is padded.
-        padding: Value of padding.
-
-    Raises:
-        ConfigError: If a row of length 0 would be packed.
-    """
-    if layout == "varlen":
-        return flat
-    if layout == "jagged":
-        return make_nested(flat, lengths)
-    rows = len(lengths)
-    flat_rows = flat.new_full((rows * width, *flat.shape[1:]), padding)
-    flat_rows.index_copy_(
-        0, find_padded_positions(lengths, width).to(flat.device, non_blocking=True), flat
-    )
-    padded = flat_rows.reshape(rows, width, *flat.shape[1:])
-    return padded if layout == "padded" else pack(padded, lengths)
-
-
-def make_nested(flat: Tensor, lengths: Tensor) -> Tensor:
-    """Return a jagged nested tensor over flat values, without a copy."""
-    offsets = offsets_from_lengths(lengths).to(flat.device, non_blocking=True)
-    nested_tensor: Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets)
-    return nested_tensor
 
 
 def pack(padded: Tensor, lengths: Tensor) -> PackedSequence:
