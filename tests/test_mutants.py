@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.mutants import run
 from tests.mutants.table import HERE, Bug, Edit, TableError, as_bug, plant, read_room, read_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -173,3 +174,19 @@ def test_two_bugs_of_one_name_are_an_error(tmp_path):
         (tmp_path / f"{room}.toml").write_text(entry + "old = '''\nx\n'''\nnew = ''\n")
     with pytest.raises(TableError, match=r"same: two bugs .* planning\.toml, storage\.toml"):
         read_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("FAILED tests/test_x.py::test_y - assert 0\n1 failed, 2 passed in 0.1s", "killed"),
+        ("===== 2 errors in 0.1s =====", "killed"),
+        ("Traceback (most recent call last):\nOSError: broken", "broken: no test failed"),
+    ],
+)
+def test_a_bug_is_killed_by_a_failed_test_and_not_by_a_process_that_ends(
+    said, expected, monkeypatch, tmp_path
+):
+    ended = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
+    monkeypatch.setattr(run.subprocess, "run", lambda *command, **options: ended)
+    assert run.run_tests(tmp_path, ("tests/test_x.py",), 1)[0] == expected

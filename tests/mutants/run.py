@@ -13,6 +13,7 @@ Without names, files and rooms all bugs are planted; with several of them, those
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from tests.preloaded import python, serving
 ROOT = HERE.parents[1]
 FAILED = 1  # pytest: tests ran and some failed
 UNBROKEN = "passes unbroken"
+FAILURES = re.compile(r"^(?:=+ )?\d+ (?:failed|errors?)\b", re.MULTILINE)  # pytest's last line
 ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",  # nothing is kept between bugs
     "OMP_NUM_THREADS": "1",  # several bugs are tried beside each other
@@ -83,8 +85,11 @@ def run_tests(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, 
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"broken: more than {timeout:.0f} s", ""
+    said = done.stdout + done.stderr
     verdict = STATUS.get(done.returncode, f"broken: pytest status {done.returncode}")
-    return verdict, "\n".join((done.stdout + done.stderr).splitlines()[-25:])
+    if done.returncode == FAILED and not FAILURES.search(said):
+        verdict = "broken: no test failed"  # pytest itself, or the process, ended so
+    return verdict, "\n".join(said.splitlines()[-25:])
 
 
 def write_bug(tree: Path, bug: Bug) -> str:
