@@ -181,7 +181,7 @@ class SequenceBatch:
     def mask(self) -> Tensor:
         """Real timesteps, on the device of the data, also those of a filler row.
 
-        bool (r, T); in the other layouts bool (N,), one per value.
+        bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
         """
         return self._to_layout(self._timesteps() < self._as_column(self.lengths))
 
@@ -189,7 +189,7 @@ class SequenceBatch:
     def score(self) -> Tensor:
         """Timesteps that losses and metrics count: real, of weight > 0, not burn-in.
 
-        bool (r, T); in the other layouts bool (N,), one per value.
+        bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
         """
         timesteps = self._timesteps()
         scored = (timesteps < self._as_column(self.lengths)) & (self.weight > 0)[:, None]
@@ -199,7 +199,7 @@ class SequenceBatch:
 
     @property
     def cu_seqlens(self) -> Tensor:
-        """Offsets of spans in flat values, int32 (spans+1,), for attention."""
+        """Offsets of spans in flat values, horizon included, int32 (spans+1,), for attention."""
         return offsets_from_lengths(self._span_lengths()).to(
             self.weight.device, torch.int32, non_blocking=True
         )
@@ -269,7 +269,7 @@ class SequenceBatch:
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
-        if self.layout != "padded":
+        if not LAYOUTS[self.layout].has_rows:
             return self.as_layout("padded").real().as_layout(self.layout)
         result = self._copy()
         result.__dict__.update(select_rows(self, is_counted))
@@ -338,7 +338,7 @@ class SequenceBatch:
 
     def _span_lengths(self) -> Tensor:
         if self.segments is None:
-            return self.lengths
+            return self.lengths + self.horizon
         return self.segments[:, 3] - self.segments[:, 2]
 
     def _slice_windows(self, time_slice: slice) -> dict[str, Any]:
@@ -348,8 +348,12 @@ class SequenceBatch:
         return FieldMap({name: self.data[name][:, time_slice] for name in planned})
 
     def _to_layout(self, padded: Tensor) -> Tensor:
-        """Return a tensor about (r, T) in the layout of the values."""
-        return LAYOUTS[self.layout].arrange_marks(padded, self.lengths)
+        """Return marks of timesteps, bool (r, T), in the layout of the values."""
+        lengths, layout = self.lengths, LAYOUTS[self.layout]
+        if self.horizon and not layout.has_rows:
+            marks = torch.nn.functional.pad(padded, (0, self.horizon))
+            return layout.arrange_marks(marks, lengths + self.horizon)
+        return layout.arrange_marks(padded, lengths)
 
     def _as_column(self, per_row: Tensor) -> Tensor:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)

@@ -24,9 +24,11 @@ class Layout(ABC):
 
     Attributes:
         name: Its name.
+        has_rows: Whether tensors are (r, T, *shape), with padding where rows are shorter.
     """
 
     name: ClassVar[LayoutName]
+    has_rows: ClassVar[bool] = False
 
     @abstractmethod
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
@@ -63,6 +65,7 @@ class PaddedLayout(Layout):
     """(r, T, *shape)."""
 
     name = "padded"
+    has_rows = True
 
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
         """Return values without their padding."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from seqdata.batch.axes import AxisMap
 from seqdata.batch.validation import ON_CPU, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
-    """Return the attributes of a padded batch that differ if it keeps some of its rows only.
+    """Return the attributes of a batch that differ if it keeps some of its rows only.
 
     Args:
-        batch: A batch of layout ``padded``.
+        batch: A batch of a layout with rows.
         selected: bool (r,), the rows to keep, on the device of ``batch.weight``.
 
     Returns:
@@ -34,7 +35,9 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
     for name in ("part", "part_epoch"):  # lists, where rows are of several parts
         if isinstance(getattr(batch, name), list):
             changed[name] = _select(getattr(batch, name), on_device, on_cpu)
-    changed["lengths_of"] = {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
+    changed["lengths_of"] = AxisMap(
+        {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
+    )
     if batch.whole is not None:
         changed["whole"] = batch.whole.real()  # of the same weights
     if batch.segments is not None:

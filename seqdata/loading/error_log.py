@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, as_whole_number, must_be
+from seqdata.errors import ConfigError, SeqDataError, as_whole_number, must_be
 from seqdata.loading.step_requests import StepRequest
 
 MAX_ERRORS = 100
@@ -55,7 +55,7 @@ class ErrorLog:
         self.path = path = None if path is None else Path(path)
         self._max_errors = most
         self._lock = threading.Lock()
-        self._entries: list[dict[str, Any]] = [] if path is None else _read_entries(path)
+        self._entries: list[dict[str, Any]] = [] if path is None else read_error_list(path)
         self._known = {_entry_key(line) for line in self._entries}
         self._counted = set(self._known) if count_listed else set()
         self._elsewhere = 0
@@ -73,7 +73,11 @@ class ErrorLog:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The errors, in order: dicts with ``error``, ``message`` and the facts of the place."""
+        """The errors, in order.
+
+        Dicts with ``error`` (its class), ``message``, ``loader``, ``sequence``, ``epoch`` and
+        ``batch``; errors of ours have further facts about the place.
+        """
         return list(self._entries)
 
     def restart(self, elsewhere: int) -> None:
@@ -114,7 +118,7 @@ class ErrorLog:
         entry = {
             "error": type(error).__name__,
             "message": str(error)[:_MAX_TEXT],
-            **getattr(error, "facts", {}),  # a column below takes precedence
+            **(error.facts if isinstance(error, SeqDataError) else {}),  # columns below go before
             "loader": loader,
             "sequence": int(request.ids[span]),
             "epoch": request.epoch,
@@ -168,13 +172,16 @@ def _append_line(path: Path, entry: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def _read_entries(path: Path) -> list[dict[str, Any]]:
+def read_error_list(path: Path) -> list[dict[str, Any]]:
+    """Return the errors that a file lists, in order; see ``ErrorLog.entries``."""
     if not path.exists():
         return []
     entries = []
     for line in path.read_text("utf-8").splitlines():
         try:
-            entries.append(json.loads(line))
+            entry = json.loads(line)
         except ValueError:  # a line that its process did not complete
             continue
+        if isinstance(entry, dict):
+            entries.append(entry)
     return entries

@@ -219,7 +219,7 @@ class Loader:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """Errors that this rank skipped: dicts of ``error``, ``message`` and facts."""
+        """Errors that this rank skipped: dicts, see ``ErrorLog.entries``."""
         return self._engine.options.error_log.entries
 
     @property

@@ -158,6 +158,22 @@ def test_windows_have_a_context_and_a_future_as_views():
     batch.validate()
 
 
+@pytest.mark.parametrize("layout", ["packed", "jagged", "varlen"])
+def test_flat_values_of_windows_with_a_horizon_have_marks_and_offsets_of_their_own(layout):
+    policy = Windows(size=4, stride=2, batch_size=3, horizon=2, shuffle=False)
+    batch = next(iter(Loader(series(10), policy, collator=layout)))
+    padded = batch.as_layout("padded")
+    values = batch["load"]
+    values = values.values() if layout == "jagged" else getattr(values, "data", values)
+    assert len(values) == len(batch.mask) == len(batch.score) == len(batch) * (4 + 2)
+    context = padded.context["load"].flatten()
+    assert torch.equal(values[batch.mask].flatten().sort()[0], context.sort()[0])
+    assert int(batch.score.sum()) == batch.num_tokens
+    batch.validate()
+    assert batch.cu_seqlens.tolist() == [0, 6, 12, 18]
+    assert batch.position_ids.tolist() == list(range(6)) * 3
+
+
 def test_windows_without_a_horizon_are_all_context():
     (batch,) = Loader(series(8), Windows(size=4, batch_size=2, shuffle=False))
     assert batch.context["load"].shape == (2, 4, 1)

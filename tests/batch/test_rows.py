@@ -1,9 +1,11 @@
 """Selecting rows of a batch."""
 
+import pytest
 import torch
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.rows import select_rows
+from seqdata.errors import UnknownNameError
 
 
 def test_rows_of_all_parts_are_selected():
@@ -24,5 +26,7 @@ def test_rows_of_all_parts_are_selected():
     assert rows["ids"].tolist() == [7, 9]
     assert rows["lanes"] is None
     assert rows["lengths_of"]["time"].tolist() == [1, 1]
+    with pytest.raises(UnknownNameError, match=r"no axis 'frame'.*there are: time"):
+        rows["lengths_of"]["frame"]
     assert rows["segments"].tolist() == [[0, 7, 0, 1], [1, 9, 0, 1]]
     assert len(batch) == 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.loading.error_log import ErrorLog
+from seqdata.loading.error_log import ErrorLog, read_error_list
 from seqdata.loading.step_requests import StepRequest
 
 
@@ -32,6 +32,21 @@ def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_
     assert listed(3) == 3  # what lies behind the torn line is read, too
     assert listed(2) == 3
     assert len(path.read_text("utf-8").splitlines()) == 4
+
+
+class Foreign(Exception):
+    """An error that has facts of its own, which JSON does not know."""
+
+    facts = {"value": np.int64(3)}  # noqa: RUF012
+
+
+def test_facts_of_errors_that_are_not_ours_are_not_listed(tmp_path):
+    log = ErrorLog(100, tmp_path / "errors.jsonl")
+    request = StepRequest(np.array([[5, 0, 2]]), np.array([7]), epoch=4)
+    log.add(Foreign("broken"), request, 0, loader="train", batch=3)
+    (entry,) = read_error_list(tmp_path / "errors.jsonl")
+    assert entry == log.entries[0]
+    assert list(entry) == ["error", "message", "loader", "sequence", "epoch", "batch"]
 
 
 @pytest.mark.parametrize("path", [3, True, ["errors.jsonl"]])

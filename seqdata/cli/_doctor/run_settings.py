@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
@@ -14,6 +15,7 @@ from seqdata.cli._doctor.finding import DoctorFinding, FindingState
 from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError
 from seqdata.index import SequenceIndex
+from seqdata.loading.error_log import read_error_list
 from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
 from seqdata.resolve import resolve_policy
@@ -284,12 +286,13 @@ def _check_trainer(file: RunFile) -> Iterator[FindingRow]:
 
 
 def _check_errors(file: RunFile, folder: Path) -> Iterator[FindingRow]:
-    files = sorted(folder.glob("seqdata-errors-rank*.jsonl"))
-    lines = [line for file_path in files for line in file_path.read_text("utf-8").splitlines()]
-    if lines:
+    lists = {path: read_error_list(path) for path in folder.glob("seqdata-errors-rank*.jsonl")}
+    files = sorted((path for path in lists if lists[path]), key=lambda path: path.stat().st_mtime)
+    if files:
+        latest, count = files[-1], sum(map(len, lists.values()))
         yield (
-            "on_error", "warn", f"{len(lines)} sequences were left out, the last one: "
-            f"{lines[-1]:.300}", f"look at {files[0]}, repair the data",
+            "on_error", "warn", f"{count} sequences were left out, the last one: "
+            f"{json.dumps(lists[latest][-1]):.300}", f"look at {latest}, repair the data",
         )  # fmt: skip
     elif file.data.get("on_error", "raise") != "raise":
         yield "on_error", "ok", f"{file.data['on_error']!r}, and nothing was left out", ""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import LAYOUTS
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.base_engine import StepBatch
 from seqdata.loading.transforms.results import is_whole_value
@@ -36,7 +37,7 @@ def summarize_batch(batch: StepBatch, store: Store) -> dict[str, Any]:
     store = _find_own_store(batch, store)
     rows, width = len(batch), batch.padded_length
     real = int(batch.lengths.sum())
-    padded = rows * width
+    padded = rows * width if LAYOUTS[batch.layout].has_rows else real
     return {
         **{name: getattr(batch, name) for name in _SCALAR_NAMES},
         "rows": rows,
@@ -141,12 +142,13 @@ def _name_sequences(store: Store, ids: Sequence[int]) -> list[str]:
 def _without_padding(batch: SequenceBatch, name: str, value: Any) -> Any:
     """Return a field without its padding, if it has any."""
     axis = batch.axes.along(name)
-    if not isinstance(value, Tensor) or batch.layout != "padded" or axis is None:
+    layout = LAYOUTS[batch.layout]
+    if not isinstance(value, Tensor) or not layout.has_rows or axis is None:
         return value
     lengths, width = batch.extent(axis)
     if value.is_nested or value.shape[:2] != (len(batch), width):
         return value
-    return value[torch.arange(width) < lengths[:, None]]
+    return layout.flatten(value, lengths)
 
 
 def _iter_stats(name: str, value: Any, full_value: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,7 +22,7 @@ from seqdata.storage.remote.urls import redact_secrets
 
 T = TypeVar("T")
 _LOG = logging.getLogger("seqdata.remote")
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 8.0  # seconds
+_FIRST_WAIT, _LONGEST_BACKOFF = 0.1, 8.0  # seconds
 _MIN_TIMEOUT = 0.05  # seconds for the last attempt
 _GONE_STATUSES = (404, 410)
 _REFUSED_STATUSES = (401, 403)
@@ -66,7 +66,7 @@ def retry(
             reason, least_wait = describe_error(error), find_retry_after(error)
         if final_error is not None:
             raise final_error from None  # the cause may contain a URL with secrets
-        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
+        wait = min(_LONGEST_BACKOFF, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
         spread = 0.5 + time.monotonic_ns() % 1000 / 2000  # many processes must not retry at once
         if least_wait:
             reason += f"; the server asks to wait {least_wait:.0f} s"

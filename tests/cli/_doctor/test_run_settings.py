@@ -1,6 +1,7 @@
 """What doctor sees in a run file: settings that go wrong together."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,12 @@ def test_what_a_run_went_on_from_is_counted(store):
     found = find_one(settings(store, on_error="mask"), "on_error")
     assert found.state == "warn"
     assert found.seen == '2 sequences were left out, the last one: {"message": "two"}'
+
+
+def test_the_last_error_is_that_of_the_list_that_is_named(store):
+    for rank, lines in enumerate(['{"message": "r0"}\n{"mess', '{"message": "r1"}\n', "{"]):
+        Path(f"seqdata-errors-rank{rank}.jsonl").write_text(lines)
+    os.utime("seqdata-errors-rank1.jsonl", (1, 1))  # rank 0 wrote after it; torn lines are none
+    found = find_one(settings(store, on_error="mask"), "on_error")
+    assert found.seen == '2 sequences were left out, the last one: {"message": "r0"}'
+    assert "seqdata-errors-rank0.jsonl" in found.fix

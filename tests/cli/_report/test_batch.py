@@ -36,6 +36,14 @@ def test_figures_are_of_values_without_padding(store):
     assert [span["key"] for span in facts["sequences"]] == ["s0", "s1", "s2", "s3"]
 
 
+@pytest.mark.parametrize("layout", ["packed", "jagged", "varlen"])
+def test_flat_values_have_no_padding(store, layout):
+    batch, _ = first(store, Fixed(4, shuffle=False), collator=layout)
+    facts = summarize_batch(batch, store)
+    assert (facts["timesteps"], facts["padded"], facts["padding"]) == (10, 10, 0.0)
+    assert (facts["fields"]["x"]["min"], facts["fields"]["x"]["max"]) == (0.0, 3.0)
+
+
 def test_values_that_are_no_numbers_are_counted(store):
     batch, _ = first(store, Fixed(4, shuffle=False), fields=["x"])
     batch.data["x"][3, :2] = torch.tensor([np.nan, np.inf])

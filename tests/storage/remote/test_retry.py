@@ -162,8 +162,8 @@ def test_waits_double_and_none_is_longer_than_the_longest(tmp_path, monkeypatch)
     monkeypatch.setattr(retry_module.time, "monotonic_ns", lambda: 123_457 * len(waits))
     with pytest.raises(RemoteReadError, match=r"tried 1\d times"):
         retry(call, DataLocation(dataset="s3://x"), make_quick_remote(tmp_path, retry_seconds=60))
-    bounds = [min(0.1 * 2**tried, retry_module._LONGEST_WAIT) for tried in range(len(waits))]
-    assert bounds[-1] == retry_module._LONGEST_WAIT
+    bounds = [min(0.1 * 2**tried, retry_module._LONGEST_BACKOFF) for tried in range(len(waits))]
+    assert bounds[-1] == retry_module._LONGEST_BACKOFF
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, bounds, strict=True))
 
 

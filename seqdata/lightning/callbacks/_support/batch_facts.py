@@ -14,6 +14,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import LAYOUTS
 from seqdata.collators.base import SupportsLayout
 from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.base_engine import StepBatch
@@ -135,7 +136,7 @@ def _make_facts(batch: StepBatch) -> BatchFacts:
         width=width + horizon,
         tokens=batch.num_tokens,
         real=real if batch.num_tokens else 0,
-        padded=rows * (width + horizon) if batch.layout == "padded" else real,
+        padded=rows * (width + horizon) if LAYOUTS[batch.layout].has_rows else real,
         ids=batch.ids,
     )
 
