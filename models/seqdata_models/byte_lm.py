@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import field_name, token_nll
+from seqdata_models.functional import check_rows, field_name, token_nll
 from seqdata_models.metrics import ExactMeanMetric
 
 BYTES = 256
@@ -83,7 +83,12 @@ class ByteLM(L.LightningModule):
         self.log("test_bits_per_byte", self.test_bits, batch_size=batch.num_tokens)
 
     def nll(self, batch: SequenceBatch) -> Tensor:
-        """Return the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere."""
+        """Return the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere.
+
+        Raises:
+            ConfigError: If a row holds several sequences.
+        """
+        check_rows("byte lm", batch)
         return token_nll(self(batch[self.x]), batch["targets"], batch.score)
 
     def parallel_stages(self) -> list[nn.Module]:

@@ -92,9 +92,18 @@ class Forecaster(L.LightningModule):
         """Return ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
 
         Filler rows are left out. Windows without a horizon suffice: true values are not read.
+
+        Raises:
+            ConfigError: If rows differ in length: a forecast would go on from padding.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()
+        lengths = sorted(set(batch.lengths[is_counted_cpu].tolist()))
+        if len(lengths) > 1:
+            raise ConfigError(
+                f"forecaster: rows must have equal lengths, but have {lengths[0]} to "
+                f"{lengths[-1]} timesteps. Batch with Windows(size=...)"
+            )
         forecast = self(batch.context[self.x])[counted]
         return {
             "ids": batch.ids[is_counted_cpu],

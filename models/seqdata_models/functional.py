@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from seqdata import ConfigError
+from seqdata import ConfigError, SequenceBatch
 
 Layout = Literal["packed", "dense"]  # how an LSTM is trained over padded rows
 
@@ -34,6 +34,23 @@ def check_layout(model: str, layout: str) -> None:
     if layout not in ("packed", "dense"):
         raise ConfigError(
             f"{model}: `layout` must be 'packed' or 'dense', but is {layout!r}. Use 'packed'."
+        )
+
+
+def check_rows(model: str, batch: SequenceBatch) -> None:
+    """Raise if rows hold several sequences, whose states a model would mix.
+
+    Args:
+        model: The model's name, for the error.
+        batch: The batch.
+
+    Raises:
+        ConfigError: If a row holds more than one sequence.
+    """
+    if batch.segments is not None and len(batch.segments) > len(batch):
+        raise ConfigError(
+            f"{model}: each row must hold one sequence, but {len(batch)} rows hold "
+            f"{len(batch.segments)}. Batch with Bucketed or TokenBudget in place of Packed."
         )
 
 

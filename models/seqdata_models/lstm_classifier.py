@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import Layout, check_layout, last_valid, linear_exactly, run_dense
+from seqdata_models.functional import (
+    Layout,
+    check_layout,
+    check_rows,
+    last_valid,
+    linear_exactly,
+    run_dense,
+)
 from seqdata_models.metrics import ExactMeanMetric
 
 
@@ -72,7 +79,12 @@ class LSTMClassifier(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (B, classes)."""
+        """Return the logits, (B, classes).
+
+        Raises:
+            ConfigError: If a row holds several sequences.
+        """
+        check_rows("classifier", batch)
         if self.training and self.layout == "packed":
             out, _ = self.lstm(batch.packed(self.x))
         else:

@@ -8,7 +8,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_packed_sequence
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import Layout, check_layout, linear_exactly, run_dense, token_nll
+from seqdata_models.functional import (
+    Layout,
+    check_layout,
+    check_rows,
+    linear_exactly,
+    run_dense,
+    token_nll,
+)
 from seqdata_models.metrics import ExactMeanMetric
 
 
@@ -65,7 +72,12 @@ class LSTMTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (B, T, classes); values at padded steps have no meaning."""
+        """Return the logits, (B, T, classes); values at padded steps have no meaning.
+
+        Raises:
+            ConfigError: If a row holds several sequences.
+        """
+        check_rows("tagger", batch)
         x = batch[self.x]  # (B, T, F)
         if self.training and self.layout == "packed":
             packed, _ = self.lstm(batch.packed(self.x))

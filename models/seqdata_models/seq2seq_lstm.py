@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import token_nll
+from seqdata_models.functional import check_rows, token_nll
 from seqdata_models.metrics import ExactMeanMetric
 
 State = tuple[Tensor, Tensor]
@@ -143,6 +143,7 @@ class Seq2SeqLSTM(L.LightningModule):
 
     def _encode(self, batch: SequenceBatch) -> State:
         """Return the state at each source's own end."""
+        check_rows("seq2seq", batch)
         packed = batch.packed(self.source)
         embedded = self.source_embedding(packed.data.long())
         _, state = self.encoder(PackedSequence(embedded, *packed[1:]))

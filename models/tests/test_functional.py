@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seqdata_models import ByteLM, Forecaster, LSTMClassifier, LSTMTagger, Seq2SeqLSTM
 from seqdata_models.functional import (
     last_valid,
     masked_mean,
@@ -17,7 +19,8 @@ from seqdata_models.functional import (
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from seqdata import ConfigError
+from seqdata import ConfigError, Fixed, Loader, Packed
+from seqdata.storage.memory import MemoryStore
 
 LENGTHS = [5, 1, 9, 9, 3]
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-15}
@@ -193,3 +196,38 @@ def test_dropout_between_dense_layers_acts_in_training_only():
     assert not torch.equal(run_dense(lstm, x, lengths), run_dense(lstm, x, lengths))
     lstm.eval()
     assert torch.equal(run_dense(lstm, x, lengths), run_dense(lstm, x, lengths))
+
+
+DOCUMENTS = [{"x": np.full((3, 2), float(i), "float32"), "y": i} for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(LSTMClassifier(2, 4, hidden=5), "classifier"), (LSTMTagger(2, 4, hidden=5), "tagger")],
+)
+def test_rows_of_several_sequences_are_refused(model, name):
+    (batch,) = Loader(DOCUMENTS, Packed(rows=1, row_length=12))
+    message = rf"{name}: each row must hold one sequence, but 1 rows hold 4\. Batch with Bucketed"
+    with pytest.raises(ConfigError, match=message):
+        model(batch)
+    (batch,) = Loader(DOCUMENTS, Packed(rows=4, row_length=3))
+    assert len(model(batch)) == 4  # a sequence in each row
+
+
+def test_documents_in_rows_are_refused_by_language_models():
+    rows = [{"bytes": np.arange(n, dtype=np.uint8)} for n in (4, 5, 6)]
+    (batch,) = Loader(rows, Packed(rows=1, row_length=15), shift=1)
+    with pytest.raises(ConfigError, match="byte lm: each row must hold one sequence, but 1 rows"):
+        ByteLM(x="bytes").nll(batch)
+    pairs = [{"source": np.arange(3), "target": np.arange(2)} for _ in range(3)]
+    store = MemoryStore.of(pairs, axes={"source": "time", "target": "text"})
+    (batch,) = Loader(store, Packed(rows=1, row_length=9))
+    with pytest.raises(ConfigError, match="seq2seq: each row must hold one sequence, but 1 rows"):
+        Seq2SeqLSTM(4, 4)(batch)
+
+
+def test_a_forecast_does_not_go_on_from_padding():
+    rows = [np.zeros((n, 2), "float32") for n in (9, 4)]
+    (batch,) = Loader(rows, Fixed(2))
+    with pytest.raises(ConfigError, match="forecaster: rows must have equal lengths, but"):
+        Forecaster(2, 3, hidden=5).eval().predict_step(batch)

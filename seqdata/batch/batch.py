@@ -18,13 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.axes import Axes, AxisMap, FieldMap, format_unknown_name
-from seqdata.batch.layouts import (
-    LAYOUTS,
-    LayoutName,
-    check_layout,
-    offsets_from_lengths,
-    pack,
-)
+from seqdata.batch.layouts import LAYOUTS, LayoutName, check_layout, offsets_from_lengths, pack
 from seqdata.batch.rows import select_rows
 from seqdata.batch.validation import ON_CPU, ON_DEVICE, find_faults, format_shape
 from seqdata.errors import ConfigError, UnknownNameError
@@ -272,7 +266,7 @@ class SequenceBatch:
         if not LAYOUTS[self.layout].has_rows:
             return self.as_layout("padded").real().as_layout(self.layout)
         result = self._copy()
-        result.__dict__.update(select_rows(self, is_counted))
+        result.__dict__.update(select_rows(self, is_counted), padded_length=self._width())
         return result
 
     def to(self, device: torch.device | str, non_blocking: bool | None = None) -> SequenceBatch:

@@ -30,7 +30,7 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
         name: _select(getattr(batch, name), on_device, on_cpu) for name in (*ON_CPU, *ON_DEVICE)
     }
     changed["data"] = {
-        name: _select(value, on_device, on_cpu) for name, value in batch.data.items()
+        name: _select(_crop(batch, name, on_cpu), on_device, on_cpu) for name in batch.data
     }
     for name in ("part", "part_epoch"):  # lists, where rows are of several parts
         if isinstance(getattr(batch, name), list):
@@ -43,6 +43,15 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
     if batch.segments is not None:
         changed["segments"] = _select_segments(batch.segments, on_cpu, len(batch))
     return changed
+
+
+def _crop(batch: SequenceBatch, name: str, rows: Tensor) -> Any:
+    """Return a field; of another axis than that of the plan, as wide as these rows need it."""
+    value, axis = batch.data[name], batch.axes.along(name)
+    lengths = None if axis in (None, batch.axes.axis) else batch.lengths_of.get(str(axis))
+    if lengths is None or batch.layout != "padded" or not isinstance(value, Tensor):
+        return value
+    return value[:, : max(1, int(lengths[rows].max()) if len(rows) else 1)]
 
 
 def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:

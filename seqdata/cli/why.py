@@ -21,7 +21,7 @@ from seqdata.cli._report.console import (
     report_errors,
 )
 from seqdata.runs.loss_files import LossFiles
-from seqdata.runs.step_losses import OUTLYING, StepLosses
+from seqdata.runs.step_losses import MIN_COMPARED, OUTLYING, StepLosses
 from seqdata.runs.suspects import StepReport, Suspect, explain_steps
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ def _print_report(
     out = make_console()
     side = "below" if report.distance < 0 else "above"
     distance = f"{_format(abs(report.distance))} standard deviations {side}"
+    if len(table) <= MIN_COMPARED:
+        distance = "too few steps are recorded to say how far that is"
     out.print(
         f"step {report.step}: loss {_format(report.loss)}, usually {_format(report.usual)} "
         f"({distance}); {report.sequences:,} sequence{'s' if report.sequences != 1 else ''} in "
@@ -161,7 +163,7 @@ def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -
             f"The loss is not finite from step {first_non_finite} on, where it began: seqdata why "
             f"{_join(run)} --step {first_non_finite}"
         )
-    elif not report.stands_out:
+    elif not report.stands_out and len(table) > MIN_COMPARED:
         findings.append("The step does not stand out: others around it are as high.")
     elif report.level_distance >= OUTLYING and not report.is_shared:
         findings.append(

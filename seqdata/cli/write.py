@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -317,8 +318,9 @@ def _print_report(store: Store, out: str, seconds: float) -> None:
         f"fields: {', '.join(map(format_field, store.fields, store.fields.values()))}"
     )
     split = " --too-long split" if int(store.lengths.max()) > _SUGGESTED_TOKENS else ""
-    out_console.print(f"next: seqdata stats {out}")
+    location = shlex.quote(out)
+    out_console.print(f"next: seqdata stats {location}")
     out_console.print(
-        f"      seqdata plan {out} --batching token-budget --max-tokens {_SUGGESTED_TOKENS}{split} "
-        "--world 1,2,8"
+        f"      seqdata plan {location} --batching token-budget --max-tokens {_SUGGESTED_TOKENS}"
+        f"{split} --world 1,2,8"
     )

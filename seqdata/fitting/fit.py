@@ -7,6 +7,7 @@ nor workers nor order.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.fields import default_axis, has_numbers, is_text, make_unknown_name_error
 from seqdata.storage.row_chunks import RowChunks, flatten_column
+from seqdata.storage.span_store import find_contexts
 from seqdata.storage.splitting import hash_sequences
 from seqdata.storage.views import get_measured_transform
 from seqdata.storage.writing.progress import progress_bar
@@ -173,7 +175,7 @@ class _ChunkMeasurer:
             groups = None if by is None else flatten_column(columns[by])
             values = flatten_column(columns[name])
             if not isinstance(values, list):
-                values = values.reshape(len(values), -1)
+                values = values.reshape(len(values), math.prod(values.shape[1:]))
             chunk = FieldChunk(store, name, values, lengths, spans[:, 0], groups)
             partials[name] = accumulator.measure(chunk)
         content = np.frombuffer(pickle.dumps(partials), dtype=np.uint8)
@@ -218,7 +220,7 @@ def _measure(
     measurer: _ChunkMeasurer, chunks: RowChunks, num_workers: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
     """Yield what chunks add, in their order."""
-    requests = _make_requests(measurer.reader.store, chunks)
+    requests = _make_requests(measurer.reader, chunks)
     if not num_workers or not len(chunks):
         yield map(measurer.fetch, requests)
         return
@@ -238,6 +240,12 @@ def _make_chunks(store: Store, axis: str | None, names: list[str]) -> RowChunks:
     return RowChunks.along(store, axis, max(1, _CHUNK_NUMBERS // width))
 
 
-def _make_requests(store: Store, chunks: RowChunks) -> Iterator[StepRequest]:
+def _make_requests(reader: FieldReader, chunks: RowChunks) -> Iterator[StepRequest]:
+    """Yield what to read; timesteps that are context belong to another part."""
+    store = reader.store
+    contexts = find_contexts(store, reader.axis)
     for spans in chunks:
+        if contexts is not None:
+            spans[:, 1] = np.maximum(spans[:, 1], contexts[spans[:, 0]])
+            spans[:, 2] = np.maximum(spans[:, 1], spans[:, 2])
         yield StepRequest(spans, store.base_numbers(spans[:, 0]), epoch=0)

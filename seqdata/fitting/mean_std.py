@@ -200,6 +200,8 @@ class FittedMeanStd:
             shape = (len(places), *middle, *self.mean.shape)
             mean, scale = self._means[places].reshape(shape), self._scales[places].reshape(shape)
         if hasattr(values, "new_tensor"):
+            if not values.is_floating_point():
+                values = values.double()  # as NumPy does
             return values * values.new_tensor(scale) + values.new_tensor(mean)
         array = np.asarray(values)
         found = array * scale + mean

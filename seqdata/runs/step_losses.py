@@ -21,6 +21,9 @@ WINDOW = 40
 MIN_WINDOW = 8
 """With fewer steps before it, a step is compared with the next ones as well, to twice as many."""
 
+MIN_COMPARED = 3
+"""With fewer other steps nothing is known of the spread, and no step stands out."""
+
 OUTLYING = 4.0
 """Standard deviations from which on a value stands out."""
 
@@ -35,7 +38,8 @@ class Usual:
 
     Attributes:
         value: The median.
-        spread: An estimate of the standard deviation, above 0.
+        spread: An estimate of the standard deviation, above 0; infinite of fewer than
+            ``MIN_COMPARED`` values.
     """
 
     value: float
@@ -155,6 +159,8 @@ def summarize(values: NDArray[np.float64], own_value: float) -> Usual:
         value = float(own_value) if math.isfinite(own_value) else 0.0
         return Usual(value, max(abs(value) * _MIN_SPREAD, np.finfo(np.float64).tiny))
     median = float(np.median(values))
+    if len(values) < MIN_COMPARED:
+        return Usual(median, math.inf)
     spread = _SIGMAS_PER_MAD * float(np.median(np.abs(values - median)))
     floor = max(abs(median) * _MIN_SPREAD, float(np.finfo(np.float64).tiny))
     return Usual(median, max(spread, floor))

@@ -172,6 +172,25 @@ class SpanStore(SequenceStore):
         return self._base.base_numbers(self._sequences[self._check_numbers(numbers)])
 
 
+def find_contexts(store: Store, axis: str) -> NDArray[np.int64] | None:
+    """Return the timesteps at the start of each sequence that are context, int64 (sequences,).
+
+    None: no sequence has any along the axis.
+    """
+    if isinstance(store, View):
+        contexts = find_contexts(store.base, axis)
+        return contexts if contexts is None or store.numbers is None else contexts[store.numbers]
+    if isinstance(store, ConcatStore):
+        found = [(part, find_contexts(part, axis)) for part in store.stores]
+        if all(contexts is None for _, contexts in found):
+            return None
+        zeros = [np.zeros(len(part), np.int64) if one is None else one for part, one in found]
+        return np.concatenate(zeros)
+    if isinstance(store, SpanStore) and store.axis == axis and store.contexts.any():
+        return store.contexts.astype(np.int64)
+    return None
+
+
 def find_longest_context(store: Store) -> int:
     """Return the most timesteps at the start of a sequence that are context: inputs only."""
     if isinstance(store, View):

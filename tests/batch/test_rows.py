@@ -1,11 +1,40 @@
 """Selecting rows of a batch."""
 
+import numpy as np
 import pytest
 import torch
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.rows import select_rows
 from seqdata.errors import UnknownNameError
+from seqdata.loading.loader import Loader
+from seqdata.policies.fixed import Fixed
+from seqdata.storage.memory import MemoryStore
+
+
+def test_what_is_left_keeps_the_width_of_the_data():
+    def fails(sequence, rng):
+        if len(sequence["t"]) == 4:
+            raise ValueError("the longest")
+        return sequence
+
+    rows = [{"x": np.ones(3), "t": np.arange(n)} for n in (4, 2, 3)]
+    store = MemoryStore.of(rows, axes={"x": "time", "t": "text"})
+    loader = Loader(store, Fixed(3, shuffle=False), transform=fails, on_error="mask", prefetch=0)
+    batch = next(iter(loader)).real().validate()
+    assert batch["t"].tolist() == [[0, 1, 0], [0, 1, 2]]
+    assert batch.as_layout("varlen").as_layout("padded").validate()["t"].shape == (2, 3)
+
+
+def test_rows_of_a_batch_by_hand_keep_its_width():
+    batch = SequenceBatch(
+        data={"x": torch.arange(14).view(2, 7)}, lengths=torch.tensor([5, 2]),
+        ids=torch.tensor([0, 1]), weight=torch.tensor([0.0, 1.0]), start=torch.zeros(2).long(),
+        num_tokens=2, horizon=2,
+    ).validate()  # fmt: skip
+    left = batch.real().validate()
+    assert left.future["x"].tolist() == batch.future["x"][1:].tolist() == [[12, 13]]
+    assert left.mask.shape == (1, 5)
 
 
 def test_rows_of_all_parts_are_selected():

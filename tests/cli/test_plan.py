@@ -296,3 +296,13 @@ def test_stores_that_are_not_one_are_refused(parts, tmp_path):
     text = run_plan(parts[0], tmp_path / "other", "--max-tokens", 9, code=2)
     assert "concat: stores must have the same fields, but store 1 differs from store 0" in text
     assert str(tmp_path / "other") in text
+
+
+def test_ids_are_printed_letter_by_letter(tmp_path):
+    rows = [{"id": f"spk:a:{i}", "x": np.zeros(i + 1)} for i in range(4)]  # rich has an :a:
+    write_store(tmp_path / "store", rows)
+    done = run_plan(
+        str(tmp_path / "store"), "--batching", "fixed", "--batch-size", "2",
+        "--max-length", "2", "--too-long", "drop",
+    )  # fmt: skip
+    assert "dropped: 2 sequences: spk:a:2, spk:a:3" in done

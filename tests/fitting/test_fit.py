@@ -300,3 +300,26 @@ def test_a_long_fit_shows_the_bar(capfd):
     shown = capfd.readouterr().err
     assert "fitting" in shown
     assert "pass 2" in shown
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_context_is_of_another_part_and_not_counted(num_workers):
+    rows = [{"x": np.arange(20.0), "y": np.arange(20) % 3} for _ in range(3)]
+    parts = split(rows, {"test": "..10", "train": "10.."}, along="time", context=4)
+    alone = split(rows, {"test": "..10", "train": "10.."}, along="time")
+    what = {"x": MeanStd(), "y": Labels()}
+    for view, expected in (
+        (parts["train"], alone["train"]),
+        (parts["train"].take([2, 0]), alone["train"].take([2, 0])),
+        (concat([parts["train"], parts["test"]]), concat([alone["train"], alone["test"]])),
+    ):
+        found, must = (fit(one, what, num_workers=num_workers) for one in (view, expected))
+        assert found["x"].mean == must["x"].mean
+        assert found["x"].std == must["x"].std
+        assert found["y"].counts.tolist() == must["y"].counts.tolist()
+
+
+def test_a_field_that_is_empty_everywhere_is_told():
+    store = open_store([{"x": np.ones(3), "t": np.zeros(0)}], axes={"x": "time", "t": "text"})
+    with pytest.raises(DataError, match="'t'"):
+        fit(store, {"t": MeanStd()})

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from seqdata import MeanStd, fit
 from seqdata.errors import ConfigError, DecodeError
@@ -43,3 +44,11 @@ def test_a_group_that_was_not_there_is_an_error_or_as_all():
         fitted(by="site").apply(values, lengths, ["z"])
     found = fitted(by="site", unknown="overall").apply(values, lengths, ["z"])
     assert found.tolist() == fitted().apply(values, lengths, None).tolist()
+
+
+def test_the_inverse_of_whole_numbers_is_not_cut_to_whole_numbers():
+    found = fit([[1.0, 2.0], [6.0]], {"x": MeanStd()}).inverse()
+    of_tensor = found({"x": torch.tensor([1, -1])})["x"]
+    of_array = found({"x": np.array([1, -1])})["x"]
+    assert of_tensor.dtype == torch.float64
+    assert of_tensor.tolist() == of_array.tolist() == pytest.approx([5.16024690, 0.83975310])

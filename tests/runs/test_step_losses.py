@@ -111,3 +111,11 @@ def test_the_first_step_that_is_not_finite_is_the_worst():
     assert table.find_worst(2) == [81, 40]
     assert table_of(np.ones(3)).find_first_non_finite() is None
     assert table_of([math.inf] * 3).find_worst(5) == [0]
+
+
+@pytest.mark.parametrize("values", [[0.5, 9.0], [0.5, 0.6, 9.0]])
+def test_with_few_steps_none_stands_out(values):
+    table = table_of(values)
+    assert table.find_usual(len(values) - 1).score(9.0) == 0.0
+    assert summarize(np.array([1.0, 2.0]), 5.0).spread == math.inf
+    assert table_of([0.5, 0.6, 0.7, 9.0]).find_usual(3).score(9.0) > 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -118,7 +119,7 @@ def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
 def _check_sample(location: str, store: Store) -> DoctorFinding:
     """Read a few sequences from the whole data set and compare their checksums."""
     numbers = np.unique(np.linspace(0, len(store) - 1, _SAMPLE_SEQUENCES).astype(np.int64))
-    fix = f"seqdata verify {redact_secrets(location)}"
+    fix = shlex.join(["seqdata", "verify", redact_secrets(location)])
     try:
         for axis, lengths in store.lengths_of.items():
             names = [name for name, field in store.fields.items() if field.axis in (axis, None)]

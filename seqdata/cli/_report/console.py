@@ -24,7 +24,7 @@ backend_option = click.option(
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console that prints text without interpreting it."""
-    return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:

@@ -5,6 +5,7 @@ Among them are the numbers of NaN and infinite values in a store, by field, for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,7 @@ def _count_columns(counts: dict[str, ValueCounts], columns: dict[str, Any]) -> N
         np.cumsum(column.lengths, out=offsets[1:])
         values = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
         column.fill(values, offsets, None)
-        flat = values.reshape(len(values), -1)
+        flat = values.reshape(len(values), math.prod(column.shape))
         is_bad = ~np.isfinite(flat)
         if is_bad.any():
             counts[name].nan += int(np.isnan(flat).sum())

@@ -110,9 +110,12 @@ class RankFileLogger(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write a line."""
-        del trainer, pl_module, batch
+        del pl_module, batch
         if batch_idx % self._every_n_steps == 0:
-            self.record("step", {**self._step_facts, "values": _select_numbers(outputs)})
+            values = _select_numbers(outputs)
+            if "loss" in values:  # Lightning has divided it
+                values["loss"] *= adapter.count_accumulated(trainer)
+            self.record("step", {**self._step_facts, "values": values})
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

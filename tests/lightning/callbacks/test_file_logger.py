@@ -70,6 +70,18 @@ def test_every_single_number_that_a_step_gives_is_written(tmp_path):
     assert values == {"error": 0.5, "rows": 4.0, "rate": 0.25, "nan": "nan", "inf": "-inf"}
 
 
+def test_a_loss_is_what_the_step_gave_however_many_make_an_update(tmp_path):
+    class Constant(Recorder):
+        def training_step(self, batch, batch_idx):
+            return {"loss": 0 * self.layer.weight.sum() + 1.0, "extra": 3.0}
+
+    fit(
+        data_of(val=None), model=Constant(), max_epochs=1, default_root_dir=".",
+        accumulate_grad_batches=4, callbacks=(RankFileLogger(),),
+    )  # fmt: skip
+    assert [one["values"] for one in lines(tmp_path)] == [{"loss": 1.0, "extra": 3.0}] * 6
+
+
 def test_a_step_that_gives_nothing_has_no_values(tmp_path):
     class Nothing(Recorder):
         def training_step(self, batch, batch_idx):

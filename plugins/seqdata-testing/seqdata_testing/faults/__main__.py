@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="only what runs at every change")
     options = parser.parse_args(arguments)
-    console = Console(width=120, highlight=False)
+    console = Console(width=120, highlight=False, emoji=False)
     try:
         refuse_unknown(options.faults)
         others = [find_target(name) for name in options.target]
