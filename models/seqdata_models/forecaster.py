@@ -94,7 +94,7 @@ class Forecaster(L.LightningModule):
         Filler rows are left out. Windows without a horizon suffice: true values are not read.
 
         Raises:
-            ConfigError: If rows differ in length: a forecast would go on from padding.
+            ConfigError: If rows differ in length: a forecast would begin behind padding.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()

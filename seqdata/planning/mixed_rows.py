@@ -16,6 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import BatchTable, PartLabel
@@ -117,13 +118,23 @@ class MixedRowsTable(RenumberedTable):
     passes: NDArray[np.int64]
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel]:
-        """Return the part of each row of these batches, and which pass over it the row is of."""
+        """Return the part of each row of these batches, and which pass over it the row is of.
+
+        Raises:
+            ConfigError: If rows hold several sequences, which may be of several parts.
+        """
         names = [part.name for part in self.parts]
         starts = np.array([part.first for part in self.parts])
         labels = []
         for number in numbers:
             spans, rows = self.table.batch(number)
-            positions = spans[:, 0] if rows is None else spans[rows[:-1], 0]
+            if rows is not None:
+                raise ConfigError(
+                    "policy 'mix': `policy` must make rows of one sequence with `rows`=True, but "
+                    "its rows hold several, and `batch.part` names one. Let each part pack its "
+                    "own: Part(weight, Packed(...)) without `rows`."
+                )
+            positions = spans[:, 0]
             found = np.searchsorted(starts, self.drawn.numbers[positions], side="right") - 1
             passes = self.passes[positions].tolist()
             labels.append(PartLabel([names[part] for part in found.tolist()], passes))

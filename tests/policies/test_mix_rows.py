@@ -294,3 +294,10 @@ def test_rows_of_a_policy_that_splits_and_drops_are_reported():
     mix = Mix({"one": 1, "two": 3}, Fixed(2, max_length=20, too_long="split"), rows=True)
     report = mix.plan(index, seed=0, epoch=0).report
     assert (report.dropped.tolist(), report.split.tolist()) == ([1], [3])
+
+
+def test_rows_of_several_sequences_are_refused_where_batches_name_their_part():
+    data = {name: [np.arange(3) for _ in range(4)] for name in ("a", "b")}
+    loader = Loader(data, Mix({"a": 1, "b": 1}, Packed(2, 12), rows=True))
+    with pytest.raises(ConfigError, match=r"must make rows of one sequence with `rows`=True, but"):
+        next(iter(loader))
