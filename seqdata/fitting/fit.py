@@ -220,7 +220,7 @@ def _measure(
     measurer: _ChunkMeasurer, chunks: RowChunks, num_workers: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
     """Yield what chunks add, in their order."""
-    requests = _make_requests(measurer.reader, chunks)
+    requests = _make_requests(measurer.reader.store, chunks)
     if not num_workers or not len(chunks):
         yield map(measurer.fetch, requests)
         return
@@ -240,10 +240,9 @@ def _make_chunks(store: Store, axis: str | None, names: list[str]) -> RowChunks:
     return RowChunks.along(store, axis, max(1, _CHUNK_NUMBERS // width))
 
 
-def _make_requests(reader: FieldReader, chunks: RowChunks) -> Iterator[StepRequest]:
+def _make_requests(store: Store, chunks: RowChunks) -> Iterator[StepRequest]:
     """Yield what to read; timesteps that are context belong to another part."""
-    store = reader.store
-    contexts = find_contexts(store, reader.axis)
+    contexts = find_contexts(store)
     for spans in chunks:
         if contexts is not None:
             spans[:, 1] = np.maximum(spans[:, 1], contexts[spans[:, 0]])

@@ -172,29 +172,28 @@ class SpanStore(SequenceStore):
         return self._base.base_numbers(self._sequences[self._check_numbers(numbers)])
 
 
-def find_contexts(store: Store, axis: str) -> NDArray[np.int64] | None:
+def find_contexts(store: Store) -> NDArray[np.int64] | None:
     """Return the timesteps at the start of each sequence that are context, int64 (sequences,).
 
-    None: no sequence has any along the axis.
+    They are inputs only, of another part. None: no sequence has any.
     """
     if isinstance(store, View):
-        contexts = find_contexts(store.base, axis)
-        return contexts if contexts is None or store.numbers is None else contexts[store.numbers]
+        contexts = find_contexts(store.base)
+        return None if contexts is None else contexts[store.numbers]
     if isinstance(store, ConcatStore):
-        found = [(part, find_contexts(part, axis)) for part in store.stores]
-        if all(contexts is None for _, contexts in found):
+        found = [find_contexts(part) for part in store.stores]
+        if all(contexts is None for contexts in found):
             return None
-        zeros = [np.zeros(len(part), np.int64) if one is None else one for part, one in found]
-        return np.concatenate(zeros)
-    if isinstance(store, SpanStore) and store.axis == axis and store.contexts.any():
+        parts = zip(store.stores, found, strict=True)
+        return np.concatenate(
+            [np.zeros(len(part), np.int64) if one is None else one for part, one in parts]
+        )
+    if isinstance(store, SpanStore) and store.contexts.any():
         return store.contexts.astype(np.int64)
     return None
 
 
 def find_longest_context(store: Store) -> int:
-    """Return the most timesteps at the start of a sequence that are context: inputs only."""
-    if isinstance(store, View):
-        return find_longest_context(store.base)
-    if isinstance(store, ConcatStore):
-        return max(map(find_longest_context, store.stores))
-    return int(store.contexts.max(initial=0)) if isinstance(store, SpanStore) else 0
+    """Return the most timesteps at the start of a sequence that are context."""
+    contexts = find_contexts(store)
+    return 0 if contexts is None else int(contexts.max(initial=0))

@@ -1,11 +1,10 @@
 """One rank alone: it stops between batches, an error is raised again, and nothing is left."""
 
-import weakref
-
 import pytest
 
 from seqdata.errors import PeerFailedError, Preempted
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
+from tests.lightning.ranks.watchers import Batch, make_watched
 
 
 @pytest.fixture
@@ -16,20 +15,6 @@ def coordinator():
 def test_items_come_as_they_are(coordinator):
     assert list(coordinator.iterate_in_lockstep(iter([1, 2]), 1)) == [1, 2]
     assert list(coordinator.iterate_in_lockstep(iter([]), 1)) == []
-
-
-class Batch:
-    """What can be watched."""
-
-
-def make_watched(alive):
-    """Yield batches, and count those before each that are still there."""
-    made = []
-    for _ in range(4):
-        alive.append(sum(one() is not None for one in made))
-        batch = [Batch()]
-        made.append(weakref.ref(batch[0]))
-        yield batch.pop()
 
 
 def test_a_batch_that_the_loop_drops_is_freed_before_the_next_is_made(coordinator):

@@ -1,7 +1,6 @@
 """What ranks wait for, and errors of one rank, which arrive on the others as what they are."""
 
 import os
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -14,6 +13,7 @@ from seqdata.lightning.ranks import watchdog
 from seqdata.lightning.ranks.lockstep import RankLockstep, _make_report, _rebuild_error
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
 from seqdata_testing.waiting import patient
+from tests.lightning.ranks.watchers import Batch, make_watched
 
 LONG = timedelta(seconds=patient(60))
 
@@ -114,20 +114,6 @@ class Done:
 
     def is_completed(self):
         return True
-
-
-class Batch:
-    """What can be watched."""
-
-
-def make_watched(alive):
-    """Yield batches, and count those before each that are still there."""
-    made = []
-    for _ in range(4):
-        alive.append(sum(one() is not None for one in made))
-        batch = [Batch()]
-        made.append(weakref.ref(batch[0]))
-        yield batch.pop()
 
 
 @pytest.mark.parametrize(("is_last", "expected"), [(None, [0, 1, 1, 1]), (bool, [0, 0, 0, 0])])
