@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "models" / "README.md",
     *sorted((ROOT / "plugins").glob("*/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

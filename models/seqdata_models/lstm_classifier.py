@@ -18,7 +18,7 @@ from seqdata_models.functional import (
     linear_exactly,
     run_dense,
 )
-from seqdata_models.metrics import ExactMeanMetric
+from seqdata_models.metrics import UNLABELLED, ExactMeanMetric
 
 
 class LSTMClassifier(L.LightningModule):
@@ -137,8 +137,9 @@ class LSTMClassifier(L.LightningModule):
         mean_loss: ExactMeanMetric,
         accuracy: ExactMeanMetric,
     ) -> None:
-        logits, counted = self(batch), batch.weight > 0
-        is_correct = counted & (logits.argmax(dim=-1) == batch[self.y])
+        logits, labels = self(batch), batch[self.y]
+        counted = (batch.weight > 0) & (labels != UNLABELLED)
+        is_correct = counted & (logits.argmax(dim=-1) == labels)
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         mean_loss.update(losses.sum(), counted.sum())
         accuracy.update(is_correct.sum(), counted.sum())

@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from seqdata_models.functional import token_nll
+
+UNLABELLED = -100
+"""The label of what has no loss and counts in no mean: `ignore_index` of torch's cross entropy."""
+
 
 class ExactMeanMetric(Metric):
     """A sum over a count, both float64, each added up over batches and ranks.
@@ -48,6 +53,28 @@ class ExactMeanMetric(Metric):
         """Return the mean, () float64; 0 over nothing, never NaN."""
         is_empty = self.count == 0
         return torch.where(is_empty, 0.0, self.total / torch.where(is_empty, 1.0, self.count))
+
+
+def update_label_means(
+    logits: Tensor,
+    labels: Tensor,
+    score: Tensor,
+    mean_loss: ExactMeanMetric,
+    accuracy: ExactMeanMetric,
+) -> None:
+    """Add a batch's losses and right labels to two means over its labelled timesteps.
+
+    Args:
+        logits: (B, T, C) float.
+        labels: (B, T) integers in [0, C), or -100 of a timestep that does not count.
+        score: (B, T) bool, the timesteps that may count.
+        mean_loss: The mean of the negative log-likelihood in nats.
+        accuracy: The share of timesteps whose label has the largest logit.
+    """
+    score = score & (labels != UNLABELLED)
+    count = score.sum()
+    mean_loss.update(token_nll(logits, labels, score).double().sum(), count)
+    accuracy.update((score & (logits.argmax(dim=-1) == labels)).sum(), count)
 
 
 class Perplexity(ExactMeanMetric):

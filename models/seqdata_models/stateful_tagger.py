@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from seqdata import LaneStates, SequenceBatch
 from seqdata_models.functional import token_nll
-from seqdata_models.metrics import ExactMeanMetric
+from seqdata_models.metrics import ExactMeanMetric, update_label_means
 from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
@@ -127,9 +127,6 @@ class StatefulTagger(L.LightningModule):
         mean_loss: ExactMeanMetric,
         accuracy: ExactMeanMetric,
     ) -> None:
-        logits, score = self(batch), batch.score
-        is_correct = score & (logits.argmax(dim=-1) == batch[self.y])
-        mean_loss.update(token_nll(logits, batch[self.y], score).double().sum(), batch.num_tokens)
-        accuracy.update(is_correct.sum(), batch.num_tokens)
+        update_label_means(self(batch), batch[self.y], batch.score, mean_loss, accuracy)
         self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
         self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)
