@@ -185,7 +185,7 @@ def split(  # noqa: PLR0913
     Args:
         store: A store, a location, or whatever ``open_store`` takes.
         parts: Name -> fraction of the sequences; they add up to 1. With ``along`` a fraction of
-            each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``, ``"-24.."``, ``"0.8.."``.
+            each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``; along an axis ``"-24.."``.
         seed: Another seed gives another split.
         by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
         exact: Whether each part has its fraction, rounded; with ``by``, of the values of ``by``.

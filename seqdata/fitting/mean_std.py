@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DataError, DecodeError
 from seqdata.fitting.exact_sums import ExactSums, sum_exactly
 from seqdata.fitting.field_chunk import (
     NAN_RULES,
@@ -36,8 +36,8 @@ class MeanStd:
         by: A field with one value per sequence, such as ``"site"``: statistics for each value.
         nan: What a NaN is: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
             left out, and becomes the mean.
-        unknown: What a group is that was not there: ``error``, or ``overall`` for the statistics
-            of all groups.
+        unknown: What a group is that had no value: ``error``, or ``overall`` for the statistics of
+            all groups.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -99,11 +99,14 @@ class MomentsAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return means and deviations of each group and of all of them."""
+        """Return means and deviations of each group that has values, and of all of them.
+
+        Raises:
+            DataError: If a group has values of some features only, and the rule does not allow it.
+        """
         shape = self._field.shape
-        groups = sorted(self._places, key=lambda group: (str(type(group)), group))
         overall = ExactSums.zeros(1, self._sums.counts.shape[1])
-        if groups:
+        if self._places:
             overall.counts += self._sums.counts.sum(axis=0)
             overall.sums += self._sums.sums.sum(axis=0)
             overall.squares += self._sums.squares.sum(axis=0)
@@ -116,12 +119,37 @@ class MomentsAccumulator:
             "std": to_plain_floats(std[0].reshape(shape)),
         }
         if self._estimator.by is not None:
+            groups = self._find_groups()
             order = [self._places[group] for group in groups]
-            means, deviations = self._sums.compute_moments()
+            is_known = self._sums.counts[order] > 0  # (groups, features)
+            means, deviations = (
+                np.where(is_known, own[order], of_all)
+                for own, of_all in zip(self._sums.compute_moments(), (mean, std), strict=True)
+            )
             plain["groups"] = groups
-            plain["group_means"] = to_plain_floats(means[order].reshape(-1, *shape))
-            plain["group_stds"] = to_plain_floats(deviations[order].reshape(-1, *shape))
+            plain["group_means"] = to_plain_floats(means.reshape(-1, *shape))
+            plain["group_stds"] = to_plain_floats(deviations.reshape(-1, *shape))
         return plain
+
+    def _find_groups(self) -> list[Any]:
+        """Return the groups that have values, in order.
+
+        Raises:
+            DataError: If one lacks values of a feature, and the rule does not allow it.
+        """
+        groups: list[Any] = []
+        for group in sorted(self._places, key=lambda group: (str(type(group)), group)):
+            is_known = self._sums.counts[self._places[group]] > 0
+            if is_known.any():
+                groups.append(group)
+                if self._estimator.unknown == "error" and not is_known.all():
+                    feature = int(np.flatnonzero(~is_known)[0])
+                    raise DataError(
+                        f"fit: each {self._estimator.by} must have at least one value of each "
+                        f"feature, but {group!r} has none of feature {feature}. Fit over more "
+                        "sequences, or use MeanStd(unknown='overall')."
+                    )
+        return groups
 
 
 class FittedMeanStd:
@@ -211,7 +239,9 @@ class FittedMeanStd:
         """Return the mean and the scale of each row, or of all of them."""
         if self.by is None:
             return self._means[-1], self._scales[-1]
-        places = np.repeat(self._find_places(groups), lengths)
+        has_rows = lengths > 0  # a sequence without any needs no statistics
+        groups = np.asarray(groups, dtype=object if isinstance(groups, list) else None)[has_rows]
+        places = np.repeat(self._find_places(groups), lengths[has_rows])
         return self._means[places], self._scales[places]
 
     def _find_places(self, groups: Any) -> NDArray[np.int64]:
@@ -220,8 +250,8 @@ class FittedMeanStd:
         if self._unknown == "error" and (known < 0).any():
             group = distinct[int(np.flatnonzero(known < 0)[0])]
             raise DecodeError.at(
-                f"statistics: {self.by} {group!r} of field {self.name!r} was not in the data that "
-                "was fitted. Fit over it, too, or use MeanStd(unknown='overall').",
+                f"statistics: {self.by} {group!r} of field {self.name!r} had no value in the data "
+                "that was fitted. Fit over it, too, or use MeanStd(unknown='overall').",
                 field=self.name,
             )
         return known[places]

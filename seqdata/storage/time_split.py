@@ -63,10 +63,12 @@ def split_along(
         raise ConfigError(must_be("split: `context`", needed, repr(context)))
     lengths = np.asarray(store.lengths_of[axis]).astype(np.int64)
     bounds = list(dict.fromkeys(bound for part in ranges for bound in part.bounds))
-    if field is None:
+    are_shares = not any(isinstance(part, str) for part in parts.values())
+    positions: dict[Bound, NDArray[np.int64]] = {}
+    if field is not None:  # timestamps must not fall, however they are cut
+        positions = _locate_values(store, field, axis, [] if are_shares else bounds, unit)
+    if field is None or are_shares:
         positions = {bound: _locate_timestep(bound, lengths) for bound in bounds}
-    else:
-        positions = _locate_values(store, field, axis, bounds, unit)
     spans = {
         part.name: (
             np.zeros_like(lengths) if part.start is None else positions[part.start],

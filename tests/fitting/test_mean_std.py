@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seqdata import MeanStd, fit
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DataError, DecodeError
 
 X = np.random.default_rng(1).normal(3.0, 2.0, size=(6, 4, 2)).astype("f4")
 SITES = ["a", "b", "a", "c", "b", "a"]
@@ -40,10 +40,43 @@ def test_the_inverse_of_groups_needs_them():
 
 def test_a_group_that_was_not_there_is_an_error_or_as_all():
     values, lengths = X[0], np.array([4])
-    with pytest.raises(DecodeError, match="site 'z' of field 'x' was not in the data"):
+    with pytest.raises(DecodeError, match="site 'z' of field 'x' had no value in the data"):
         fitted(by="site").apply(values, lengths, ["z"])
     found = fitted(by="site", unknown="overall").apply(values, lengths, ["z"])
     assert found.tolist() == fitted().apply(values, lengths, None).tolist()
+
+
+@pytest.mark.parametrize("nan", ["ignore", "impute"])
+def test_a_group_without_values_is_one_that_was_not_there(nan):
+    rows = [
+        {"x": np.array([1.0, 2.0, 3.0]), "site": "a"},
+        {"x": np.array([np.nan, np.nan]), "site": "b"},
+        {"x": np.array([]), "site": "c"},
+    ]
+    values, lengths = np.array([10.0, 20.0]), np.array([1, 1, 0])
+    found = fit(rows, {"x": MeanStd(by="site", nan=nan)})["x"]
+    assert found.groups == ["a"]
+    assert found.apply(values, lengths, ["a", "a", "c"]).tolist() == pytest.approx(
+        [9.797959, 22.0454]
+    )
+    with pytest.raises(DecodeError, match="site 'b' of field 'x' had no value in the data"):
+        found.apply(values, lengths, ["a", "b", "c"])
+    overall = fit(rows, {"x": MeanStd(by="site", nan=nan, unknown="overall")})["x"]
+    assert overall.apply(values, lengths, ["b", "c", "a"]).tolist() == pytest.approx(
+        [9.797959, 22.0454]
+    )
+
+
+def test_a_group_without_values_of_one_feature_has_those_of_all_or_is_an_error():
+    rows = [
+        {"x": np.array([[1.0, 5.0], [3.0, 7.0]]), "site": 4},
+        {"x": np.array([[7.0, np.nan]]), "site": 9},
+    ]
+    with pytest.raises(DataError, match=r"each site must .*, but 9 has none of feature 1"):
+        fit(rows, {"x": MeanStd(by="site", nan="ignore")})
+    found = fit(rows, {"x": MeanStd(by="site", nan="ignore", unknown="overall")})["x"]
+    made = found.apply(np.array([[7.0, 7.0]]), np.array([1]), np.array([9]))
+    assert made.tolist() == [[0.0, 1.0]]
 
 
 def test_the_inverse_of_whole_numbers_is_not_cut_to_whole_numbers():

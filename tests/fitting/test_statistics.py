@@ -75,7 +75,7 @@ def test_unknown_labels_and_tokens_are_errors_by_rule():
 def test_unknown_groups_by_rule():
     rows = [{"x": [1.0, 3.0], "site": 1}, {"x": [5.0, 7.0], "site": 2}]
     x = Ragged(np.array([4.0, 6.0]), np.array([1, 1]))
-    with pytest.raises(DecodeError, match="site 9 of field 'x' was not in the data"):
+    with pytest.raises(DecodeError, match="site 9 of field 'x' had no value in the data"):
         apply(fit(rows, {"x": MeanStd(by="site")}), x=x, site=np.array([9, 2]))
     stats = fit(rows, {"x": MeanStd(by="site", unknown="overall")})
     assert apply(stats, x=x, site=np.array([9, 2]))["x"].values.tolist() == [0.0, 0.0]

@@ -79,6 +79,15 @@ def test_sequences_are_cut_at_timesteps_and_fractions(parts, expected):
     assert [view.lengths.tolist() for view in found.values()] == expected
 
 
+def test_shares_of_a_sequence_are_the_same_along_its_timestamps_as_along_time():
+    for along in ("time", "when"):
+        parts = split(rows(), {"train": 0.8, "val": 0.2}, along=along)
+        assert [view.lengths.tolist() for view in parts.values()] == [[8, 1, 1], [2, 1, 1]]
+    falling = [{"x": [1, 2, 3], "when": [3, 1, 2]}]
+    with pytest.raises(DataError, match="timestamps must not fall"):
+        split(falling, {"train": 0.5, "val": 0.5}, along="when")
+
+
 def test_numbers_are_compared_with_a_field_that_is_not_an_axis():
     parts = split(rows(), {"low": f"..{START + 2 * DAY}"}, along="when")
     assert contents(parts["low"]) == {"a": [0, 1], "c": [1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata import ConfigError, Ragged, columnar
-from seqdata.errors import DecodeError
+from seqdata.errors import DecodeError, SeqDataWarning
 from seqdata_audio.mel import Floats, cosines, hann, mel_filters
 
 _AT_ONCE = 1 << 22  # numbers that are windowed at once
@@ -117,8 +118,16 @@ class LogMel:
         return Ragged(features, lengths)
 
     def _check_rates(self, columns: dict[str, Any]) -> None:
-        rates = columns.get("rate")
-        wrong = np.empty(0) if rates is None else np.asarray(rates)[np.asarray(rates) != self.rate]
+        if "rate" not in columns:
+            warnings.warn(
+                f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "
+                "but they have no field 'rate' that says so. Name it in `fields`, or store it.",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+            return
+        rates = np.asarray(columns["rate"])
+        wrong = rates[rates != self.rate]
         if len(wrong):
             raise DecodeError.at(
                 f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "

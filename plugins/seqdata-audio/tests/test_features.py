@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seqdata_audio import MFCC, LogMel
 
 from seqdata import Bucketed, ConfigError, Loader, Ragged, open_store
-from seqdata.errors import DecodeError
+from seqdata.errors import DecodeError, SeqDataWarning
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("golden", HERE / "golden.py")
@@ -25,7 +25,8 @@ SMALL = {"rate": 16000, "n_fft": 64, "hop_length": 16, "n_mels": 8}
 def of(transform, *sounds, **others):
     lengths = np.array([len(sound) for sound in sounds], dtype=np.int64)
     audio = Ragged(np.concatenate(sounds), lengths)
-    made = transform({"audio": audio, **others}, np.zeros(len(sounds), dtype=np.uint64))
+    columns = {"audio": audio, "rate": np.full(len(sounds), transform.rate), **others}
+    made = transform(columns, np.zeros(len(sounds), dtype=np.uint64))
     frames = made[transform.to]
     assert frames.values.dtype == np.float32
     return np.split(frames.values, np.cumsum(frames.lengths)[:-1])
@@ -133,8 +134,8 @@ def test_a_sequence_without_samples_has_no_frames():
 
 def test_plans_know_the_frames():
     sounds = [golden.sounds()["rough"][:length] for length in (100, 700, 300, 1600, 900)]
-    data = [{"audio": sound, "y": number} for number, sound in enumerate(sounds)]
-    store = open_store(data, axes={"audio": "time", "y": None})
+    data = [{"audio": sound, "rate": 16000, "y": n} for n, sound in enumerate(sounds)]
+    store = open_store(data, axes={"audio": "time", "rate": None, "y": None})
     for batch in Loader(store, Bucketed(2), transform=LogMel(**SMALL)):
         assert "audio" not in batch
         for row, number in enumerate(batch["y"].tolist()):
@@ -147,8 +148,9 @@ def test_plans_know_the_frames():
 def test_other_fields_stay_and_names_can_be_chosen():
     transform = LogMel(**SMALL, field="left", to="bands")
     sound = Ragged(np.ones(40), np.array([40]))
-    made = transform({"left": sound, "speaker": ["a"]}, np.zeros(1, dtype=np.uint64))
-    assert list(made) == ["speaker", "bands"]
+    columns = {"left": sound, "rate": np.array([16000]), "speaker": ["a"]}
+    made = transform(columns, np.zeros(1, dtype=np.uint64))
+    assert list(made) == ["rate", "speaker", "bands"]
 
 
 def test_a_transform_is_small_when_it_is_sent_and_the_same_afterwards():
@@ -169,8 +171,16 @@ def test_another_rate_is_refused():
     of(LogMel(**SMALL), np.ones(9), rate=np.array([16000]))
 
 
+def test_a_rate_that_is_not_told_is_warned_of():
+    columns = {"audio": Ragged(np.ones(9), np.array([9]))}
+    with pytest.warns(SeqDataWarning, match=r"must have 16000 .* no field 'rate' that says so"):
+        LogMel(**SMALL)(columns, np.zeros(1, dtype=np.uint64))
+
+
 def test_a_field_that_is_not_there_is_refused():
-    said = "LogMel: `field` must be one that runs along time, of audio, y, but is 'sound'. Pass"
+    said = (
+        "LogMel: `field` must be one that runs along time, of audio, rate, y, but is 'sound'. Pass"
+    )
     with pytest.raises(ConfigError, match=re.escape(said)):
         of(LogMel(**SMALL, field="sound"), np.ones(9), y=np.ones(1))
 

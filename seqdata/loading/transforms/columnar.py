@@ -6,11 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import DecodeError, must_be
 from seqdata.loading.transforms.declare import Ragged
-from seqdata.loading.transforms.results import FlatValues, TransformResults, is_whole_value
+from seqdata.loading.transforms.results import (
+    FlatValues,
+    TransformResults,
+    is_whole_value,
+    to_array,
+)
 from seqdata.protocols import Columns
 
 
@@ -68,18 +74,9 @@ def check_columnar_result(
         if _are_whole_values(value):
             columns[name] = list(value)
         else:
-            array = np.asarray(value)
-            if array.dtype.kind not in "biufc" or not array.ndim:
-                raise DecodeError.at(
-                    must_be(
-                        f"{describe()}: field {name!r}",
-                        "a Ragged, an array of numbers or a list of text",
-                        f"{value!r:.60}",
-                        "Change the transform",
-                    ),
-                    field=name,
-                )
-            values = np.ascontiguousarray(array)
+            values = _to_values(
+                value, name, "a Ragged, an array of numbers or a list of text", describe
+            )
             columns[name] = FlatValues(values, np.ones(len(values), dtype=np.int64))
         if len(value) != count:
             raise DecodeError.at(
@@ -91,15 +88,10 @@ def check_columnar_result(
 
 
 def _make_flat(value: Ragged, count: int, name: str, describe: Callable[[], str]) -> FlatValues:
-    values = np.ascontiguousarray(value.values)
+    values = _to_values(value.values, name, "a Ragged of numbers", describe)
     lengths = np.asarray(value.lengths)
     is_valid_shape = lengths.shape == (count,) and lengths.dtype.kind in "iu"
-    if (
-        not is_valid_shape
-        or not values.ndim
-        or (lengths < 0).any()
-        or int(lengths.sum()) != len(values)
-    ):
+    if not is_valid_shape or (lengths < 0).any() or int(lengths.sum()) != len(values):
         raise DecodeError.at(
             f"{describe()}: the lengths of field {name!r} must be {count} integers, one for each "
             "sequence, whose sum is the number of values, but are "
@@ -107,17 +99,25 @@ def _make_flat(value: Ragged, count: int, name: str, describe: Callable[[], str]
             "transform.",
             field=name,
         )
-    if values.dtype.kind not in "biufc":
+    return FlatValues(values, lengths.astype(np.int64))
+
+
+def _to_values(value: Any, name: str, needed: str, describe: Callable[[], str]) -> NDArray[Any]:
+    """Return a column's values, C-contiguous, with at least one dimension."""
+    problem = ""
+    try:
+        array = to_array(value)
+    except (TypeError, RuntimeError, ValueError) as error:
+        array, problem = np.empty(()), f" ({error})"
+    if not array.ndim:
         raise DecodeError.at(
             must_be(
-                f"{describe()}: field {name!r}",
-                "numbers",
-                str(values.dtype),
+                f"{describe()}: field {name!r}", needed, f"{value!r:.60}{problem}",
                 "Change the transform",
             ),
             field=name,
-        )
-    return FlatValues(values, lengths.astype(np.int64))
+        )  # fmt: skip
+    return np.ascontiguousarray(array)
 
 
 def _are_whole_values(value: Any) -> bool:

@@ -94,13 +94,29 @@ def is_whole_value(value: object) -> TypeGuard[str | bytes]:
     return isinstance(value, str | bytes)
 
 
+def to_array(value: Any) -> NDArray[Any]:
+    """Return a value of a transform as an array of numbers, in this machine's byte order.
+
+    Raises:
+        TypeError: If it is none, or torch has no dtype for its numbers.
+        RuntimeError: If it is a tensor with a gradient.
+        ValueError: If it is a list of lists of unequal lengths.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{array.dtype} is no dtype of numbers")
+    if array.dtype.char in "gG":
+        raise TypeError(f"torch has no {array.dtype}: return float64 or complex128")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def check_result(
     result: Any, piece: int, find_axis: FindAxis, make_error: ErrorFactory
 ) -> dict[str, Any]:
     """Return one sequence's result with its values as arrays.
 
     Raises:
-        DecodeError: If it is not a dict, or a field along an axis is not an array.
+        DecodeError: If it is not a dict, or a field is no array of numbers that torch has too.
     """
     if result is None:
         raise make_error(
@@ -119,12 +135,13 @@ def check_result(
         if is_whole_value(value):
             arrays[name] = value
             continue
-        array = np.asarray(value)
-        axis = find_axis(name, array.ndim)
-        if array.dtype.kind not in "biufc" or (axis is not None and not array.ndim):
-            raise make_error(
-                piece, f"must return field {name!r} as an array, but returned {value!r:.60}"
-            )
+        problem = f"must return field {name!r} as an array, but returned {value!r:.60}"
+        try:
+            array = to_array(value)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise make_error(piece, f"{problem} ({error})") from error
+        if find_axis(name, array.ndim) is not None and not array.ndim:
+            raise make_error(piece, problem)
         arrays[name] = array
     return arrays
 

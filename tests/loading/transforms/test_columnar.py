@@ -104,7 +104,7 @@ def test_a_columnar_transform_may_make_text_and_what_is_per_sequence():
         (lambda c: {"x": Ragged(c["x"].values, c["x"].lengths / 1)}, r"but are float64\[3\]"),
         (
             lambda c: {"x": Ragged(c["x"].values.astype(str), c["x"].lengths)},
-            "must be numbers, but is <U",
+            "must be a Ragged of numbers, but is",
         ),
     ],
 )

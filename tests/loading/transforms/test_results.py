@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from seqdata.errors import DecodeError
 from seqdata.loading.transforms.results import (
@@ -60,12 +61,25 @@ def test_a_result_of_another_form_than_the_first_is_named(other):
     [
         (None, "but returned None. It cannot drop"),
         ([1, 2], "a dict of arrays, but returned list"),
-        ({"x": object()}, "must return field 'x' as an array"),
+        ({"x": object()}, r"must return field 'x' as an array.* \(object is no dtype of numbers\)"),
+        ({"x": [[1], [1, 2]]}, r"must return field 'x' as an array.* \(setting an array"),
+        ({"x": np.ones(2, np.longdouble)}, "torch has no float128: return float64"),
+        ({"x": torch.ones(2, dtype=torch.bfloat16)}, "as an array, .*BFloat16"),
+        ({"x": torch.ones(2, requires_grad=True)}, "as an array, .*requires grad"),
     ],
 )
 def test_what_is_not_a_dict_of_arrays_is_refused(result, said):
     with pytest.raises(DecodeError, match=f"piece 4 .*{said}"):
         check_result(result, 4, find_axis, make_error)
+
+
+def test_numbers_of_another_byte_order_become_those_of_this_machine():
+    stored = np.array([1.5, -2.0])
+    for dtype in (">f4", ">i8", "<f8", ">c16"):
+        found = check_result({"x": stored.astype(dtype)}, 0, find_axis, make_error)["x"]
+        assert found.dtype.isnative
+        assert found.tolist() == stored.astype(dtype).tolist()
+        torch.from_numpy(found)
 
 
 def test_texts_stay_and_numbers_become_arrays():
