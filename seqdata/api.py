@@ -126,7 +126,7 @@ def write_store(  # noqa: PLR0913
         format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size at which a new file begins.
-        key: The ``str`` field that names a sequence, if there is one.
+        key: The ``str`` field that names a sequence, if any; "": numbers do, ids are a field.
         executor: Writes the shards; None: threads of seqdata. Bytes do not depend on it. The open
             shard and unfinished ones are in memory: 1 with seqdata's threads, else up to 1 GiB.
         resume: Whether to continue after complete shards of a stopped writer; False removes them.
@@ -185,7 +185,7 @@ def split(  # noqa: PLR0913
     Args:
         store: A store, a location, or whatever ``open_store`` takes.
         parts: Name -> fraction of the sequences; they add up to 1. With ``along`` a fraction of
-            each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``; along an axis ``"-24.."``.
+            each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``; along an axis "-24..".
         seed: Another seed gives another split.
         by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
         exact: Whether each part has its fraction, rounded; with ``by``, of the values of ``by``.

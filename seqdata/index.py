@@ -306,7 +306,14 @@ class SequenceIndex:
         return ", ".join(str(key) for key in keys) + others
 
     def remember(self, key: object, make: Callable[[], Value]) -> Value:
-        """Return the result of ``make``, which is called once per index and ``key``."""
+        """Return the result of ``make``, which is called once per index and ``key``.
+
+        It is called every time if ``key`` has no hash: a policy of a user's that may be changed.
+        """
+        try:
+            hash(key)
+        except TypeError:
+            return make()
         if key not in self._memo:
             self._memo[key] = make()
         value: Value = self._memo[key]

@@ -93,6 +93,14 @@ def test_what_is_remembered_is_made_once():
     assert made == [1]
 
 
+def test_what_has_a_key_without_a_hash_is_made_each_time():
+    """Such an object may be changed, and what was made of it before would not fit."""
+    index, key = SequenceIndex.from_lengths([1]), [1]
+    assert index.remember(("sum", key), lambda: sum(key)) == 1
+    key.append(2)
+    assert index.remember(("sum", key), lambda: sum(key)) == 3
+
+
 def test_an_index_of_targets_knows_what_it_was_made_of():
     index = SequenceIndex.from_lengths([4, 1, 7])
     targets = index.shifted("time", 2)

@@ -273,3 +273,19 @@ def test_a_backend_that_has_only_the_contract_is_wrapped():
     assert isinstance(store, View)
     assert store[2]["id"] == "u2"
     assert store.where(lambda sequence: sequence["y"] == 1).numbers.tolist() == [1, 3, 5]
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_a_column_id_of_a_table_does_not_hide_its_groups(make, tmp_path):
+    table = {"id": [1, 2, 3], "site": ["north", "south", "north"], "load": [1.5, 2.5, 3.5]}
+    for store in (
+        lambda: open_store(make(table), group="site"),
+        lambda: write_store(tmp_path / "s", make(table), group="site"),
+    ):
+        with pytest.warns(
+            SeqDataWarning, match=r"'id' is left out: .* 'site'.*; rename the column"
+        ):
+            assert [row["id"] for row in store()] == ["north", "south"]
+    renamed = open_store(make({"row": table.pop("id"), **table}), group="site")
+    assert renamed[0]["id"] == "north"
+    assert renamed[0]["row"].tolist() == [1, 3]

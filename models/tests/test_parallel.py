@@ -287,6 +287,9 @@ class Outer(nn.Module):
 def test_lane_states_are_found_in_submodules():
     inner = make_model("lstm", torch.float32)
     assert Wavefront(Outer(inner), Mesh(1)).stack.lanes is inner.lanes
+    lanes, inner.lanes = inner.lanes, None
+    inner.held = {"recurrent": [lanes]}
+    assert Wavefront(Outer(inner), Mesh(1)).stack.lanes is lanes
     inner.more = LaneStates()
     with pytest.raises(ConfigError, match=r"Outer must have one LaneStates, .* but has 2"):
         Wavefront(Outer(inner), Mesh(1))

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from seqdata.errors import ConfigError
 
 LayoutName = Literal["padded", "packed", "jagged", "varlen"]
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class Layout(ABC):
@@ -71,16 +72,18 @@ class PaddedLayout(Layout):
         """Return values without their padding."""
         rows, width = values.shape[:2]
         flat_rows: Tensor = values.reshape(rows * width, *values.shape[2:])
-        return flat_rows.index_select(
-            0, find_padded_positions(lengths, width).to(values.device, non_blocking=True)
+        return select_flat(
+            flat_rows, find_padded_positions(lengths, width).to(values.device, non_blocking=True)
         )
 
     def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Tensor:
         """Return values with padding behind each row."""
         rows = len(lengths)
         flat_rows = flat.new_full((rows * width, *flat.shape[1:]), padding)
-        flat_rows.index_copy_(
-            0, find_padded_positions(lengths, width).to(flat.device, non_blocking=True), flat
+        view_signed(flat_rows).index_copy_(
+            0,
+            find_padded_positions(lengths, width).to(flat.device, non_blocking=True),
+            view_signed(flat),
         )
         return flat_rows.reshape(rows, width, *flat.shape[1:])
 
@@ -97,7 +100,11 @@ class PackedLayout(Layout):
 
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
         """Return the values row after row, which torch keeps timestep after timestep."""
-        return LAYOUTS["padded"].flatten(pad_packed_sequence(values, batch_first=True)[0], lengths)
+        dtype, signed = values.data.dtype, view_signed(values.data)
+        if signed.dtype != dtype:
+            values = PackedSequence(signed, *values[1:])
+        padded = pad_packed_sequence(values, batch_first=True)[0]
+        return view_dtype(LAYOUTS["padded"].flatten(padded, lengths), dtype)
 
     def arrange(
         self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0
@@ -182,7 +189,38 @@ def pack(padded: Tensor, lengths: Tensor) -> PackedSequence:
             f"batch: rows {rows} of length 0 cannot be packed. Leave idle "
             "lanes out with `real()` or run them through `LaneStates`"
         )
-    return pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+    signed = view_signed(padded)
+    packed = pack_padded_sequence(signed, lengths, batch_first=True, enforce_sorted=False)
+    if signed.dtype == padded.dtype:
+        return packed
+    return PackedSequence(view_dtype(packed.data, padded.dtype), *packed[1:])
+
+
+def select_flat(flat: Tensor, positions: Tensor) -> Tensor:
+    """Return values of any dtype at positions of their first dimension.
+
+    Args:
+        flat: (n, *shape).
+        positions: int64 (m,), on the same device.
+
+    Returns:
+        (m, *shape).
+    """
+    return view_dtype(view_signed(flat).index_select(0, positions), flat.dtype)
+
+
+def view_signed(values: Tensor) -> Tensor:
+    """Return uint16, uint32 and uint64 as signed integers over the same memory; others unchanged.
+
+    Torch has no operation that selects or copies rows of these dtypes, or not on every device.
+    """
+    dtype = _SIGNED.get(values.dtype)
+    return values if dtype is None else values.view(dtype)
+
+
+def view_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return values as another dtype of the same width over the same memory."""
+    return values if values.dtype == dtype else values.view(dtype)
 
 
 def offsets_from_lengths(lengths: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seqdata.batch.axes import AxisMap
+from seqdata.batch.layouts import view_dtype, view_signed
 from seqdata.batch.validation import ON_CPU, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
     if value is None:
         return None
     if isinstance(value, Tensor):
-        return value[on_device if value.device == on_device.device else on_cpu]
+        rows = on_device if value.device == on_device.device else on_cpu
+        return view_dtype(view_signed(value)[rows], value.dtype)
     return [value[row] for row in on_cpu.tolist()]
 
 

@@ -26,9 +26,16 @@ from seqdata.errors import ConfigError, MissingShardError, SeqDataError, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
-from seqdata.readers.source import ReadOptions, SourceFile, count_suffixes, find_files
+from seqdata.readers.source import (
+    ReadOptions,
+    SourceFile,
+    count_suffixes,
+    drop_suffixes,
+    find_files,
+)
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
+from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.urls import is_remote, redact_url
 from seqdata.storage.writing.finished_shards import count_unfinished
@@ -36,6 +43,7 @@ from seqdata.storage.writing.progress import ProgressBar, progress_bar
 
 STORE = "store"
 _TAR = ".tar"
+_TAR_SHARDS = "webdataset"  # whose ids have no dot after the last slash
 _SUGGESTED_TOKENS = 16_384  # timesteps, in the suggested next command
 
 
@@ -75,7 +83,12 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
 @click.option("--to", default="arrow", show_default=True, help="arrow, or webdataset: tar shards.")
 @click.option("--field", help="Name of the field, where a file is an array [default: x].")
 @click.option("--group", metavar="COLUMN", help="Column; rows of equal value are one sequence.")
-@click.option("--id", "key", metavar="COLUMN", help="Column that names a row's sequence.")
+@click.option(
+    "--id",
+    "key",
+    metavar="COLUMN",
+    help="Column that names a row's sequence; '': sequences are numbered, and ids kept as a field.",
+)
 @click.option(
     "--axes",
     "axes",
@@ -115,7 +128,8 @@ def write(
     """
     begin = time.monotonic()
     axis_by_field = parse_axes(axes)
-    options = ReadOptions(field=field, group=group, id=key)
+    options = ReadOptions(field=field, group=group, id=key or None)
+    is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
         raise ConfigError(
@@ -131,6 +145,7 @@ def write(
         format=to,
         axes=axis_by_field,
         shard_bytes=shard_bytes,
+        key="" if is_numbered else ID_FIELD,
         overwrite=overwrite,
         resume=resume,
     )
@@ -138,7 +153,10 @@ def write(
         if existing is not None:
             store: Store = write_to(existing)
         else:
-            store = _write_files(source, out, input_format, options, write_to, resume=resume)
+            files = find_files(source, skip=out)
+            if to == _TAR_SHARDS and not is_numbered:
+                files = drop_suffixes(files)
+            store = _write_files(files, out, input_format, options, write_to, resume=resume)
     except (SeqDataError, OSError):
         shards, sequences = count_unfinished(Path(out))
         if shards:
@@ -180,13 +198,13 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
     if (path / MANIFEST).is_file():
         return open_store(source)
     form = detect_backend(source)
-    if not (path.exists() or (form == "webdataset" and "{" in source)):
+    if not (path.exists() or (form == _TAR_SHARDS and "{" in source)):
         return None
     if form == "foreign":
         return None if _has_reader(path) else open_store(source)
     if form == "arrow" or path.suffix.lower() in READERS:
         return None
-    if form != "webdataset":
+    if form != _TAR_SHARDS:
         return open_store(source)
     try:
         return open_store(source)
@@ -203,7 +221,7 @@ def _has_reader(path: Path) -> bool:
 
 
 def _write_files(
-    source: str,
+    files: list[SourceFile],
     out: str,
     input_format: str,
     options: ReadOptions,
@@ -212,7 +230,6 @@ def _write_files(
     resume: bool,
 ) -> Store:
     """Write the sequences that a reader yields from local files."""
-    files = find_files(source, skip=out)
     read = choose_reader(files, input_format, default_host())
     resumed = report_resume(out) if resume else 0
     total = sum(file.path.stat().st_size for file in files)
@@ -247,7 +264,7 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
 def _find_reader(ending: str, host: PluginHost) -> Reader | None:
     """Return the reader of a suffix; None if there is none."""
     if ending == _TAR:
-        return host.reader("webdataset")
+        return host.reader(_TAR_SHARDS)
     return host.find("reader", ending, everywhere=False) if ending else None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError, must_be
@@ -177,6 +177,11 @@ def is_overfitting(trainer: Trainer | None) -> bool:
 def is_fitting(trainer: Trainer | None) -> bool:
     """Return whether ``trainer.fit`` is running, sanity check and validations included."""
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
+
+
+def is_running(trainer: Trainer | None) -> bool:
+    """Return whether a fit, validation, test or prediction of ``trainer`` is running."""
+    return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
 
 
 def is_cutting_validation(trainer: Trainer) -> bool:

@@ -11,12 +11,12 @@ from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, SeqDataError, must_be
-from seqdata.lightning import adapter, statistics_state, trainer_settings
+from seqdata.lightning import adapter, statistics_state
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
-from seqdata.lightning.train_run import TrainRun, get_seed, make_run_context
+from seqdata.lightning.train_run import TrainRun, make_run_context
 from seqdata.lightning.trainer_loader import (
     EpochCounter,
     LoaderIterator,
@@ -25,6 +25,7 @@ from seqdata.lightning.trainer_loader import (
     add_evaluation_context,
     start_first_epoch,
 )
+from seqdata.lightning.trainer_settings import get_seed
 from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.error_log import MAX_ERRORS
 from seqdata.loading.options import (
@@ -314,14 +315,15 @@ class SequenceDataModule(LightningDataModule):
             self._train_run.add_context(
                 exception, functools.partial(self._run_record.make_command, "train", None)
             )
+            self._train_run.restore_trainer()
         self._coordinator.leave_by_exception(exception)
         self._shut_down()
 
     def teardown(self, stage: str) -> None:
         """Stop all threads, and restore the Trainer."""
         self._shut_down()
-        if stage == "fit" and self.trainer is not None and self._options.batches_per_update:
-            self.trainer.accumulate_grad_batches = 1
+        if stage == "fit" and self._train_run is not None:
+            self._train_run.restore_trainer()
 
     def _prepare(self, stage: str) -> dict[str, str | int]:
         if stage not in _KINDS_BY_STAGE:
@@ -345,21 +347,20 @@ class SequenceDataModule(LightningDataModule):
         if trainer is None:
             return
         train_run = self._train_run
-        is_repeated = train_run is not None and train_run.is_of(trainer, engines[0])
-        if train_run is None or not is_repeated:
+        if train_run is None or not train_run.is_of(trainer, engines[0]):
             train_run = TrainRun(
                 trainer, engines[0], context.world, self._sources, self._run_record,
-                self._coordinator,
+                self._coordinator, is_other=train_run is not None,
             )  # fmt: skip
-        batches_per_update = self._options.batches_per_update
-        if batches_per_update is not None:
-            trainer_settings.set_accumulation(
-                trainer, batches_per_update, engines[0].plan(0).lanes, is_repeated=is_repeated
-            )
+        train_run.prepare_fit()
         self._train_run = train_run
-        adapter.attach(trainer, train_run.callback)
 
     def _get_engines(self, kind: DataKind) -> list[BaseEngine]:
+        if kind not in self._sources.prepared_kinds and adapter.is_running(self.trainer):
+            raise ConfigError(
+                f"datamodule: `{type(self).__qualname__}.setup` must call `super().setup(stage)`, "
+                "which opens the data, but does not. Add the call"
+            )
         engines = self._sources.get_engines(kind) or self._sources.make_engines(
             kind, make_run_context(self.trainer, self._options)
         )

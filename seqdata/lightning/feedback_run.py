@@ -84,7 +84,7 @@ def count_segment_batches(
         raise ConfigError(
             must_be(
                 "Feedback: `batching` of the DataModule", "Weighted, or a Mix",
-                f"{policy!r:.200}", f"Pass e.g. Weighted({type(policy).__name__}(...))",
+                f"{policy!r:.200}", "Pass e.g. Weighted(Bucketed(64))",
             )
         )  # fmt: skip
     if adapter.is_overfitting(trainer):
@@ -106,7 +106,7 @@ class FeedbackRun:
     """The feedback of one fit.
 
     Args:
-        callback: Collects the scores; it gets to know this feedback.
+        callback: Collects the scores; it gets to know this feedback when a fit begins.
         trainer: The Trainer.
         engine: The engine of the training data, whose policy has segments.
         coordinator: Gathers the scores of all ranks.
@@ -120,7 +120,7 @@ class FeedbackRun:
         coordinator: RankCoordinator,
     ) -> None:
         options = callback.feedback_options
-        callback.feedback_run = self
+        self._callback = callback
         self._trainer = trainer
         self._engine = engine
         self._coordinator = coordinator
@@ -136,6 +136,10 @@ class FeedbackRun:
         self._steps = 0  # that were trained since
         self._files: SegmentFiles | None = None
         self._segments.history.on_begin = self._on_begin
+
+    def attach(self) -> None:
+        """Begin a fit: the callback passes scores on to this feedback until it has ended."""
+        self._callback.feedback_run = self
 
     @property
     def segment_batches(self) -> int:
@@ -203,6 +207,8 @@ class FeedbackRun:
         Raises:
             ResumeError: If they are missing or damaged.
         """
+        self._collector.take_batches()  # of a fit that failed
+        self._steps, self._pending = 0, None
         saved, digest = state.get(KEY), FitState.from_dict(state).weights
         if is_changed:
             _warn(

@@ -1,18 +1,18 @@
 """Saves and restores the training states of lanes in checkpoints, for all ranks, by lane.
 
-A resumed run is exact only with the hidden states of the saved run. The training table of each
-``LaneStates`` that is an attribute of the LightningModule, or of a submodule, is gathered over the
-ranks into the DataModule's state.
+A resumed run is exact only with the hidden states of the saved run. The training tables of each
+``LaneStates`` that the LightningModule or a submodule has, as an attribute or in a list, tuple or
+dict, are gathered over the ranks into the DataModule's state: the one of the loader's name by the
+path of the ``LaneStates``, another one by ``path:table``.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch import Trainer
-from torch import nn
 
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning, must_be
 from seqdata.lightning.ranks.coordinator import RankCoordinator
@@ -20,19 +20,7 @@ from seqdata.recurrent.lane_states import LaneStates
 from seqdata.resume_state import RunPosition
 
 KEY = "lanes"
-_TABLE = "train"
-
-
-def find_lane_states(module: nn.Module) -> dict[str, LaneStates]:
-    """Return every LaneStates of a module and its submodules, by the path of the attribute."""
-    lane_states: dict[str, LaneStates] = {}
-    for path, submodule in module.named_modules():
-        for name, value in vars(submodule).items():
-            if isinstance(value, LaneStates) and not any(
-                value is known for known in lane_states.values()
-            ):
-                lane_states[f"{path}.{name}" if path else name] = value
-    return lane_states
+_LOADER = "train"  # its table has this name, too
 
 
 def make_lane_state(
@@ -47,12 +35,13 @@ def make_lane_state(
         run_position: Position of the batch that is trained next.
         coordinator: Gathers the tables of all ranks.
     """
-    states = find_lane_states(trainer.lightning_module)
+    states = LaneStates.find_in(trainer.lightning_module)
     if not states or not run_position.position:  # every lane restarts with an epoch
         return {}
     own_tables = {
-        path: table.saved(_TABLE, run_position.epoch, run_position.position)
-        for path, table in states.items()
+        _make_key(path, table): lanes.saved(table, run_position.epoch, run_position.position)
+        for path, lanes in states.items()
+        for table in lanes.tables_of(_LOADER, run_position.epoch)
     }
     try:
         tables_by_rank = coordinator.all_gather(
@@ -60,12 +49,18 @@ def make_lane_state(
         )
     except PeerFailedError as cause:
         return _make_missing_state(run_position, str(cause))
-    tables = {path: [rank[path] for rank in tables_by_rank] for path in states}
+    keys = dict.fromkeys(key for rank in tables_by_rank for key in rank)
+    tables = {key: [rank.get(key, {}) for rank in tables_by_rank] for key in keys}
     if any(table is None for ranks in tables.values() for table in ranks):
         reason = "the last `put` was for another batch; call `put` once in each training step"
         return _make_missing_state(run_position, reason)
-    nonempty = {path: [table for table in ranks if table] for path, ranks in tables.items()}
-    return {KEY: {path: states[path].joined(ranks) for path, ranks in nonempty.items() if ranks}}
+    joined: dict[str, Any] = {}
+    for key, ranks in tables.items():
+        path, _ = _split_key(key, states)
+        used = [table for table in ranks if table]
+        if path is not None and used:
+            joined[key] = states[path].joined(used)
+    return {KEY: joined}
 
 
 def restore_lane_states(
@@ -83,10 +78,10 @@ def restore_lane_states(
     """
     if not run_position.position or KEY not in state:
         return
-    lane_states, saved_tables = find_lane_states(trainer.lightning_module), state[KEY]
+    lane_states, saved_tables = LaneStates.find_in(trainer.lightning_module), state[KEY]
     if isinstance(saved_tables, str):
         for states in lane_states.values():
-            states.forgive(_TABLE, run_position.epoch, run_position.position)
+            states.forgive(_LOADER, run_position.epoch, run_position.position)
         _warn(
             f"resume: the checkpoint has no lane states: {saved_tables}. Sequences restart in "
             "the middle of a lane; resume from an earlier one to be exact"
@@ -101,10 +96,27 @@ def restore_lane_states(
                 "It is damaged",
             )
         )
-    for path in lane_states.keys() & saved_tables.keys():
-        lane_states[path].restore(
-            _TABLE, saved_tables[path], run_position.epoch, run_position.position
-        )
+    for key, saved_table in saved_tables.items():
+        path, table = _split_key(str(key), lane_states)
+        if path is not None:
+            lane_states[path].restore(
+                table, saved_table, run_position.epoch, run_position.position, loader=_LOADER
+            )
+
+
+def _make_key(path: str, table: str) -> str:
+    """Return the key of a table in the state; earlier versions have those of the loader's name."""
+    return path if table == _LOADER else f"{path}:{table}"
+
+
+def _split_key(key: str, paths: Iterable[str]) -> tuple[str | None, str]:
+    """Return the path of a key, None if it is none of those known, and its table."""
+    for path in paths:
+        if key == path:
+            return path, _LOADER
+        if key.startswith(f"{path}:"):
+            return path, key.removeprefix(f"{path}:")
+    return None, ""
 
 
 def _make_missing_state(run_position: RunPosition, reason: str) -> dict[str, Any]:

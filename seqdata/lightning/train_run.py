@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +11,6 @@ from lightning.pytorch import Trainer
 
 from seqdata.errors import (
     REPLAY_PREFIX,
-    ConfigError,
     ResumeError,
     SeqDataError,
     SeqDataWarning,
@@ -51,10 +49,10 @@ class TrainRun:
         sources: The stores and engines of the DataModule.
         run_record: Records the start of each fit, and writes its run file.
         coordinator: Gathers what ranks have saved apart.
+        is_other: Whether the last fit of the DataModule was of other data or another Trainer.
 
     Raises:
-        ConfigError: If epochs differ in length and the Trainer reads only one, or the module's
-            training step draws its batches itself.
+        ConfigError: If an option or a callback needs another policy.
     """
 
     def __init__(
@@ -65,19 +63,9 @@ class TrainRun:
         sources: DataSources,
         run_record: RunRecord,
         coordinator: RankCoordinator,
+        *,
+        is_other: bool = False,
     ) -> None:
-        if engine.has_varying_epochs and not adapter.is_reloading_every_epoch(trainer):
-            raise ConfigError(
-                f"datamodule: epochs of {engine.policy} differ in their number of steps, but the "
-                "Trainer reads it only once. Pass Trainer(reload_dataloaders_every_n_epochs=1)."
-            )
-        if adapter.has_dataloader_iter(trainer):
-            raise ConfigError(
-                "datamodule: `training_step` of the module must take `batch`, but takes "
-                "`dataloader_iter`: the trained batches are unknown if a step draws its own. "
-                "Write training_step(self, batch, batch_idx); batches are read ahead "
-                "nevertheless"
-            )
         if sources.options.on_changed == "next_segment":
             check_next_segment(engine, "datamodule")
         if engine.segments is not None:
@@ -94,6 +82,8 @@ class TrainRun:
         self._cursor = Cursor()
         self._resume_point: ResumePoint | None = None
         self._has_warned = False
+        self._is_other = is_other
+        self._has_set_accumulation = False
         self._coordinator = coordinator
         self.feedback: FeedbackRun | None = None
         callback = adapter.find_callback(trainer, SupportsFeedback)
@@ -104,6 +94,30 @@ class TrainRun:
     def is_of(self, trainer: Trainer, engine: BaseEngine) -> bool:
         """Return whether this is the training of a Trainer over the data of an engine."""
         return self.trainer is trainer and self.engine is engine
+
+    def prepare_fit(self) -> None:
+        """Set up the Trainer for a fit, which may be a further one.
+
+        Raises:
+            ConfigError: If the Trainer cannot train on these batches.
+        """
+        trainer_settings.check_training(self.trainer, self.engine)
+        batches = self._sources.options.batches_per_update
+        if batches is not None:
+            trainer_settings.set_accumulation(
+                self.trainer, batches, self.engine.plan(0).lanes,
+                is_repeated=self._has_set_accumulation,
+            )  # fmt: skip
+            self._has_set_accumulation = True
+        adapter.attach(self.trainer, self.callback)
+        if self.feedback is not None:
+            self.feedback.attach()
+
+    def restore_trainer(self) -> None:
+        """Take back what was set for a fit that has ended."""
+        if self._has_set_accumulation:
+            self.trainer.accumulate_grad_batches = 1
+            self._has_set_accumulation = False
 
     def begin_iteration(self, iteration: LoaderIterator) -> IterationStart:
         """Return the start of an iteration, when it draws its first batch.
@@ -124,8 +138,13 @@ class TrainRun:
         is_first = self._cursor.trained_before is None
         cursor = self._cursor.begin_iteration(counters, stride=stride)
         run_position = cursor.start
-        self._cursor = replace(cursor, batches=self.engine.count_batches(run_position.epoch))
-        self._check_epoch_steps(counters, run_position)
+        if not is_first and not counters.ready and self._find_step(run_position):
+            run_position = run_position.next_epoch  # nothing of a rest was trained: abandoned
+        self._cursor = replace(
+            cursor, start=run_position, batches=self.engine.count_batches(run_position.epoch)
+        )
+        steps = self.engine.count_steps(run_position.epoch)
+        trainer_settings.check_epoch_steps(self.trainer, counters.steps, steps)
         self._check_same_step(counters, run_position)
         if is_first and self._resume_point is not None:
             adapter.align_logged_steps(self.trainer)
@@ -134,6 +153,8 @@ class TrainRun:
                 "resume: the checkpoint has no state of this DataModule, so the data begins at "
                 "epoch 0. Resume with the class that saved it, not renamed"
             )
+        elif is_first and counters.total and self._is_other:
+            trainer_settings.warn_of_other_data(counters.total)
         self._resume_point = None
         if self._geometry is not None and self._geometry != self._make_geometry(run_position):
             self._record_begin(run_position, is_repeated=True)  # the last fit abandoned an epoch
@@ -163,7 +184,10 @@ class TrainRun:
     @property
     def epoch(self) -> int:
         """The epoch whose length the Trainer reads now; any, if all have the same."""
-        return self.get_run_position().epoch if self.engine.has_varying_epochs else 0
+        if not self.engine.has_varying_epochs:
+            return 0
+        counters = adapter.read_counters(self.trainer)
+        return self._cursor.begin_iteration(counters, stride=1).start.epoch
 
     def get_run_position(self) -> RunPosition:
         """Return the position of the batch that is trained next."""
@@ -227,7 +251,7 @@ class TrainRun:
         saved_step = None if is_shifted else step
         if run_position.position and step >= self._count_trained_steps(run_position):
             run_position, step = run_position.next_epoch, 0
-        accumulate = self._count_accumulated()
+        accumulate = trainer_settings.count_accumulated(self.trainer, run_position.epoch)
         if step % accumulate:
             _warn(
                 f"resume: step {step} is inside an update of {accumulate} steps, whose gradients "
@@ -246,12 +270,9 @@ class TrainRun:
         return FitState.of_plan(
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             tail=self._sources.options.tail, world_size=self._world.size,
-            accumulate=self._count_accumulated(), errors=self.errors.count_at(run_position),
-            transform=self._transform_label,
+            accumulate=adapter.count_accumulated(self.trainer),
+            errors=self.errors.count_at(run_position), transform=self._transform_label,
         )  # fmt: skip
-
-    def _count_accumulated(self) -> int:
-        return adapter.count_accumulated(self.trainer)
 
     def _make_geometry(self, run_position: RunPosition) -> FitGeometry:
         segments = self.engine.segments
@@ -261,7 +282,7 @@ class TrainRun:
             world_size=self._world.size,
             epoch=run_position.epoch,
             position=run_position.position,
-            accumulate=self._count_accumulated(),
+            accumulate=adapter.count_accumulated(self.trainer),
             divided=adapter.has_automatic_optimization(self.trainer),
             steps=self._count_trained_steps(run_position),
             segment=None if self.feedback is None else self.feedback.segment_batches,
@@ -299,7 +320,9 @@ class TrainRun:
         steps = int(min(counters.steps, self.engine.count_steps(self._cursor.start.epoch)))
         is_loss_divided = adapter.has_automatic_optimization(self.trainer)
         return UpdateSchedule(
-            accumulate=self._count_accumulated(), steps=steps, is_loss_divided=is_loss_divided
+            accumulate=adapter.count_accumulated(self.trainer),
+            steps=steps,
+            is_loss_divided=is_loss_divided,
         )
 
     def _count_trained_steps(self, run_position: RunPosition) -> int:
@@ -309,17 +332,6 @@ class TrainRun:
 
     def _find_step(self, run_position: RunPosition) -> int:
         return self.engine.share(run_position.epoch, run_position.position).first_step
-
-    def _check_epoch_steps(self, counters: adapter.Counters, run_position: RunPosition) -> None:
-        """Raise if the Trainer's epoch is longer than the data's: it would begin a second one."""
-        steps = self.engine.count_steps(run_position.epoch)
-        if len(adapter.get_active_iterators(self.trainer)) > 1 and counters.steps > steps:
-            raise ConfigError(
-                f"datamodule: the Trainer's epoch has {counters.steps} steps, the training data "
-                f"{steps}: of several loaders (a dict, list or CombinedLoader) ours must be the "
-                "longest, since it is played once in an epoch; pass CombinedLoader(..., "
-                '"min_size"), or make the other one shorter'
-            )
 
     def _check_same_step(self, counters: adapter.Counters, run_position: RunPosition) -> None:
         step = self._find_step(run_position)
@@ -336,6 +348,7 @@ class TrainRun:
     def _on_started(self) -> None:
         """Compare the ranks, and warn of what will differ on another number of ranks."""
         error, facts, steps = None, dict[str, str | int](), 0
+        trainer_settings.set_scheduled_accumulation(self.trainer)
         try:
             run_position = self.get_run_position()
             steps = self.engine.count_steps(run_position.epoch)
@@ -345,7 +358,7 @@ class TrainRun:
                 "epoch": run_position.epoch,
                 "position": run_position.position,
                 "tail": self._sources.options.tail,
-                "accumulate": self._count_accumulated(),
+                "accumulate": adapter.count_accumulated(self.trainer),
                 "trained steps": self._count_trained_steps(run_position),
             }
         except SeqDataError as failure:
@@ -356,7 +369,7 @@ class TrainRun:
             trainer_settings.warn_of_validations(self.trainer, steps)
 
     def _warn_in_mid_update(self, run_position: RunPosition) -> None:
-        accumulate = self._count_accumulated()
+        accumulate = adapter.count_accumulated(self.trainer)
         step = adapter.read_counters(self.trainer).processed
         if run_position.position and step % accumulate and not self._has_warned:
             self._has_warned = True
@@ -374,17 +387,12 @@ def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContex
         segment_batches = count_segment_batches(feedback, trainer, options)
     return RunContext(
         world=adapter.get_world(trainer),
-        seed=get_seed(options),
+        seed=trainer_settings.get_seed(options),
         is_frozen=adapter.is_overfitting(trainer),
         folder=adapter.get_run_folder(trainer) if options.on_error != "raise" else None,
         is_on_cuda=adapter.is_on_cuda(trainer),
         segment_batches=segment_batches,
     )
-
-
-def get_seed(options: DataOptions) -> int:
-    """Return the seed of order and transforms: if none is given, that of ``seed_everything``."""
-    return int(os.environ.get("PL_GLOBAL_SEED", "0")) if options.seed is None else options.seed
 
 
 def _warn(message: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import REPLAY_PREFIX, format_step
+from seqdata.errors import REPLAY_PREFIX, ResumeError, format_step
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.lockstep import RankCounter
 from seqdata.loading.base_engine import BaseEngine, EpochBatches
@@ -112,8 +112,17 @@ class TrainerLoader:
         return dict(MARKER)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Do nothing: the DataModule has loaded the position."""
+        """Check that the DataModule has loaded the position.
+
+        Raises:
+            ResumeError: If the Trainer was given this loader, but not its DataModule.
+        """
         del state
+        if isinstance(self._get_start, EpochCounter):
+            raise ResumeError(
+                "resume: a loader of a SequenceDataModule has no position, and the Trainer was "
+                "given the loader alone. Pass the DataModule, as `datamodule`, to save and resume"
+            )
 
     def shutdown(self) -> None:
         """Stop the engine's threads."""

@@ -7,6 +7,7 @@ or validate a run elsewhere are refused or warned of before the first batch.
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -15,6 +16,80 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
+from seqdata.loading.base_engine import BaseEngine
+from seqdata.runs.options import DataOptions
+
+
+def get_seed(options: DataOptions) -> int:
+    """Return the seed of order and transforms: if none is given, that of ``seed_everything``."""
+    return int(os.environ.get("PL_GLOBAL_SEED", "0")) if options.seed is None else options.seed
+
+
+def check_training(trainer: Trainer, engine: BaseEngine) -> None:
+    """Raise if a Trainer cannot train on the batches of an engine.
+
+    Raises:
+        ConfigError: If epochs differ in length and the Trainer reads only one, or the module's
+            training step draws its batches itself.
+    """
+    if engine.has_varying_epochs and not adapter.is_reloading_every_epoch(trainer):
+        raise ConfigError(
+            f"datamodule: epochs of {engine.policy} differ in their number of steps, but the "
+            "Trainer reads it only once. Pass Trainer(reload_dataloaders_every_n_epochs=1)."
+        )
+    if adapter.has_dataloader_iter(trainer):
+        raise ConfigError(
+            "datamodule: `training_step` of the module must take `batch`, but takes "
+            "`dataloader_iter`: the trained batches are unknown if a step draws its own. "
+            "Write training_step(self, batch, batch_idx); batches are read ahead "
+            "nevertheless"
+        )
+
+
+def check_epoch_steps(trainer: Trainer, trainer_steps: float, steps: int) -> None:
+    """Raise if the Trainer's epoch is longer than the data's: it would begin a second one.
+
+    Args:
+        trainer: The Trainer.
+        trainer_steps: Steps of its epoch.
+        steps: Steps of an epoch of the training data.
+
+    Raises:
+        ConfigError: If it is.
+    """
+    if len(adapter.get_active_iterators(trainer)) > 1 and trainer_steps > steps:
+        raise ConfigError(
+            f"datamodule: the Trainer's epoch has {trainer_steps} steps, the training data "
+            f"{steps}: of several loaders (a dict, list or CombinedLoader) ours must be the "
+            "longest, since it is played once in an epoch; pass CombinedLoader(..., "
+            '"min_size"), or make the other one shorter'
+        )
+
+
+def count_accumulated(trainer: Trainer, epoch: int) -> int:
+    """Return the steps of an update in an epoch, where a callback schedules them, too."""
+    for callback in adapter.get_callbacks(trainer):
+        if isinstance(callback, GradientAccumulationScheduler):
+            return callback.get_accumulate_grad_batches(epoch)
+    return adapter.count_accumulated(trainer)
+
+
+def warn_of_other_data(step: int) -> None:
+    """Warn that the data of a Trainer that is at a step begins at epoch 0."""
+    _warn(
+        f"datamodule: the Trainer is at step {step}, but its data begins at epoch 0: data, seed, "
+        "ranks or Trainer are not those of the last fit. Pass `ckpt_path` to resume, or another "
+        "SequenceDataModule"
+    )
+
+
+def set_scheduled_accumulation(trainer: Trainer) -> None:
+    """Set the steps of an update that a callback schedules for the current epoch.
+
+    Lightning does so where an epoch begins, but not where a run resumes in the middle of one.
+    """
+    if adapter.is_resuming(trainer) and adapter.has_automatic_optimization(trainer):
+        trainer.accumulate_grad_batches = count_accumulated(trainer, trainer.current_epoch)
 
 
 def set_accumulation(trainer: Trainer, batches: int, lanes: int, *, is_repeated: bool) -> None:
@@ -24,7 +99,7 @@ def set_accumulation(trainer: Trainer, batches: int, lanes: int, *, is_repeated:
         trainer: The Trainer.
         batches: Number of batches of the plan, over all ranks.
         lanes: Number of lanes of the plan; with lanes a step is one batch of all ranks.
-        is_repeated: Whether it was set before, for an earlier fit of the same Trainer.
+        is_repeated: Whether it is set already, by an earlier call.
 
     Raises:
         ConfigError: If the number of ranks does not divide ``batches``, or the accumulation is set

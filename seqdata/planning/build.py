@@ -10,6 +10,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -202,10 +203,17 @@ def _describe_value(value: Any) -> str:
     if isinstance(value, Mapping):
         items = [f"{name!r}: {_describe_value(item)}" for name, item in value.items()]
         return f"{{{', '.join(items)}}}"
-    if isinstance(value, Callable):  # type: ignore[arg-type]
-        return str(value.__qualname__)
+    name = getattr(value, "__qualname__", None) if callable(value) else None
+    if name is not None:
+        return str(name)
+    if isinstance(value, partial):
+        arguments = [_describe_value(item) for item in (value.func, *value.args)]
+        named = [f"{name}={_describe_value(item)}" for name, item in value.keywords.items()]
+        return f"partial({', '.join(arguments + named)})"
+    plain_repr: Any = object.__repr__  # with an address
+    is_opaque = callable(value) or type(value).__repr__ is plain_repr
     is_object = is_dataclass(value) and not isinstance(value, type)
-    return describe_policy(value) if is_object else repr(value)
+    return describe_policy(value) if is_object or is_opaque else repr(value)
 
 
 def make_full_report(items: Items, table: BatchTable) -> PlanReport:

@@ -150,6 +150,18 @@ def repeats_sequences(policy: Policy) -> bool:
     return isinstance(policy, SupportsStagedRun) and policy.repeats_sequences
 
 
+def find_varying(policy: Policy) -> Policy | None:
+    """Return the policy whose number of batches follows the epoch: this one, or one that it wraps.
+
+    None if there is none.
+    """
+    while not (isinstance(policy, SupportsVaryingEpochs) and policy.varies):
+        if not isinstance(policy, SupportsWrapping):
+            return None
+        policy = policy.inner_policy
+    return policy
+
+
 def count_epoch_batches(policy: Policy, index: SequenceIndex, *, seed: int, epoch: int) -> int:
     """Return the number of batches of one epoch, whatever it depends on.
 

@@ -19,6 +19,7 @@ from seqdata.plan_table import BatchTable
 from seqdata.planning.build import check_counts
 from seqdata.planning.segments import SegmentedTable, SupportsWeightChanges
 from seqdata.planning.weight_history import WeightHistory, Weights
+from seqdata.planning.wrapping import SupportsWrapping, find_varying
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
@@ -36,7 +37,8 @@ class Segments:
 
     Args:
         policy: ``Weighted``, or a ``Mix``; with ``rows`` one of ``Fixed``, ``Sorted``, ``Bucketed``
-            or random ``Windows``.
+            or random ``Windows``. What is weighted does not follow the epoch, as a
+            ``Curriculum`` does.
         batches: Batches of a segment, over all ranks; the last one of an epoch may have fewer.
 
     Raises:
@@ -64,6 +66,8 @@ class Segments:
                     f"{self.policy!r}", "Pass e.g. Weighted(Bucketed(64))",
                 )
             )  # fmt: skip
+        if isinstance(policy, SupportsWrapping):
+            _check_epochs(policy.inner_policy)
         rows_policy = getattr(self.policy, "policy", None)
         items = getattr(rows_policy, "items_per_sequence", None)
         if getattr(policy, "rows", False) is True and items != 1:
@@ -138,3 +142,18 @@ class Segments:
         table = SegmentedTable(epoch, self.num_batches(index), self.batches, history, make_plans)
         origin = PlanOrigin(fingerprint=make_fingerprint, report=report)
         return Plan.lazy(table, origin, lookahead=plan_unchanged().lookahead)
+
+
+def _check_epochs(policy: Policy) -> None:
+    """Raise if a policy follows the epoch, of which a segment's rounds do not know."""
+    varying = find_varying(policy)
+    if varying is None:
+        return
+    name = type(varying).__name__
+    advice = "Pass e.g. Weighted(Bucketed(64))"
+    if isinstance(varying, SupportsWrapping):
+        advice += f", or leave the segments out and write {name}(Weighted(...), ...)"
+    raise ConfigError(
+        "policy 'segments': the epochs of what is weighted must have equally many batches, but "
+        f"those of {name} vary. {advice}."
+    )

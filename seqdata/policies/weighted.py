@@ -33,8 +33,11 @@ from seqdata.planning.sequence_weights import (
 from seqdata.planning.weight_history import WeightChange
 from seqdata.planning.wrapping import (
     SupportsItemCounts,
+    SupportsWrapping,
     count_epoch_batches,
+    find_base_policy,
     find_planned,
+    find_varying,
     has_draws,
     repeats_sequences,
 )
@@ -73,7 +76,8 @@ class Weighted:
     Evaluation is planned by the inner policy alone: each sequence once.
 
     Args:
-        policy: Makes batches of what is drawn; any policy without lanes.
+        policy: Makes batches of what is drawn; any policy without lanes. A ``Curriculum`` goes
+            around the weights.
         weights: Name of a field with one number per sequence; an array (sequences,) in the order of
             the store; ``balanced("label")``; None: all are equal.
         draws: Sequences of an epoch, a repeated one each time; None: as many as the inner policy
@@ -104,6 +108,8 @@ class Weighted:
         check_counts("weighted", self, "draws", optional=True)
         if self.draws is not None:
             _check_draws(self.draws)
+        if self.weights is not None or self.draws is not None:
+            _check_epochs(self.policy)
         check_flags("policy 'weighted'", importance=self.importance)
 
     @property
@@ -344,6 +350,19 @@ def _check_inner(policy: Any) -> None:
         raise ConfigError(
             "policy 'weighted': `policy` must plan each sequence once, but draws by weight itself. "
             "Multiply the weights, and pass the policy within."
+        )
+
+
+def _check_epochs(policy: Policy) -> None:
+    """Raise if what a policy leaves out, and so what may be drawn, follows the epoch."""
+    varying: Any = find_varying(policy)
+    is_cut = getattr(find_base_policy(policy), "too_long", None) in ("split", "truncate")
+    if isinstance(varying, SupportsWrapping) and not is_cut:
+        name = type(varying).__name__
+        raise ConfigError(
+            "policy 'weighted': `policy` must leave out the same sequences in every epoch if there "
+            f"are `weights` or `draws`, but the limit of {name} follows the epoch. Write "
+            f"{name}(Weighted(...), ...)."
         )
 
 

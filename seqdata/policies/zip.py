@@ -30,7 +30,7 @@ from seqdata.plan_table import (
     PlanBatch,
     slice_table,
 )
-from seqdata.planning.build import describe_policy, make_fingerprint
+from seqdata.planning.build import make_fingerprint
 from seqdata.planning.mix_table import MixTable, PartRun, join_rows, make_mix_report
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.parts import check_part_policy, derive_part_seed, match_parts
@@ -101,7 +101,7 @@ class ZippedPart:
                 self.name, first_sequence, index, self.policy, seed, count, lookahead, "zip"
             )
 
-        key = ("zipped", self.name, describe_policy(self.policy), seed, first_sequence)
+        key = ("zipped", self.name, self.policy, seed, first_sequence)
         run = index.remember(key, make_run)  # its plans serve the next epoch, too
         return MixTable([run], _ONLY_PART, _RUN_BATCHES, epoch * self.batches, self.batches)
 

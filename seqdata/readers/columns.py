@@ -93,13 +93,12 @@ def refuse_missing(name: str, column: Any) -> None:
         )
 
 
-def warn_left_out(name: str, reason: str) -> None:
-    """Warn that a column is left out."""
+def warn_left_out(
+    name: str, reason: str, remedy: str = "must be numbers, strings or lists of numbers"
+) -> None:
+    """Warn that a column is left out, and say what it must be or what keeps it."""
     warnings.warn(
-        f"table: column {name!r} is left out: {reason}; must be numbers, strings or lists of "
-        "numbers",
-        SeqDataWarning,
-        stacklevel=2,
+        f"table: column {name!r} is left out: {reason}; {remedy}", SeqDataWarning, stacklevel=2
     )
 
 

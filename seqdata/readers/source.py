@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
+from seqdata.storage.fields import ID_FIELD
 
 _WILDCARDS = set("*?[")
 
@@ -44,7 +45,8 @@ class ReadOptions:
         """Return the field's name for a format of one array per file.
 
         Raises:
-            ConfigError: If an option is set that applies to tables only.
+            ConfigError: If an option is set that applies to tables only, or the name is that of the
+                field of ids.
         """
         for name, value in (("group", self.group), ("id", self.id)):
             if value is not None:
@@ -52,6 +54,15 @@ class ReadOptions:
                     f"format {format_name!r}: `{name}` must be left out, but is {value!r}: a "
                     "file is a sequence, named by its path; only tables have columns"
                 )
+        if self.field == ID_FIELD:
+            raise ConfigError(
+                must_be(
+                    f"format {format_name!r}: `field`",
+                    "a name for the arrays of the files",
+                    f"{ID_FIELD!r}, the field that names sequences",
+                    "Choose another name",
+                )
+            )
         return self.field or "x"
 
 
@@ -100,6 +111,18 @@ def find_files(
             "pattern."
         )
     return [SourceFile(root / key, key) for key in keys]
+
+
+def drop_suffixes(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return files with keys without suffixes, ``a/0`` for ``a/0.npy``, if these differ, too.
+
+    Where two files would have the same key, all keep the one that they have.
+    """
+    files = list(files)
+    keys = [PurePosixPath(file.key).with_suffix("").as_posix() for file in files]
+    if len(set(keys)) < len(keys):
+        return files
+    return [replace(file, key=key) for file, key in zip(files, keys, strict=True)]
 
 
 def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:

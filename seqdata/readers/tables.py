@@ -31,7 +31,7 @@ from seqdata.readers.columns import (
     warn_left_out,
 )
 from seqdata.readers.source import ReadOptions, SourceFile
-from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
 
 if TYPE_CHECKING:
@@ -264,7 +264,8 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
 
 
 def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
-    columns = {name: convert_column(table, name) for name in drop_index_columns(table.column_names)}
+    names = _drop_id_column(drop_index_columns(table.column_names), key)
+    columns = {name: convert_column(table, name) for name in names}
     id_column = columns.pop(key, None) if key is not None else None
     if key is not None and (id_column is None or isinstance(id_column, ListColumn)):
         raise ConfigError(
@@ -280,8 +281,25 @@ def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
     for row in range(table.num_rows):
         sequence = {name: column[row] for name, column in usable_columns.items()}
         if id_column is not None:
-            sequence["id"] = str(id_column[row])
+            sequence[ID_FIELD] = str(id_column[row])
         yield sequence
+
+
+def _drop_id_column(names: list[str], key: str | None) -> list[str]:
+    """Return the names of columns except ``id``, with a warning, where another one names sequences.
+
+    Args:
+        names: The columns.
+        key: The column whose values become the field ``id``; None: there is none.
+    """
+    if key in (None, ID_FIELD) or ID_FIELD not in names:
+        return names
+    warn_left_out(
+        ID_FIELD,
+        f"sequences are named by column {key!r}, and their names are the field {ID_FIELD!r}",
+        "rename the column to keep it",
+    )
+    return [name for name in names if name != ID_FIELD]
 
 
 def iter_groups(
@@ -291,7 +309,8 @@ def iter_groups(
 
     Args:
         table: A row per timestep.
-        group: The column; its values become ids.
+        group: The column; its values become ids. Another column called ``id`` is left out with a
+            warning.
         per_sequence: Columns of numbers that must not change within a group, with one value each.
 
     Raises:
@@ -316,7 +335,7 @@ def iter_groups(
     order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order
     offsets = np.searchsorted(numbers[order], np.arange(len(names) + 1))
     others = drop_index_columns(name for name in table.column_names if name != group)
-    columns = {name: convert_column(table, name) for name in others}
+    columns = {name: convert_column(table, name) for name in _drop_id_column(others, group)}
     for name, column in columns.items():
         if isinstance(column, ListColumn):
             warn_left_out(name, "lists, of which a row of a group has one each")
@@ -326,15 +345,17 @@ def iter_groups(
         name: c for name, c in texts.items() if _is_constant_within(name, c, order, offsets)
     }
     if not ragged.keys() - set(per_sequence):
+        left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
         raise ConfigError(
-            f"table: no column but {group!r} holds numbers, so that a group has no timesteps"
+            f"table: no column but {group!r}{left_out} holds numbers, so that a group has no "
+            "timesteps"
         )
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():
         _refuse_changes(name, values, names, offsets)
     for number, name in enumerate(names):
         first, stop = int(offsets[number]), int(offsets[number + 1])
-        sequence: dict[str, Any] = {"id": str(name)}
+        sequence: dict[str, Any] = {ID_FIELD: str(name)}
         sequence.update({field: values[first:stop] for field, values in ragged.items()})
         sequence.update({field: values[first] for field, values in single.items()})
         sequence.update({field: values[order[first]] for field, values in constant_texts.items()})

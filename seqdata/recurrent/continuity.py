@@ -69,7 +69,8 @@ def check_continues(
         raise ResumeError.at(
             f"lanes: table {table!r} has no state, but batch {batch.number} of epoch "
             f"{batch.epoch} continues from one. Load the states that were saved with the "
-            "loader's state, or restart the epoch at batch 0.",
+            "loader's state, or restart the epoch at batch 0. A Trainer saves those of a "
+            "LaneStates that is an attribute of a module, or in a list, tuple or dict of one.",
             epoch=batch.epoch, batch=batch.number,
         )  # fmt: skip
     follows = (progress.epoch, progress.number + 1) == (batch.epoch, batch.number)

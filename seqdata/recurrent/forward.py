@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.batch.layouts import offsets_from_lengths
+from seqdata.batch.layouts import offsets_from_lengths, select_flat
 from seqdata.errors import ConfigError
 from seqdata.recurrent.cells import Cell
 from seqdata.recurrent.trees import (
@@ -178,7 +178,7 @@ def _run_ragged(
         positions = (origin[order] + torch.arange(longest)[:, None])[is_real]
         initial = None if state is None else select_rows(state, order, cell.dim)
         values, ends = cell.run_packed(
-            flat.index_select(0, to_device(positions, x.device)), is_real.sum(1), initial
+            select_flat(flat, to_device(positions, x.device)), is_real.sum(1), initial
         )
         return values, positions, select_rows(ends, torch.argsort(order), cell.dim)
     return _run_by_length(cell, flat, pieces, origin, state)
@@ -188,7 +188,7 @@ def _run_equal(
     cell: Cell, flat: Tensor, origin: Tensor, length: int, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
     positions = (origin[:, None] + torch.arange(length)).flatten()
-    inputs = flat.index_select(0, to_device(positions, flat.device))
+    inputs = select_flat(flat, to_device(positions, flat.device))
     out, ends = cell.run_dense(inputs.view(len(origin), length, *flat.shape[1:]), state)
     return out.flatten(0, 1), positions, ends
 

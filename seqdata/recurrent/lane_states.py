@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError, must_be
@@ -20,7 +21,7 @@ from seqdata.recurrent.cells import Recurrent, make_cell, to_features
 from seqdata.recurrent.continuity import advance, check_continues, starts_within
 from seqdata.recurrent.forward import run
 from seqdata.recurrent.lane_table import NO_BATCH, LaneTable, detach_state, merge_tables
-from seqdata.recurrent.trees import Tree, map_leaves, to_device, where_rows
+from seqdata.recurrent.trees import Tree, iter_contained, map_leaves, to_device, where_rows
 
 STATE_VERSION = 2
 
@@ -30,7 +31,8 @@ class LaneStates:
 
     Each loader has a table of its own (``batch.loader``), so that training, validation and the
     sanity check do not interfere. In checkpoints of a Trainer with a ``SequenceDataModule`` the
-    training table of all ranks is saved automatically, and can be resumed on any number of ranks.
+    training tables of all ranks are saved automatically, and can be resumed on any number of ranks,
+    if it is an attribute of a module, or in a list, tuple or dict of one.
 
     Args:
         initial: The initial state of a sequence, of one row, so without dimension ``dim``: a
@@ -54,7 +56,27 @@ class LaneStates:
         self._dim = dim
         self._tables: dict[str, LaneTable] = {}
         self._previous: dict[str, LaneTable | None] = {}  # states before the latest batch
-        self._lost_batches: dict[str, tuple[int, int]] = {}  # batches whose states were lost
+        self._lost_batches: dict[str, tuple[int, int]] = {}  # by loader: their states were lost
+
+    @staticmethod
+    def find_in(module: nn.Module) -> dict[str, LaneStates]:
+        """Return every LaneStates of a module and its submodules, by path.
+
+        It is an attribute, ``rnn.lanes``, or in a list, tuple or dict of one, ``rnn.lanes[0]``.
+        """
+        attributes = {
+            f"{path}.{name}" if path else name: value
+            for path, submodule in module.named_modules()
+            for name, value in vars(submodule).items()
+        }
+        direct = {path: item for path, item in attributes.items() if isinstance(item, LaneStates)}
+        seen: set[int] = set()
+        inner = (iter_contained(LaneStates, path, item, seen) for path, item in attributes.items())
+        lane_states: dict[str, LaneStates] = {}
+        for path, item in chain(direct.items(), chain.from_iterable(inner)):
+            if not any(item is known for known in lane_states.values()):
+                lane_states[path] = item
+        return lane_states
 
     @property
     def has_initial(self) -> bool:
@@ -134,7 +156,7 @@ class LaneStates:
             state, batch_numbers = self._merge_states(batch, current, state, active)
         progress = advance(batch, lanes, None if current is None else current.progress)
         self._previous[name] = current
-        self._tables[name] = LaneTable(progress, batch_numbers, state, self._dim)
+        self._tables[name] = LaneTable(progress, batch_numbers, state, self._dim, batch.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """Return states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
@@ -215,6 +237,20 @@ class LaneStates:
             state = detach_state(change(current.state), len(current.progress.lanes), self._dim)
             self._tables[table] = replace(current, state=state)
 
+    def tables_of(self, loader: str, epoch: int) -> list[str]:
+        """Return the names of a loader's table, and of those that it has put back to in an epoch.
+
+        Args:
+            loader: Name of the loader.
+            epoch: The epoch.
+        """
+        others = [
+            name
+            for name, table in self._tables.items()
+            if name != loader and (table.loader, table.progress.epoch) == (loader, epoch)
+        ]
+        return [loader, *sorted(others)]
+
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
         """Return a table of this rank before a batch; empty if not in use, None if lost.
 
@@ -241,7 +277,9 @@ class LaneStates:
         """
         return merge_tables([saved_table for saved_table in saved if saved_table], self._dim)
 
-    def restore(self, table: str, saved: Mapping[str, Any], epoch: int, number: int) -> None:
+    def restore(
+        self, table: str, saved: Mapping[str, Any], epoch: int, number: int, *, loader: str
+    ) -> None:
         """Load a table that was saved before a batch.
 
         Args:
@@ -249,6 +287,7 @@ class LaneStates:
             saved: The merged ``saved`` tables of all ranks (``merge_tables``).
             epoch: Epoch of the batch.
             number: Number of the batch, from 1.
+            loader: Name of the loader that makes the batch.
 
         Raises:
             ResumeError: If it is damaged, or belongs to another batch.
@@ -264,13 +303,15 @@ class LaneStates:
                     "Resume from a checkpoint as a Trainer saved it",
                 )
             )
-        self._tables[table] = restored
+        self._tables[table] = replace(restored, loader=loader)
         self._previous.pop(table, None)
 
-    def forgive(self, table: str, epoch: int, number: int) -> None:
-        """Accept a batch whose states were lost: its sequences restart from the initial state."""
-        self._tables.pop(table, None)
-        self._lost_batches[table] = epoch, number
+    def forgive(self, loader: str, epoch: int, number: int) -> None:
+        """Accept a loader's batch whose states were lost: its sequences restart as they begin."""
+        self._tables = {
+            name: table for name, table in self._tables.items() if table.loader != loader
+        }
+        self._lost_batches[loader] = epoch, number
 
     def _tables_as_dicts(self) -> dict[str, Any]:
         return {name: table.as_dict() for name, table in self._tables.items()}
@@ -280,13 +321,13 @@ class LaneStates:
     ) -> LaneTable | None:
         """Return the table from which a batch continues; None if there is none."""
         current = self._tables.get(name)
-        if batch.number == 0 or (current is None and self._is_forgiven(name, batch)):
+        if batch.number == 0 or (current is None and self._is_forgiven(batch)):
             return None
         check_continues(None if current is None else current.progress, batch, lanes, name)
         return current
 
-    def _is_forgiven(self, name: str, batch: SequenceBatch) -> bool:
-        return self._lost_batches.get(name) == (batch.epoch, batch.number)
+    def _is_forgiven(self, batch: SequenceBatch) -> bool:
+        return self._lost_batches.get(batch.loader) == (batch.epoch, batch.number)
 
     def _initial_rows(self, batch: SequenceBatch) -> Tree | None:
         """Return the learned initial state, repeated for each row; gradients flow into it."""

@@ -35,12 +35,14 @@ class LaneTable:
         batch_numbers: Number of the batch of each row's state; ``NO_BATCH`` without a state.
         state: Detached state, rows along ``dim``.
         dim: The dimension of rows.
+        loader: Name of the loader whose batches were put back.
     """
 
     progress: LaneProgress
     batch_numbers: tuple[int, ...]
     state: Tree
     dim: int
+    loader: str = ""
 
     def select_rows(
         self, lanes: tuple[int, ...], device: torch.device
@@ -79,7 +81,7 @@ class LaneTable:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any], dim: int, name: str) -> Self:
-        """Return a saved table.
+        """Return a saved table; until something is put back its loader is that of its name.
 
         Raises:
             ResumeError: If it is damaged, or was loaded without its values.
@@ -109,7 +111,7 @@ class LaneTable:
         progress = LaneProgress(
             saved["epoch"], saved["number"], lanes, saved["ids"], saved["offsets"]
         )
-        return cls(progress, tuple(saved["put"].tolist()), saved["state"], dim)
+        return cls(progress, tuple(saved["put"].tolist()), saved["state"], dim, loader=name)
 
 
 def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]:

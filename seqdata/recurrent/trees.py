@@ -7,12 +7,15 @@ nesting; all are handled leaf by leaf.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from seqdata.errors import ConfigError, must_be
+
+_MOST_ITEMS = 1000  # of a list or dict that is looked into; one of more is data
+Found = TypeVar("Found")
 
 Tree = Any
 """A tensor, or a tuple, list or dict of trees."""
@@ -56,6 +59,29 @@ def iter_leaves(tree: Tree) -> Iterator[Tensor]:
         return
     for part in tree.values() if isinstance(tree, dict) else tree:
         yield from iter_leaves(part)
+
+
+def iter_contained(
+    kind: type[Found], path: str, value: Any, seen: set[int]
+) -> Iterator[tuple[str, Found]]:
+    """Yield the objects of a kind in a value, with their paths: in lists, tuples and dicts.
+
+    Args:
+        kind: Their class.
+        path: Of the value; that of an item has its index or key behind it, ``path[0]['a']``.
+        value: Any value, such as an object of the kind.
+        seen: Identities of lists and dicts that are not looked into again.
+    """
+    if isinstance(value, kind):
+        yield path, value
+    is_container = isinstance(value, list | tuple | dict) and len(value) <= _MOST_ITEMS
+    if not is_container or id(value) in seen:
+        return
+    seen.add(id(value))
+    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    for position, (key, item) in enumerate(items):
+        name = repr(key) if isinstance(key, int | str) else f"item {position}"
+        yield from iter_contained(kind, f"{path}[{name}]", item, seen)
 
 
 def select_rows(tree: Tree, rows: Tensor, dim: int) -> Tree:

@@ -64,21 +64,22 @@ class DataSources:
         self._replay_hint = replay_hint
         self._stores: dict[DataKind, list[Store]] = {}
         self._engines: dict[DataKind, list[BaseEngine]] = {}
-        self._context: RunContext | None = None
+        self._contexts: dict[DataKind, RunContext] = {}
         self._error_log: ErrorLog | None = None  # of all engines of this process
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: without engines, which have threads."""
-        return {**self.__dict__, "_engines": {}, "_context": None, "_error_log": None}
+        return {**self.__dict__, "_engines": {}, "_contexts": {}, "_error_log": None}
 
     def prepare_engines(self, kind: DataKind, context: RunContext) -> list[BaseEngine]:
-        """Return the engines of a kind, cached until the context changes."""
-        if context != self._context:
-            self.shutdown()
-            self._engines.clear()
-            self._context = context
-        if kind not in self._engines:
+        """Return the engines of a kind, cached until their context changes."""
+        if kind != "train":
+            context = replace(context, segment_batches=None)  # only training has segments
+        if context != self._contexts.get(kind):
+            for engine in self._engines.pop(kind, ()):
+                engine.shutdown()
             self._engines[kind] = self.make_engines(kind, context)
+            self._contexts[kind] = context
         return self._engines[kind]
 
     @property
@@ -88,17 +89,15 @@ class DataSources:
 
     @property
     def prepared_kinds(self) -> list[DataKind]:
-        """The kinds whose players are kept."""
+        """The kinds whose engines are kept."""
         return list(self._engines)
 
     def change_options(self, options: DataOptions) -> None:
-        """Use other options from here on: players that are kept are made again."""
-        kinds, context = self.prepared_kinds, self._context
+        """Use other options from here on: engines that are kept are made again."""
         self.shutdown()
-        self._engines.clear()
         self._options = options
-        if context is not None:
-            self._engines.update({kind: self.make_engines(kind, context) for kind in kinds})
+        for kind in self.prepared_kinds:
+            self._engines[kind] = self.make_engines(kind, self._contexts[kind])
 
     def get_engines(self, kind: DataKind) -> list[BaseEngine]:
         """Return the cached engines; none before ``setup``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.protocols import Store
 from seqdata.storage.fields import (
     ID_FIELD,
     default_axis,
     field_width,
+    find_key,
     kind_of,
     make_unknown_name_error,
 )
@@ -181,7 +183,7 @@ class StoreSequences:
     Attributes:
         store: Any store.
         key: The field name for ids, if the store has no such field and its ids are not just
-            numbers; empty: ids are left out.
+            numbers; empty: ``id``.
     """
 
     store: Store
@@ -197,14 +199,28 @@ class StoreSequences:
         return len(self.store)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        store = self.store
-        named = bool(self.key) and self.key not in store.fields and has_ids(store)
+        store, name = self.store, self.key or ID_FIELD
+        named = has_ids(store)
+        if named and name in store.fields:
+            named = False
+            _warn_if_lost(name, store)
         for first, stop in _iter_ranges(store):
             run = SequenceRange(store, first, stop)
             run.read(list(store.fields))
             for at in range(stop - first):
-                row = {self.key: run.ids[at]} if named else {}
+                row = {name: run.ids[at]} if named else {}
                 yield row | {name: run.value(name, at) for name in store.fields}
+
+
+def _warn_if_lost(name: str, store: Store) -> None:
+    """Warn that ids are left out if the field of their name holds something else."""
+    if find_key(store.fields, name) is None:
+        warnings.warn(
+            f"store: ids are left out: field {name!r} does not hold texts; rename it with "
+            "`rename`, or pass the field of ids as `key`",
+            SeqDataWarning,
+            stacklevel=2,
+        )
 
 
 def _iter_ranges(store: Store) -> Iterator[tuple[int, int]]:

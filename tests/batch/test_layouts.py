@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqdata import Loader, Packed, TokenBudget, Windows
+from seqdata import TBPTT, Loader, Packed, TokenBudget, Windows
 from seqdata.batch.layouts import LAYOUTS
 from seqdata.errors import ConfigError
 from seqdata.policies.bucketed import Bucketed
@@ -221,3 +222,78 @@ def test_each_crop_of_a_sequence_is_augmented_by_itself_on_any_world():
     assert len(set(alone.values())) == len(alone) >= 10
     dealt = [noises(World(rank, 4)) for rank in range(4)]
     assert {key: noise for part in dealt for key, noise in part.items()} == alone
+
+
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+class NoneUnsigned(TorchDispatchMode):
+    """Refuses unsigned integers where torch has no operation for them on every device."""
+
+    missing = ("index", "index_select", "index_copy", "index_copy_", "_pack_padded_sequence")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+        if name in self.missing and not SIGNED.keys().isdisjoint(dtypes):
+            raise NotImplementedError(f"{name} of {dtypes}")
+        return func(*args, **(kwargs or {}))
+
+
+def bits(value):
+    """Return the values of a field in any layout as signed integers."""
+    if isinstance(value, PackedSequence):
+        return bits(value.data)
+    if value.is_nested:
+        return bits(value.values())
+    return value.view(SIGNED.get(value.dtype, value.dtype))
+
+
+def assert_same_bits(batch, signed, dtype):
+    for name in ("x", "v", "text", "y"):
+        assert getattr(batch[name], "data", batch[name]).dtype == dtype, name
+        assert torch.equal(bits(batch[name]), bits(signed[name])), name
+
+
+def rows_of_bits(dtype):
+    """Return sequences of random bits, as an unsigned dtype and as the signed one."""
+    random, name = np.random.default_rng(0), str(dtype).removeprefix("torch.")
+    shapes = {"x": (), "v": (2,)}
+    rows = [
+        {"text": np.arange(length % 5 + 1), "y": np.full(1, length)}
+        | {
+            key: random.integers(0, 2**64, (length, *shape), "uint64")
+            for key, shape in shapes.items()
+        }
+        for length in (4, 1, 7, 3, 12, 5)
+    ]
+    unsigned = [{key: (~row[key].astype("uint64")).astype(name) for key in row} for row in rows]
+    signed = [{key: row[key].view(name[1:]) for key in row} for row in unsigned]
+    return [[{**row, "y": row["y"][0]} for row in kind] for kind in (unsigned, signed)]
+
+
+@pytest.mark.parametrize("dtype", SIGNED)
+@pytest.mark.parametrize(
+    ("policy", "collators"),
+    [
+        (Bucketed(3), LAYOUTS),
+        (Packed(2, 20), LAYOUTS),
+        (Windows(2, horizon=1, batch_size=3), LAYOUTS),
+        (TBPTT(2, 3), ["padded"]),  # idle rows cannot be packed
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_unsigned_values_are_those_of_the_same_bits(dtype, policy, collators):
+    stores = [MemoryStore.of(rows, axes=AXES) for rows in rows_of_bits(dtype)]
+    for collator in collators:
+        for pair in zip(*(Loader(s, policy, collator=collator) for s in stores), strict=True):
+            with NoneUnsigned():
+                if collators is LAYOUTS:
+                    for layout in LAYOUTS:
+                        assert_same_bits(*(b.validate().as_layout(layout) for b in pair), dtype)
+                for batch in pair:
+                    batch.weight = batch.weight * (torch.arange(len(batch)) > 0)
+                if not bool(pair[0].weight.any()):
+                    continue
+                for layout in LAYOUTS:
+                    assert_same_bits(*(batch.real().as_layout(layout) for batch in pair), dtype)

@@ -1,6 +1,8 @@
 """``seqdata write``: people's files become stores; bad input is one line and an exit code."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -313,3 +315,78 @@ def test_a_url_of_no_store_is_said(folder):
     done = write("memory://nothing/x.csv", "store")
     assert done.exit_code != 0
     assert "must be a store, tar shards with an index, or" in done.output
+
+
+def list_examples():
+    """Return the arguments of each example of the help; the text beside it is dropped."""
+    epilog = app.commands["write"].epilog
+    return [
+        shlex.split(re.split(r" {3,}", line.strip())[0])[1:]
+        for line in epilog.splitlines()
+        if line.strip().startswith("seqdata")
+    ]
+
+
+@pytest.fixture
+def inputs(folder):
+    """The files that the examples of the help name."""
+    (folder / "logs" / "deep").mkdir(parents=True)
+    (folder / "logs" / "deep" / "a.txt").write_text("abc")
+    (folder / "arrays").mkdir()
+    for number in range(3):
+        np.save(folder / "arrays" / f"{number}.npy", np.zeros(number + 1))
+    (folder / "meters.csv").write_text("site,load\nu,1.5\nv,2.5\nu,3.5\n")
+    (folder / "rows.jsonl").write_text(
+        '{"name": "a", "x": [1, 2], "text": [3, 4], "vector": [5, 6]}\n'
+    )
+    return folder
+
+
+@pytest.mark.parametrize("arguments", list_examples(), ids=" ".join)
+def test_each_example_of_the_help_works(inputs, arguments):
+    pytest.importorskip("seqdata_webdataset")
+    source = arguments[1]
+    if source.startswith("s3://"):  # a bucket in this process
+        arguments[1] = source = source.replace("s3://", f"memory://{inputs.name}-")
+        assert write("arrays", source, "--to", "webdataset").exit_code == 0
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "note" not in done.stderr
+    store = open_store(arguments[2])
+    ids = {"logs": ["deep/a.txt"], "meters": ["u", "v"], "rows": ["a"]}
+    shards = ["0", "1", "2"] if "webdataset" in arguments or "bucket" in source else None
+    found = ids.get(re.match(r"\w+", source)[0], shards or ["0.npy", "1.npy", "2.npy"])
+    if "rows.jsonl" in arguments and "--id" not in arguments:
+        found = ["0"]
+    assert store.keys([*range(len(store))]) == found
+    assert len(list_examples()) == 7
+
+
+@pytest.mark.parametrize("source", ["arrays", "arrow"])
+def test_what_an_error_of_a_key_says_works_as_it_stands(inputs, source):
+    pytest.importorskip("seqdata_webdataset")
+    (inputs / "arrays" / "0.txt.npy").write_bytes((inputs / "arrays" / "0.npy").read_bytes())
+    assert write("arrays", "arrow").exit_code == 0
+    command = [source, "shards", "--to", "webdataset"]
+    failed = write(*command)
+    assert failed.exit_code == 1
+    assert "the id must be a valid key of a tar shard, without a dot" in failed.stderr
+    remedy = shlex.split(failed.stderr.rpartition(": pass ")[2])
+    assert remedy == ["--id="]
+    done = write(*command, *remedy)
+    assert done.exit_code == 0, done.output
+    store = open_store("shards")
+    assert store.keys([0, 3]) == ["000000000", "000000003"]
+    assert [row["id"] for row in store] == ["0.npy", "0.txt.npy", "1.npy", "2.npy"]
+    assert store.lengths.tolist() == [1, 1, 2, 3]
+    assert write("shards", "back").exit_code == 0
+    assert open_store("back").keys([0, 3]) == ["0.npy", "2.npy"]
+
+
+def test_options_are_named_as_the_command_has_them(inputs):
+    done = write("arrays", "store", "--id", "name")
+    assert "error: format 'npy': --id must be left out, but is 'name'" in done.stderr
+    done = write("meters.csv", "store", "--id", "site", "--group", "site")
+    assert "error: table: --id and --group cannot be combined" in done.stderr
+    done = write("arrays", "store", "--field", "id")
+    assert "error: format 'npy': --field must be a name" in done.stderr

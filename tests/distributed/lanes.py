@@ -18,9 +18,10 @@ from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinat
 from seqdata.lightning.ranks.watchdog import RankTimeouts
 from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
+from seqdata.recurrent.lane_states import LaneStates
 from tests.distributed.ddp import under_ddp
 from tests.distributed.failing import Failing, Hurt
-from tests.lightning.carrying import Carrying, lanes_of, series
+from tests.lightning.carrying import Carrying, Stacked, lanes_of, series
 from tests.lightning.harness import fit
 
 
@@ -61,7 +62,7 @@ def fit_lanes(spec: dict[str, Any]) -> dict[str, Any]:
     model = dict(spec.get("model", {}))
     if "dtype" in model:
         model["dtype"] = getattr(torch, model["dtype"])
-    carrying = Telling(**model)
+    carrying = Stacked(**model) if "kept" in model else Telling(**model)
     options = dict(spec.get("data", {}))
     if "transform" in spec:
         options["transform"] = Failing(**spec["transform"])
@@ -99,7 +100,8 @@ def fit_lanes(spec: dict[str, Any]) -> dict[str, Any]:
                 run.data.state_dict()
         except (SeqDataError, KeyError, RuntimeError) as failure:
             error = failure
-    table = carrying.lanes.state_dict()["tables"].get("train")
+    lanes = carrying.lanes if isinstance(carrying.lanes, LaneStates) else LaneStates()
+    table = lanes.state_dict()["tables"].get("train")
     return {
         "losses": carrying.did.losses,
         "lanes": carrying.did.lanes,

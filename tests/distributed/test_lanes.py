@@ -100,6 +100,21 @@ def test_e10_holds_for_every_kind_of_lanes(ranks, tmp_path, policy):
     assert farthest(found, whole) <= 1e-12
 
 
+@pytest.mark.parametrize("kept", ["dict", "table"])
+def test_e10_holds_for_states_of_several_layers_however_they_are_kept(ranks, tmp_path, kept):
+    spec = {"model": {"kept": kept}, "trainer": {"max_epochs": 1}}
+    told = ranks.play("lanes", 2, {**spec, "folder": str(tmp_path), "every": 4})
+    whole = together(told)
+    path = saved_in(tmp_path)[1]
+    for world in (2, 3):
+        again = ranks.play("lanes", world, {**spec, "ckpt": str(path)})
+        found = together(again)
+        assert len(found) == sum(key[:2] >= place_of(path) for key in whole)
+        assert farthest(found, whole) <= 1e-12
+        difference = torch.tensor(again[0]["parameters"]) - torch.tensor(told[0]["parameters"])
+        assert difference.abs().max() <= (0 if world == 2 else 1e-12)
+
+
 def test_ranks_without_a_lane_and_lanes_that_are_idle_wait_for_nobody(ranks):
     data = {"count": 3, "policy": {"lanes": 2}}
     (alone,) = ranks.play("lanes", 1, {"data": data})

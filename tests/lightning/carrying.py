@@ -85,6 +85,38 @@ class Carrying(pl.LightningModule):
         return [value for one in self.parameters() for value in one.detach().flatten().tolist()]
 
 
+class Stacked(Carrying):
+    """Two recurrent layers with something between them, whose states are kept in several ways.
+
+    Args:
+        kept: ``list``, ``dict`` or ``tuple``: states of a layer each; ``table``: a table each.
+    """
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.upper = torch.nn.GRU(4, 4, batch_first=True).double()
+        first, second = LaneStates(), LaneStates()
+        self.lanes: Any = {
+            "list": [first, second], "dict": {"lower": first, 1: second},
+            "tuple": (("lower", first), ("upper", second)), "table": first,
+        }[kept]  # fmt: skip
+
+    def layers(self, loader: str) -> list[tuple[LaneStates, str | None]]:
+        """Return the states of both layers, and the names of their tables."""
+        if isinstance(self.lanes, LaneStates):
+            return [(self.lanes, f"{loader}/{layer}") for layer in range(2)]
+        held = list(self.lanes.values()) if isinstance(self.lanes, dict) else self.lanes
+        return [(one[1] if isinstance(one, tuple) else one, None) for one in held]
+
+    def errors(self, batch):
+        x = batch["x"]
+        layers = zip((self.lstm, self.upper), self.layers(batch.loader), strict=True)
+        for rnn, (lanes, table) in layers:
+            x, state = lanes.run(rnn, batch, x.tanh(), lanes.take(batch, table))
+            lanes.put(batch, state, table)
+        return ((self.head(x) - batch["targets"]) ** 2).sum(-1) * batch.score
+
+
 def lanes_of(count: int = 17, *, lanes: int = 4, chunk: int = 8, val: Any = 3, **options: Any):
     """Make a DataModule that deals series to lanes."""
     given = series(val, 1) if isinstance(val, int) else val

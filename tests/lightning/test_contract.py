@@ -133,13 +133,13 @@ def test_the_length_is_exact_and_the_same_in_every_epoch():
 
 
 def test_the_loaders_state_is_a_constant_marker():
-    data = data_of()
-    data.setup("fit")
-    loader = data.train_dataloader()
-    before = [batch.number for batch in loader]
-    loader.load_state_dict({"whatever": 1})
-    assert loader.state_dict() == MARKER
-    assert [batch.number for batch in loader] == before
+    class Loading(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            trainer.train_dataloader.load_state_dict({"whatever": 1})
+            assert trainer.train_dataloader.state_dict() == MARKER
+
+    run = fit(data_of(), callbacks=(Loading(),), max_epochs=2)
+    assert run.log.train == fit(data_of(), max_epochs=2).log.train
 
 
 def test_overfitting_sees_the_same_batches_for_ever():

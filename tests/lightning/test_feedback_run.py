@@ -12,6 +12,8 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.score_means import compute_means, weigh_in_proportion
 from seqdata.lightning.scores import FRACTION_BITS
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.curriculum import Curriculum
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.weighted import Weighted
 from tests.lightning.feeding import EPOCHS, GROUP, POLICIES, feed, saved
 from tests.lightning.harness import sequences
@@ -19,6 +21,7 @@ from tests.lightning.harness import sequences
 MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
 pytestmark = pytest.mark.filterwarnings(MID_UPDATE)
 BATCHES = 23
+RISING = Curriculum(Bucketed(2), [(0, 3), (1, None)])
 UPDATES = math.ceil(BATCHES / GROUP)
 
 
@@ -117,6 +120,8 @@ def test_weights_begin_again_over_changed_data(tmp_path):
     ("data", "message"),
     [
         ({"batching": Bucketed(2)}, r"`batching` of the DataModule must be Weighted, or a Mix"),
+        ({"batching": TBPTT(2, 4)}, r"but is TBPTT.*\. Pass e.g. Weighted\(Bucketed\(64\)\)\.$"),
+        ({"batching": Weighted(RISING)}, r"those of Curriculum vary\. Pass e.g. Weighted\("),
         ({"as_tuple": ("x", "weight")}, "the batch must be a SequenceBatch"),
         ({"as_dict": ("x", "weight")}, "the batch must be a SequenceBatch"),
     ],

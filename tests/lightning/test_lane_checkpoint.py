@@ -15,7 +15,7 @@ from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import LaneStates
 from seqdata.recurrent.lane_table import NO_BATCH
-from tests.lightning.carrying import Carrying, lanes_of, series
+from tests.lightning.carrying import Carrying, Stacked, lanes_of, series
 from tests.lightning.harness import fit
 
 POLICIES = {
@@ -229,20 +229,52 @@ def test_between_epochs_a_checkpoint_holds_no_lanes(tmp_path):
     assert lane_checkpoint.KEY not in state_of(saved_in(tmp_path)[0])
 
 
-def test_lane_states_of_modules_within_are_found_and_no_buffers():
-    class Deep(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Carrying()
-            self.mine = self.also = LaneStates()
+KEYS = {
+    "list": ["lanes[0]", "lanes[1]"],
+    "dict": ["lanes['lower']", "lanes[1]"],
+    "tuple": ["lanes[0][1]", "lanes[1][1]"],
+    "table": ["lanes:train/0", "lanes:train/1"],
+}
 
-    deep = Deep()
-    assert lane_checkpoint.find_lane_states(deep) == {
-        "mine": deep.mine,
-        "inner.lanes": deep.inner.lanes,
-    }
-    assert not list(deep.buffers())
-    assert not any("lanes" in name for name in deep.state_dict())
+
+@pytest.mark.parametrize("kept", list(KEYS))
+def test_states_of_several_layers_are_saved_however_they_are_kept(kept, tmp_path):
+    def fit_stacked(**options):
+        options = {"max_epochs": 2, "val_check_interval": 4, **options}
+        return fit(lanes_of(), model=Stacked(kept), **options).model
+
+    whole = fit_stacked(folder=tmp_path, every=5)
+    for path in saved_in(tmp_path)[:3:2]:
+        assert list(state_of(path)[lane_checkpoint.KEY]) == KEYS[kept]
+        again = fit_stacked(ckpt=path)
+        assert 0 < len(again.did.losses) < len(whole.did.losses)
+        assert again.did.losses == whole.did.losses[-len(again.did.losses) :]
+        assert again.parameters_of() == whole.parameters_of()
+
+
+def test_tables_of_a_name_are_told_and_forgiven_where_they_are_lost(tmp_path):
+    class Forgetful(Stacked):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) if batch.number < 4 else None
+
+    warnings.filterwarnings("ignore", message="`training_step` returned `None`")
+    with pytest.warns(SeqDataWarning, match="has no lane states: the last `put` was for another"):
+        fit(lanes_of(), model=Forgetful("table"), folder=tmp_path, every=6, max_steps=7)
+    path = saved_in(tmp_path)[0]
+    with pytest.warns(SeqDataWarning, match="resume: the checkpoint has no lane states"):
+        again = fit(lanes_of(), model=Stacked("table"), ckpt=path, max_epochs=1).model
+    assert again.did.losses[0][:2] == (0, state_of(path)["position"])
+
+
+def test_a_table_of_an_epoch_that_has_ended_is_not_in_use(tmp_path):
+    class ByEpoch(Stacked):
+        def layers(self, loader):
+            return [(self.lanes, f"{self.current_epoch}/{layer}") for layer in range(2)]
+
+    options = {"max_epochs": 2, "limit_val_batches": 0}
+    fit(lanes_of(), model=ByEpoch("table"), folder=tmp_path, every=5, **options)
+    second = next(path for path in saved_in(tmp_path) if state_of(path)["epoch"])
+    assert list(state_of(second)[lane_checkpoint.KEY]) == ["lanes:1/0", "lanes:1/1"]
 
 
 def test_lane_states_that_training_does_not_use_are_left_out(tmp_path):

@@ -2,6 +2,8 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 from seqdata import (
+    TBPTT,
     Bucketed,
     Curriculum,
     Loader,
@@ -157,6 +160,38 @@ def test_a_curriculum_by_segments_needs_no_such_trainer_and_continues_anywhere(s
     rest, _ = fit(data(), tmp_path, max_epochs=3, ckpt_path=tmp_path / "middle.ckpt")
     assert begun.log_of.train + rest.log_of.train == whole.log_of.train
     assert rest.parameters_of() == whole.parameters_of()
+
+
+def limit_by(first, segment, longest):
+    return first + 2 * segment if segment < longest else None
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Curriculum(Bucketed(8), by=partial(limit_by, 4, longest=2), segment=3),
+        TBPTT(6, partial(limit_by, 3, longest=9)),
+    ],
+    ids=["limit", "chunk"],
+)
+def test_a_function_with_arguments_is_continued_and_replayed(store, tmp_path, policy):
+    def data(policy=policy):
+        return SequenceDataModule(train=store, batching=policy)
+
+    options = {"reload_dataloaders_every_n_epochs": 1}
+    whole, _ = fit(data(), tmp_path, logger=CSVLogger(tmp_path), **options)
+    begun, trainer = fit(data(), tmp_path, max_steps=11, **options)
+    trainer.save_checkpoint(tmp_path / "middle.ckpt")
+    rest, _ = fit(data(), tmp_path, ckpt_path=tmp_path / "middle.ckpt", **options)
+    assert begun.log_of.train + rest.log_of.train == whole.log_of.train
+    path = next(tmp_path.rglob(NAME))
+    epoch, number, ids = whole.log_of.train[-2]
+    made = open_replay(path, ReplayRequest(epoch=epoch, batch=number), "train", None)
+    assert made.engine.plan(epoch).batch(number).spans[:, 0].tolist() == list(ids)
+    option = "chunk" if isinstance(policy, TBPTT) else "by"
+    changed = replace(policy, **{option: partial(limit_by, 5, longest=2)})
+    with pytest.raises(ResumeError, match=r"partial\(limit_by, 5, longest=2\)"):
+        fit(data(changed), tmp_path, ckpt_path=tmp_path / "middle.ckpt", **options)
 
 
 def test_importance_weights_are_in_the_batch(store):

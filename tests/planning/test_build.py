@@ -1,6 +1,7 @@
 """A plan carries the digest of what it was made from, and the report of what it left out."""
 
 from dataclasses import dataclass, replace
+from functools import partial, update_wrapper
 
 import pytest
 
@@ -32,6 +33,41 @@ def test_a_policy_is_told_with_all_that_determines_a_plan():
     assert describe_policy(Costly(3)) == "Costly(cost=3)"
     assert describe_policy(Costly(squared)) == "Costly(cost=squared)"  # in every process
     assert describe_policy(Plain()) == "Plain"
+
+
+@dataclass
+class Times:
+    factor: int
+
+    def __call__(self, lengths_of):
+        return lengths_of["time"] * self.factor
+
+
+class Opaque:
+    """Told by its class: its address differs from process to process."""
+
+    def __call__(self, lengths_of):
+        return lengths_of["time"]
+
+
+def test_a_function_with_arguments_and_an_object_that_is_called_are_told():
+    assert describe_policy(Costly(partial(squared))) == "Costly(cost=partial(squared))"
+    given = partial(max, 2, "two", Times(3), key=squared, of={"a": Opaque()})
+    text = "partial(max, 2, 'two', Times(factor=3), key=squared, of={'a': Opaque})"
+    assert describe_policy(Costly(given)) == f"Costly(cost={text})"
+    assert describe_policy(Costly(Times(2))) == "Costly(cost=Times(factor=2))"
+    assert describe_policy(Costly(Opaque())) == "Costly(cost=Opaque)"
+    assert describe_policy(Costly(Plain())) == "Costly(cost=Plain)"
+    for policy in (TokenBudget(90, cost=partial(squared)), TokenBudget(99, cost=Times(3))):
+        assert len(policy.plan(INDEX, seed=0, epoch=0)) == policy.num_batches(INDEX)
+
+
+def test_what_has_a_name_is_told_by_it_as_ever():
+    named = update_wrapper(partial(squared), squared)
+    options = (named, Opaque().__call__, int, len, TokenBudget.plan)
+    texts = ("squared", "Opaque.__call__", "int", "len", "BlockPolicy.plan")
+    for option, text in zip(options, texts, strict=True):
+        assert describe_policy(Costly(option)) == f"Costly(cost={text})"
 
 
 def test_options_that_were_added_later_are_told_where_they_are_set():

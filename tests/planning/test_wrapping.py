@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 
 from seqdata import (
+    TBPTT,
     Bucketed,
     Curriculum,
     Fixed,
     Mix,
     Part,
+    Segments,
     Sorted,
     TokenBudget,
     Weighted,
 )
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import disable_shuffle, group_updates, has_draws
+from seqdata.planning.wrapping import disable_shuffle, find_varying, group_updates, has_draws
 
 LENGTHS = {"books": [3, 1, 2, 2, 5, 4, 1], "code": [5, 4, 2]}
 INDEX = SequenceIndex.from_parts(
@@ -61,6 +63,13 @@ def test_the_policy_within_is_what_evaluates():
     assert disable_shuffle(Sorted(4)) == Sorted(4, shuffle=False)
     assert has_draws(Curriculum(Weighted(Bucketed(3)), max_length=[(0, 4)]))
     assert not has_draws(Bucketed(3))
+
+
+def test_epochs_that_vary_are_found_under_policies_around_them():
+    rising, chunks = Weighted(TokenBudget(30)), TBPTT(2, lambda epoch: 4 + epoch)
+    assert find_varying(Segments(rising, 4)) is rising
+    assert find_varying(chunks) is chunks
+    assert find_varying(Curriculum(Bucketed(3), [(0, 4)], batches=5)) is None
 
 
 @pytest.mark.parametrize("batches", [1, 3, 4])

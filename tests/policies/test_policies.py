@@ -11,11 +11,15 @@ from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
 from seqdata.planning.build import describe_policy
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed
+from seqdata.policies.segments import Segments
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows
 from seqdata_testing.plans import check_policy
 
@@ -298,3 +302,69 @@ def test_options_of_another_type_are_refused_and_those_of_numpy_are_plain(made, 
             Loader([[1, 2]], made(**arguments, axis=axis))
     plain = made(**arguments)
     assert repr(made(**{name: np.int64(value) for name, value in arguments.items()})) == repr(plain)
+
+
+class OwnPlans:
+    """What policies of a user's share that are dataclasses without a hash."""
+
+    axis = "time"
+
+    def plan(self, index, *, seed, epoch):
+        return self._within().plan(index, seed=seed, epoch=epoch)
+
+    def num_batches(self, index):
+        return self._within().num_batches(index)
+
+    def count_items(self, lengths):
+        return self._within().count_items(lengths)
+
+    @property
+    def items_per_sequence(self):
+        return self._within().items_per_sequence
+
+    def _within(self):
+        return Fixed(self.sizes[0], max_length=self.max_length, too_long=self.too_long)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithAList(OwnPlans):
+    sizes: list[int] = dataclasses.field(default_factory=lambda: [4])
+    max_length: int | None = None
+    too_long: str = "error"
+
+
+@dataclasses.dataclass
+class NotFrozen(OwnPlans):
+    sizes: tuple[int, ...] = (4,)
+    max_length: int | None = None
+    too_long: str = "error"
+
+
+@pytest.mark.parametrize("kind", [WithAList, NotFrozen])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda policy: Weighted(policy, np.arange(1000) % 7, draws=90),
+        lambda policy: Segments(Weighted(policy, draws=90), 6),
+        lambda policy: Curriculum(policy, [(0, 20), (1, None)]),
+        lambda policy: Curriculum(policy, [(0, 20), (3, None)], segment=9),
+        lambda policy: Mix({"a": 3, "b": 1}, policy, rows=True),
+        lambda policy: Segments(Mix({"a": 3, "b": 1}, policy, rows=True), 8),
+        lambda policy: Segments(Mix({"a": 3, "b": 1}, policy, batches=40), 8),
+    ],
+    ids=["weighted", "segments", "curriculum", "stages", "rows", "rows in segments", "mix"],
+)
+def test_a_policy_without_a_hash_may_be_within_another(wrap, kind):
+    def make_index():
+        halves = {name: index_of(500, seed) for seed, name in enumerate("ab")}
+        return SequenceIndex.from_parts(halves)
+
+    policy, same = wrap(kind()), wrap(Fixed(4))
+    index, other = make_index(), make_index()
+    for epoch in range(2):
+        plan, expected = (
+            one.plan(over, seed=3, epoch=epoch) for one, over in ((policy, index), (same, other))
+        )
+        assert len(plan) == len(expected)
+        assert batches(plan) == batches(expected)
+    assert policy.num_batches(index) == same.num_batches(other)

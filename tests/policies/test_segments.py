@@ -1,5 +1,7 @@
 """Segments of an epoch: counts that are declared, and plans that follow from weights."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -110,6 +112,38 @@ def test_only_the_latest_weights_are_kept():
 def test_a_policy_without_weights_is_refused(wrong):
     with pytest.raises(ConfigError, match="`policy` must be Weighted, or a Mix"):
         Segments(wrong, 4)
+
+
+@pytest.mark.parametrize("too_long", ["drop", "truncate"])
+def test_a_limit_that_follows_the_epoch_is_refused(too_long):
+    """A segment is not an epoch: the limit was asked for a hash in place of the epoch."""
+    rising = Curriculum(Fixed(4, too_long=too_long), by=lambda epoch: 3 if epoch < 2 else None)
+    message = r"vary. Pass e.g. Weighted\(.*, or leave the segments out and write Curriculum\(Weigh"
+    with pytest.raises(ConfigError, match=message):
+        Segments(Weighted(rising), 4)
+
+
+def test_batches_whose_number_follows_the_epoch_are_refused():
+    @dataclass(frozen=True)
+    class Growing:
+        axis = "time"
+        varies = True
+
+        def plan(self, index, *, seed, epoch):
+            return Fixed(epoch + 1).plan(index, seed=seed, epoch=epoch)
+
+        def num_batches(self, index):
+            return self.num_batches_of(index, 0)
+
+        def num_batches_of(self, index, epoch):
+            return Fixed(epoch + 1).num_batches(index)
+
+    weighted = Weighted(Growing(), np.arange(100), draws=60)
+    assert [len(weighted.plan(INDEX, seed=0, epoch=epoch)) for epoch in range(3)] == [60, 30, 20]
+    with pytest.raises(
+        ConfigError, match=r"of Growing vary. Pass e.g. Weighted\(Bucketed\(64\)\)\.$"
+    ):
+        Segments(weighted, 4)
 
 
 @pytest.mark.parametrize("batches", [0, -1, 1.5, True])

@@ -12,6 +12,7 @@ from seqdata.planning.build import describe_policy
 from seqdata.planning.draws import MAX_DRAWS, DrawRates
 from seqdata.planning.randomness import Draw
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
@@ -307,6 +308,36 @@ def test_a_label_that_is_not_a_number_is_refused():
 def test_arguments_that_mean_nothing_are_refused(arguments, said):
     with pytest.raises(ConfigError, match=said):
         Weighted(**{"policy": Fixed(2), **arguments})
+
+
+RULES = [(0, 10), (2, None)]
+
+
+@pytest.mark.parametrize("options", [{"draws": 300}, {"weights": WEIGHTS}], ids=str)
+def test_a_limit_that_follows_the_epoch_goes_around_weights(options):
+    """Within, what it leaves out had been drawn, and was missing in the epoch."""
+    message = (
+        r"the limit of Curriculum follows the epoch. Write Curriculum\(Weighted\(\.\.\.\), \.\.\.\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        Weighted(Curriculum(Bucketed(4), RULES), **options)
+    advised = Curriculum(Weighted(Bucketed(4), **options), RULES)
+    weights, draws = options.get("weights", np.ones(200)), options.get("draws")
+    for epoch, limit in enumerate((10, 10, 99)):
+        due = np.where(limit >= LENGTHS, weights, 0)
+        found = counts(advised.plan(index_of(), seed=0, epoch=epoch))
+        assert may_be(found, due, draws or int((limit >= LENGTHS).sum()))
+
+
+def test_a_limit_that_leaves_out_nothing_that_is_drawn_may_be_within():
+    every = Weighted(Curriculum(Bucketed(4), RULES))
+    for epoch, limit in enumerate((10, 10, 99)):
+        found = counts(every.plan(index_of(), seed=0, epoch=epoch))
+        assert (found == (limit >= LENGTHS)).all()
+    cut = Weighted(Curriculum(Bucketed(4, too_long="truncate"), RULES), WEIGHTS, draws=300)
+    plan = cut.plan(index_of(), seed=0, epoch=1)
+    assert may_be(counts(plan), WEIGHTS, 300)
+    assert plan.measures.longest.max() == 10
 
 
 def test_lanes_that_only_the_plan_tells_are_refused():

@@ -145,6 +145,19 @@ def test_another_seed_on_the_same_data_gives_another_order():
     assert np.array_equal(spans[1], alone)
 
 
+def test_functions_of_one_name_make_plans_of_their_own():
+    def plan_by(factor):
+        costly = TokenBudget(600, cost=lambda lengths_of: lengths_of["time"] * factor)
+        return Zip({"a": costly}).plan(index, seed=0, epoch=0)
+
+    index = make_index(a=40)
+    for factor in (1, 3):
+        plan = plan_by(factor)
+        for number in range(len(plan)):
+            lengths = np.diff(plan.batch(number).spans[:, 1:])
+            assert len(lengths) * lengths.max() * factor <= 600
+
+
 def test_the_report_counts_all_parts_and_names_what_they_leave_out():
     index = SequenceIndex.from_parts(
         {

@@ -3,7 +3,7 @@
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.readers.source import ReadOptions, count_suffixes, find_files
+from seqdata.readers.source import ReadOptions, count_suffixes, drop_suffixes, find_files
 
 
 @pytest.fixture
@@ -73,3 +73,19 @@ def test_endings_are_counted_in_lower_case_most_common_first(tree):
 def test_an_option_of_tables_is_refused_for_files_of_one_array(option):
     with pytest.raises(ConfigError, match=f"format 'npy': `{option}` must be left out, but is 'c'"):
         ReadOptions(**{option: "c"}).one_field("npy")
+
+
+def test_keys_lose_their_suffixes_where_they_stay_different(tree):
+    files = find_files(tree)
+    bare = drop_suffixes(files)
+    assert [file.key for file in bare] == ["a", "b", "deep/d", "deep/er/c"]
+    assert [file.path for file in bare] == [file.path for file in files]
+    (tree / "deep" / "d.txt").write_bytes(b"x")
+    assert drop_suffixes(find_files(tree)) == find_files(tree)
+    (tree / "v1.2.txt").write_bytes(b"x")
+    assert [file.key for file in drop_suffixes(find_files(tree / "*.txt"))] == ["a", "b", "v1.2"]
+
+
+def test_a_field_that_hides_the_ids_is_refused():
+    with pytest.raises(ConfigError, match=r"format 'npy': `field` must be a name .*, but is 'id'"):
+        ReadOptions(field="id").one_field("npy")

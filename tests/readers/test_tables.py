@@ -19,6 +19,8 @@ from seqdata.readers.tables import iter_groups, read_csv, read_jsonl, read_parqu
 ROW = ReadOptions()
 READERS = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
 
+NAME_TAKEN = "column 'id' is left out: sequences are named by column '%s'.*; rename the column to k"
+
 
 def save(path, columns):
     """Write a table as the file's ending says."""
@@ -78,6 +80,44 @@ def test_a_group_is_a_sequence_of_its_rows_in_order(tmp_path, kind):
     assert first["state"].tolist() == [1, 1, 0]
     assert (first["country"], second["country"]) == ("de", "fr")
     assert "site" not in first
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("taken", [[1, 2, 3], ["m", "m", "m"], ["m", "n", "o"]])
+def test_a_column_id_leaves_groups_their_names_and_is_left_out_with_a_warning(
+    tmp_path, kind, taken
+):
+    columns = {"id": taken, "site": ["north", "south", "north"], "load": [1.5, 2.5, 3.5]}
+    save(tmp_path / f"t.{kind}", columns)
+    with pytest.warns(SeqDataWarning, match=NAME_TAKEN % "site"):
+        rows = read(tmp_path, ReadOptions(group="site"), kind)
+    assert {row["id"]: row["load"].tolist() for row in rows} == {
+        "north": [1.5, 3.5], "south": [2.5],
+    }  # fmt: skip
+    save(tmp_path / f"t.{kind}", {"id": columns["site"], "load": columns.pop("load")})
+    found = read(tmp_path, ReadOptions(group="id"), kind)  # it may make groups itself
+    assert [row["id"] for row in found] == ["north", "south"]
+    save(tmp_path / f"t.{kind}", columns)
+    with (
+        pytest.warns(SeqDataWarning, match=NAME_TAKEN % "site"),
+        pytest.raises(ConfigError, match="no column but 'site' and 'id' holds numbers"),
+    ):
+        read(tmp_path, ReadOptions(group="site"), kind)
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("taken", [[7, 8], ["m", "n"], [[1], [2]]])
+def test_a_column_id_leaves_rows_their_names_and_is_left_out_with_a_warning(tmp_path, kind, taken):
+    columns = {"id": taken, "name": ["a", "b"], "x": [[1], [2, 3]]}
+    save(tmp_path / f"t.{kind}", columns)
+    with pytest.warns(SeqDataWarning, match=NAME_TAKEN % "name"):
+        rows = read(tmp_path, ReadOptions(id="name"), kind)
+    assert [row["id"] for row in rows] == ["a", "b"]
+    assert [set(row) for row in rows] == [{"id", "x"}] * 2
+    columns["number"] = columns.pop("id")  # what the warning says
+    save(tmp_path / f"t.{kind}", columns)
+    rows = read(tmp_path, ReadOptions(id="name"), kind)
+    assert [np.asarray(row["number"]).tolist() for row in rows] == taken
 
 
 def test_groups_may_be_numbers_and_reach_over_files(tmp_path):

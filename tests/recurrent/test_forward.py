@@ -9,6 +9,7 @@ from seqdata.recurrent.lane_states import LaneStates
 from seqdata.recurrent.trees import iter_leaves
 from tests.recurrent.harness import (
     MODULES,
+    SIZE,
     alone,
     batches,
     chunked,
@@ -247,3 +248,26 @@ def test_e6_the_state_is_that_of_a_row_at_its_own_end(kind):
             _, wanted = module(x.transpose(0, 1) if turned else x, None)
             for one, other in zip(iter_leaves(state), iter_leaves(wanted), strict=True):
                 assert torch.allclose(one.select(states._dim, row), other.select(states._dim, 0))
+
+
+class Embedding(torch.nn.Module):
+    """A callable that takes tokens as they are stored."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = module_of("callable")
+
+    def forward(self, x, state):
+        return self.cell(x.long()[..., None] / torch.ones(SIZE, dtype=torch.float64), state)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_tokens_reach_a_callable_as_they_are_stored(dtype):
+    rows = [np.arange(1, length + 1).astype(dtype) for length in (9, 4, 6)]
+    module = Embedding()
+    for policy in (TBPTT(2, 4), TBPTT(2, 4, segments=True)):
+        given, signed = (
+            chunked(module, each, policy, LaneStates(dim=0))
+            for each in (rows, [row.astype("int64") for row in rows])
+        )
+        assert all(map(torch.equal, given, signed))

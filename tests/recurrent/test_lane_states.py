@@ -311,3 +311,27 @@ def test_lane_states_may_be_copied_and_pickled():
     states.put(batch_of(), tuple(part.requires_grad_() * 2 for part in pair(1.0)))
     for other in (copy.deepcopy(states), pickle.loads(pickle.dumps(states))):
         assert other.take(batch_of(1))[0].tolist() == states.take(batch_of(1))[0].tolist()
+
+
+def test_lane_states_are_found_by_paths_that_stay():
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lanes = LaneStates()
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.all = []  # what is an attribute, too, has the path of that
+            self.inner = Inner()
+            self.mine = self.also = LaneStates()
+            self.all += [self.mine, LaneStates(), self.inner.lanes, {"a": (0, LaneStates())}]
+            self.all.append(self.all)
+
+    outer = Outer()
+    assert LaneStates.find_in(outer) == {
+        "mine": outer.mine, "inner.lanes": outer.inner.lanes, "all[1]": outer.all[1],
+        "all[3]['a'][1]": outer.all[3]["a"][1],
+    }  # fmt: skip
+    assert not list(outer.buffers())
+    assert not any("lanes" in name for name in outer.state_dict())

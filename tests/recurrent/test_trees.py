@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from seqdata.errors import ConfigError
-from seqdata.recurrent.trees import iter_leaves, map_leaves, select_rows, where_rows, zeros_like
+from seqdata.recurrent.trees import (
+    iter_contained,
+    iter_leaves,
+    map_leaves,
+    select_rows,
+    where_rows,
+    zeros_like,
+)
 
 FIRST = torch.arange(6.0).reshape(3, 2)
 TREE = {"lstm": (FIRST, FIRST + 10), "gru": [FIRST + 20]}
@@ -63,3 +70,11 @@ def test_what_is_no_tensor_is_refused(tree):
 def test_trees_of_other_forms_do_not_go_together(other):
     with pytest.raises(ConfigError, match="one form"):
         map_leaves(torch.add, (FIRST, FIRST), other)
+
+
+def test_what_is_contained_has_the_path_of_its_keys():
+    value = ["b", {"one": 1, 2: ("c", ["d"]), ("key",): "e", None: 5}, {"f"}]
+    found = dict(iter_contained(str, "x", value, set()))
+    assert found == {"x[0]": "b", "x[1][2][0]": "c", "x[1][2][1][0]": "d", "x[1][item 2]": "e"}
+    assert dict(iter_contained(str, "x", "alone", set())) == {"x": "alone"}
+    assert not dict(iter_contained(str, "x", ["data"] * 1001, set()))

@@ -40,7 +40,7 @@ def test_engines_are_kept_until_the_context_is_another(tmp_path):
     again = sources.prepare_engines("train", other)
     assert again[0] is not train[0]
     assert again[0].options.world == World(1, 2)
-    assert sources.prepared_kinds == ["train"]
+    assert sources.prepare_engines("val", CONTEXT) is val
     assert again[0].options.error_log.path == tmp_path / "seqdata-errors-rank1.jsonl"
     sources.shutdown()
 

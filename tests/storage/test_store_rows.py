@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from seqdata.errors import ConfigError, UnknownNameError
+from seqdata.errors import ConfigError, SeqDataWarning, UnknownNameError
 from seqdata.protocols import Store
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.dataset import DatasetStore
@@ -262,3 +262,22 @@ def test_what_is_not_a_sequence_store_is_wrapped_once():
     assert as_sequence_store(view) is view
     assert view.title == "Somebodys(2 sequences)"
     assert view.numbers.tolist() == [0, 1]
+
+
+def test_ids_that_a_field_of_numbers_hides_are_left_out_with_a_warning(tmp_path):
+    rows = [{"id": 7, "name": "a", "x": [1]}, {"id": 8, "name": "b", "x": [2]}]
+    store = MemoryStore.of(rows, key="name")
+    with pytest.warns(SeqDataWarning, match="field 'id' does not hold texts; rename it with `ren"):
+        assert [row["id"] for row in StoreSequences(store, "id")] == [7, 8]
+    for number, key in ("number", "id"), ("id", "name"):  # what the warning says
+        renamed = store.rename({"id": number})
+        again = write_arrow(tmp_path / number, StoreSequences(renamed, key), key=key)
+        assert again.keys([0, 1]) == ["a", "b"]
+        assert [row[number] for row in again] == [7, 8]
+
+
+def test_ids_are_a_field_where_sequences_are_to_be_numbered():
+    store = View(MemoryStore.of(ROWS, axes=AXES)).select("x")
+    assert "id" not in store.fields
+    assert [row["id"] for row in StoreSequences(store, "")] == [row["id"] for row in ROWS]
+    assert [*next(iter(StoreSequences(MemoryStore.of([[1], [2]]), "")))] == ["x"]

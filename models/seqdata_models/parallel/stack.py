@@ -302,8 +302,7 @@ def _check_recurrent(rnn: nn.RNNBase, name: str) -> None:
 
 def _find_lanes(module: nn.Module) -> LaneStates | None:
     """Return the lane states of a module or of one of its submodules."""
-    values = (value for part in module.modules() for value in vars(part).values())
-    found = {id(value): value for value in values if isinstance(value, LaneStates)}
+    found = LaneStates.find_in(module)
     if len(found) > 1:
         raise ConfigError(
             f"parallel: {type(module).__name__} must have one LaneStates, for its recurrent part, "

@@ -25,6 +25,7 @@ _PAGE = 27  # bytes of the header of an Ogg page, without its table
 _LONGEST_PAGE = _PAGE + 255 + 255 * 255
 _CHECKSUM_AT = 22  # in that header, 4 bytes
 _FLAGS_AT, _IS_LAST = 5, 0x04  # in that header: "eos", set on the last page of a stream
+_UNKNOWN = (1 << 63) - 1  # libsndfile's SF_COUNT_MAX: frames of a FLAC file that says no number
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # byte -> its bits reversed
 
 
@@ -50,12 +51,17 @@ def read_info(file: Readable) -> SoundInfo:
     """Return what the header of a file says.
 
     Raises:
-        DataError: If it is not a whole file that libsndfile reads.
+        DataError: If it is not a whole file that libsndfile reads, or its header does not say how
+            many samples it has.
         PluginError: If soundfile is not installed.
     """
     if file.name.lower().endswith(".ogg"):
         _check_last_page(file)
     with _open_sound(io.BufferedReader(_RawFile(file)), file) as sound:
+        if sound.frames >= _UNKNOWN:
+            raise make_broken_error(
+                file, "does not say how many samples it has: it was written as a stream"
+            )
         dtype = _STORED.get(sound.subtype, "float32")
         return SoundInfo(sound.samplerate, sound.channels, sound.frames, dtype)
 
@@ -64,13 +70,16 @@ def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
     """Return the samples of a whole file, (T,) or (T, channels).
 
     Raises:
-        ValueError: If it holds fewer than its header says, or cannot be decoded.
+        ValueError: If it holds fewer than its header says, this says no number, or it cannot be
+            decoded.
         PluginError: If soundfile is not installed.
     """
     soundfile = _library()
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as sound:
             frames = sound.frames
+            if frames >= _UNKNOWN:
+                raise ValueError("does not say how many samples it has")
             samples: NDArray[Any] = sound.read(frames, dtype=dtype)  # -1 needs a seekable encoding
     except soundfile.LibsndfileError as error:
         raise ValueError(error.error_string) from error

@@ -108,7 +108,7 @@ def read_header(file: Readable) -> WavHeader:
                     file, "must have a chunk 'fmt ' before its data, but has none"
                 )
             size = long_size if size == _UNKNOWN and long_size is not None else size
-            header = _check_sizes(file, WavHeader(*layout[:3], at, at + size, layout[3]))
+            header = _check_sizes(file, WavHeader(*layout[:3], at, at + size, layout[3]), order)
             if kind not in _RF64:
                 _check_rest(file, header.end, 8 + struct.unpack_from(f"{order}I", head, 4)[0])
             return header
@@ -117,9 +117,11 @@ def read_header(file: Readable) -> WavHeader:
 
 def make_broken_error(file: Readable, problem: str) -> DataError:
     """Return the error about a file that is not a whole recording."""
+    ending = file.name.rpartition(".")[2].lower()
+    lossless = "flac" if ending == "flac" else "wav"
     return DataError.at(
         f"{file.name}: {problem}. Restore the file; if it is the original, write it again with "
-        "`ffmpeg -i old.wav new.wav`, or move it out of the folder.",
+        f"`ffmpeg -i old.{ending} new.{lossless}`, or move it out of the folder.",
         file=file.name,
     )
 
@@ -180,7 +182,7 @@ def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str |
     return rate, channels, dtype and dtype.replace("<", order), frame_bytes
 
 
-def _check_sizes(file: Readable, header: WavHeader) -> WavHeader:
+def _check_sizes(file: Readable, header: WavHeader, order: str) -> WavHeader:
     """Return a header whose data lies in the file, in whole frames."""
     size, available = header.end - header.begin, file.size - header.begin
     if size > available:
@@ -195,13 +197,26 @@ def _check_sizes(file: Readable, header: WavHeader) -> WavHeader:
             f"must declare a multiple of {header.frame_bytes} bytes of samples, the size of a "
             f"frame, but declares {size}",
         )
-    if size == 0 and available > 1 and not file.read(header.begin, header.begin + 4).isalnum():
+    if size == 0 and available > 1 and not _is_chunk(file, header.begin, order):
         raise make_broken_error(
             file,
-            f"says 0 bytes of samples, but {available} follow that are not a chunk: its header was "
-            "never finished",
+            f"says 0 bytes of samples, but {available} follow that are not another chunk: its "
+            "header was never finished",
         )
     return header
+
+
+def _is_chunk(file: Readable, at: int, order: str) -> bool:
+    """Return whether a chunk that is as long as it says begins at a byte, and not of samples."""
+    header = file.read(at, min(at + 8, file.size))
+    if len(header) < 8 or header[:4] == b"data" or not _is_chunk_name(header[:4]):
+        return False
+    return at + 8 + int(struct.unpack_from(f"{order}I", header, 4)[0]) <= file.size
+
+
+def _is_chunk_name(name: bytes) -> bool:
+    """Return whether bytes may be the name of a chunk: printable, with blanks as in ``id3 ``."""
+    return all(31 < byte < 127 for byte in name)
 
 
 def _check_rest(file: Readable, end: int, riff_end: int) -> None:
@@ -212,7 +227,7 @@ def _check_rest(file: Readable, end: int, riff_end: int) -> None:
     if not end + 9 <= min(riff_end, file.size):
         return
     names = [file.read(at, at + 4) for at in sorted({end, end + end % 2})]
-    if b"data" in names or not any(all(31 < byte < 127 for byte in name) for name in names):
+    if b"data" in names or not any(map(_is_chunk_name, names)):
         raise make_broken_error(
             file,
             f"says that its samples end at byte {end} of {file.size}, but what follows is "

@@ -199,6 +199,31 @@ def test_an_ogg_file_that_was_cut_off_between_two_pages_is_refused(tmp_path, sub
     assert open_store(tmp_path).lengths.tolist() == [200_000]
 
 
+def as_stream(content):
+    """Return a FLAC file whose header says no number of samples: 36 bits of STREAMINFO."""
+    packed = int.from_bytes(content[18:26], "big") >> 36 << 36
+    return content[:18] + packed.to_bytes(8, "big") + content[26:]
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_flac_that_does_not_say_how_many_samples_it_has_is_refused(tmp_path, channels):
+    rows = [{"audio": sound(n, n, channels), "rate": 16000} for n in (3000, 5000)]
+    path = write(tmp_path, rows, "flac") / "0/é 1.flac"
+    whole = path.read_bytes()
+    path.write_bytes(as_stream(whole))
+    text = (
+        r"é 1\.flac: does not say how many samples it has: it was written as a stream\. Restore "
+        r"the file; .* with `ffmpeg -i old\.flac new\.flac`"
+    )
+    for backend in (Audio(), Audio(dtype="float32"), Audio(allow_empty=True)):
+        with pytest.raises(DataError, match=text):
+            open_store(tmp_path, backend=backend)
+    with pytest.raises(ValueError, match="does not say how many samples"):
+        Audio().decode_int16(as_stream(whole))
+    path.write_bytes(whole)
+    assert open_store(tmp_path).lengths.tolist() == [3000, 5000]
+
+
 def test_what_is_not_audio_is_refused(tmp_path):
     (tmp_path / "a.flac").write_bytes(b"no flac" * 100)
     with pytest.raises(DataError, match=r"a\.flac: cannot be read by libsndfile .* Restore"):

@@ -127,9 +127,19 @@ def test_a_header_that_was_never_finished_is_refused(made):
     assert "0 bytes of samples, but 24 follow" in refused(made, empty)
 
 
-def test_no_samples_before_another_chunk_are_no_lie(made):
-    fmt, rest = made.chunk(b"fmt ", made.layout()), made.chunk(b"LIST", b"abcd")
-    assert read_header(made.bytes(made.riff(fmt, made.chunk(b"data", b""), rest))).frames == 0
+@pytest.mark.parametrize("name", [b"LIST", b"id3 ", b"_PMX"])
+@pytest.mark.parametrize(("kind", "order"), [(b"RIFF", "<"), (b"RIFX", ">")])
+def test_no_samples_before_another_chunk_are_no_lie(made, name, kind, order):
+    fmt = made.chunk(b"fmt ", made.layout(order=order), order)
+    rest = made.chunk(name, b"abcde", order)
+    content = made.riff(fmt, made.chunk(b"data", b"", order), rest, kind=kind, order=order)
+    assert read_header(made.bytes(content)).frames == 0
+
+
+@pytest.mark.parametrize("rest", [b"abcd" * 9, b"ab", b"id3 ", b"data\4\0\0\0" + SAMPLES[:4]])
+def test_samples_that_look_as_a_chunk_but_are_not_as_long_are_refused(made, rest):
+    head = made.riff(made.chunk(b"fmt ", made.layout()), made.chunk(b"data", b""))
+    assert "that are not another chunk" in refused(made, head + rest)  # RIFF knows nothing of it
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ import numpy as np
 
 from seqdata.backends import MAX_WIDTH, NUMBER_DTYPES
 
-MAX_HEADER_BYTES = 1 << 16
-"""Maximum bytes of a header."""
-
+_MAX_HEADER_BYTES = 1 << 16
+_STREAM = 0xFFFFFFFF  # size of the samples of a stream: up to the end of the member
 _COMMON_HEADER = re.compile(
     r"\{'descr': '([<>|=][biuf]\d)', 'fortran_order': (True|False), "
     r"'shape': \((\d+,(?: \d+,?)*)\), \} *\n"
@@ -85,16 +84,16 @@ HeaderAndValues = tuple[ArrayHeader, int, int, int]
 """A header, the offset of the values in the member, their bytes, and their timesteps."""
 
 
-def read_npy_header(first: bytes, size: int) -> HeaderAndValues:
+def read_npy_header(member: bytes | memoryview) -> HeaderAndValues:
     """Parse the header of an array.
 
     Args:
-        first: First bytes of the member.
-        size: Size of the member in bytes.
+        member: The whole member; little of it is read.
 
     Raises:
         BadHeaderError: If it is invalid.
     """
+    first, size = bytes(member[:_MAX_HEADER_BYTES]), len(member)
     if first[:6] != b"\x93NUMPY" or len(first) < 12:
         raise BadHeaderError("does not begin as a .npy file")
     wide = first[6] >= 2
@@ -161,8 +160,9 @@ def _make_array_header(
     return header
 
 
-def read_wav_header(first: bytes, size: int) -> HeaderAndValues:
+def read_wav_header(member: bytes | memoryview) -> HeaderAndValues:
     """Parse the header of a WAVE file of plain samples; raise as ``read_npy_header`` does."""
+    first, size = bytes(member[:_MAX_HEADER_BYTES]), len(member)
     if first[:4] != b"RIFF" or first[8:12] != b"WAVE":
         raise BadHeaderError("does not begin as a .wav file")
     at, header = 12, None
@@ -174,12 +174,44 @@ def read_wav_header(first: bytes, size: int) -> HeaderAndValues:
         elif name == b"data":
             if header is None:
                 break
-            length = size - at if length in (0, 0xFFFFFFFF) else length  # an unfinished stream
+            length = size - at if length == _STREAM else length
             if length > size - at or length % header.width:
                 raise BadHeaderError(f"has {size - at} bytes of samples, its head says {length}")
+            _check_rest(member, at, at + length)
             return header, at, length, length // header.width
         at += length + length % 2
     raise BadHeaderError("has no plain samples in it")
+
+
+def _check_rest(member: bytes | memoryview, begin: int, end: int) -> None:
+    """Raise if what follows samples is not another chunk: their size is too small, or unfinished.
+
+    Where samples are declared, only as far as the file's own size goes.
+    """
+    size, file_end = len(member), 8 + int.from_bytes(member[4:8], "little")
+    if begin == end and size - end > 1 and not _is_chunk(bytes(member[end : end + 8]), size - end):
+        raise BadHeaderError(
+            f"says 0 bytes of samples, but {size - end} follow that are not another chunk: its "
+            "head was never finished"
+        )
+    if end + 9 > min(file_end, size):
+        return
+    names = [bytes(member[at : at + 4]) for at in sorted({end, end + end % 2})]
+    if b"data" in names or not any(map(_is_chunk_name, names)):
+        raise BadHeaderError(
+            f"says that its samples end at byte {end} of {size}, but what follows is "
+            f"{names[-1]!r} and not another kind of chunk"
+        )
+
+
+def _is_chunk(head: bytes, available: int) -> bool:
+    """Return whether bytes begin a chunk that is as long as it says, and not one of samples."""
+    size = 8 + int.from_bytes(head[4:8], "little")
+    return size <= available and head[:4] != b"data" and _is_chunk_name(head[:4])
+
+
+def _is_chunk_name(name: bytes) -> bool:
+    return all(31 < byte < 127 for byte in name)
 
 
 def _parse_wave_format(chunk: bytes) -> ArrayHeader:
@@ -192,18 +224,19 @@ def _parse_wave_format(chunk: bytes) -> ArrayHeader:
     return ArrayHeader("wav", descr, () if channels == 1 else (channels,))
 
 
-def read_flac_header(first: bytes, size: int) -> HeaderAndValues:
+def read_flac_header(member: bytes | memoryview) -> HeaderAndValues:
     """Parse the header of a FLAC file, which is decoded whole; see ``read_npy_header``."""
+    first = bytes(member[:42])
     if first[:4] != b"fLaC" or len(first) < 42 or first[4] & 127:
         raise BadHeaderError("does not begin as a .flac file")
     packed = int.from_bytes(first[18:26], "big")
     channels, samples = (packed >> 41 & 7) + 1, packed & (1 << 36) - 1
     if not samples:
         raise BadHeaderError("does not say how many samples it has")
-    return ArrayHeader("flac", "<i4", () if channels == 1 else (channels,)), 0, size, samples
+    return ArrayHeader("flac", "<i4", () if channels == 1 else (channels,)), 0, len(member), samples
 
 
-HEADER_READERS: dict[str, Callable[[bytes, int], HeaderAndValues]] = {
+HEADER_READERS: dict[str, Callable[[memoryview], HeaderAndValues]] = {
     "npy": read_npy_header,
     "wav": read_wav_header,
     "flac": read_flac_header,

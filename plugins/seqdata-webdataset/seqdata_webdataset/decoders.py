@@ -142,7 +142,7 @@ def _decode_npz(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation)
             ValueError) as error:  # fmt: skip
         raise _make_decode_error(location, f"cannot be read as .npz ({error})") from error
     try:
-        head, begin, size, _ = read_npy_header(content[: 1 << 16], len(content))
+        head, begin, size, _ = read_npy_header(content)
     except BadHeaderError as error:
         raise _make_decode_error(location, f"array {name!r} {error}") from error
     return _decode_array(np.frombuffer(content, np.uint8)[begin : begin + size], head)

@@ -14,7 +14,6 @@ from seqdata.backends import DataLocation, quote
 from seqdata.backends import refuse_size as raise_limit_error
 from seqdata_webdataset.array_headers import (
     HEADER_READERS,
-    MAX_HEADER_BYTES,
     ArrayHeader,
     BadHeaderError,
 )
@@ -168,9 +167,7 @@ def _add_member(
     reader, code, number = HEADER_READERS.get(encoding), 0, 0
     if reader is not None:
         try:
-            header, skip, length, number = reader(
-                bytes(view[begin : begin + min(size, MAX_HEADER_BYTES)]), size
-            )
+            header, skip, length, number = reader(view[begin : begin + size])
             begin, size = begin + skip, length
         except BadHeaderError as error:
             header = ArrayHeader("bad", str(error))

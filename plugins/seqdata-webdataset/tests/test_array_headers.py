@@ -37,9 +37,9 @@ def test_heads_of_arrays_are_what_numpy_reads(dtype, shape, fortran, version):
     raw = content.getvalue()
     if 0 in shape[1:]:
         with pytest.raises(BadHeaderError, match="has no numbers per timestep"):
-            read_npy_header(raw, len(raw))
+            read_npy_header(raw)
         return
-    head, begin, size, steps = read_npy_header(raw, len(raw))
+    head, begin, size, steps = read_npy_header(raw)
     assert raw[begin:] == bytes(size)
     assert (head.descr, head.shape, head.scalar) == (dtype, tuple(shape[1:]), not shape)
     assert steps == (shape[0] if shape else 1)
@@ -80,7 +80,7 @@ BAD = [
 @pytest.mark.parametrize(("raw", "what"), BAD, ids=range(len(BAD)))
 def test_what_is_no_array_is_said(raw, what):
     with pytest.raises(BadHeaderError, match=what):
-        read_npy_header(raw, len(raw))
+        read_npy_header(raw)
 
 
 OTHER_WRITERS = [  # order, blanks and quotes as other libraries write them
@@ -95,7 +95,7 @@ OTHER_WRITERS = [  # order, blanks and quotes as other libraries write them
 @pytest.mark.parametrize(("text", "shape", "steps"), OTHER_WRITERS, ids=range(len(OTHER_WRITERS)))
 def test_headers_of_other_writers_are_read(text, shape, steps):
     raw = text_of(text) + bytes(4 * steps * math.prod(shape))
-    header, _, size, length = read_npy_header(raw, len(raw))
+    header, _, size, length = read_npy_header(raw)
     assert (header.descr, header.shape, size, length) == (
         "<f4",
         shape,
@@ -114,7 +114,7 @@ def test_threads_that_read_headers_at_once_are_not_in_each_others_way():
         for _ in range(2_000):
             cycle = WithFinalizer()
             cycle.itself = cycle
-            assert read_npy_header(raw, len(raw))[3] == 3
+            assert read_npy_header(raw)[3] == 3
         return True
 
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
@@ -156,7 +156,7 @@ def wav(channels, bytes_, frames):
 )
 def test_plain_sound_is_known(channels, bytes_, head):
     raw = wav(channels, bytes_, 5)
-    assert read_wav_header(raw, len(raw)) == (head, 44, 5 * channels * bytes_, 5)
+    assert read_wav_header(raw) == (head, 44, 5 * channels * bytes_, 5)
     assert head.is_in_place == (bytes_ != 3)
 
 
@@ -164,16 +164,17 @@ def chunk(name, content):
     return name + len(content).to_bytes(4, "little") + content + bytes(len(content) % 2)
 
 
-def riff(*chunks):
-    return b"RIFF" + bytes(4) + b"WAVE" + b"".join(chunks)
+def riff(*chunks, size=None):
+    body = b"WAVE" + b"".join(chunks)
+    return b"RIFF" + (len(body) if size is None else size).to_bytes(4, "little") + body
 
 
 FMT = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)
 
 
 def test_chunks_around_the_samples_are_passed_over():
-    raw = riff(chunk(b"LIST", b"abc"), chunk(b"fmt ", FMT), chunk(b"data", b"1234"), b"tail")
-    head, begin, size, steps = read_wav_header(raw, len(raw))
+    raw = riff(chunk(b"LIST", b"abc"), chunk(b"fmt ", FMT), chunk(b"data", b"1234")) + b"tail"
+    head, begin, size, steps = read_wav_header(raw)
     assert raw[begin : begin + size] == b"1234"
     assert (head.descr, steps) == ("<i2", 2)
 
@@ -181,10 +182,57 @@ def test_chunks_around_the_samples_are_passed_over():
 def test_floats_and_extensible_formats_are_known():
     floats = struct.pack("<HHIIHH", 3, 1, 8000, 32000, 4, 32)
     raw = riff(chunk(b"fmt ", floats), chunk(b"data", bytes(8)))
-    assert read_wav_header(raw, len(raw))[0] == ArrayHeader("wav", "<f4")
+    assert read_wav_header(raw)[0] == ArrayHeader("wav", "<f4")
     more = struct.pack("<HHIIHH", 0xFFFE, 1, 8000, 16000, 2, 16) + bytes(8) + b"\1\0" + bytes(14)
     raw = riff(chunk(b"fmt ", more), chunk(b"data", bytes(8)))
-    assert read_wav_header(raw, len(raw))[0] == ArrayHeader("wav", "<i2")
+    assert read_wav_header(raw)[0] == ArrayHeader("wav", "<i2")
+
+
+NOTES = [chunk(b"LIST", b"INFOISFT"), chunk(b"id3 ", b"ID3"), chunk(b"_PMX", b"")]
+
+
+@pytest.mark.parametrize("note", NOTES)
+@pytest.mark.parametrize("samples", [b"", b"1234", bytes(range(64))])
+def test_a_chunk_behind_the_samples_is_not_among_them(note, samples):
+    raw = riff(chunk(b"fmt ", FMT), chunk(b"data", samples), note)
+    _, begin, size, steps = read_wav_header(raw)
+    assert raw[begin : begin + size] == samples
+    assert steps == len(samples) // 2
+
+
+def test_nothing_behind_no_samples_is_a_sequence_of_length_0():
+    for rest in (b"", b"\0"):
+        assert read_wav_header(riff(chunk(b"fmt ", FMT), chunk(b"data", b"")) + rest)[2:] == (0, 0)
+
+
+@pytest.mark.parametrize("size", [0, None, 0xFFFFFFFF])
+def test_a_stream_goes_up_to_the_end(size):
+    raw = riff(chunk(b"fmt ", FMT), b"data\xff\xff\xff\xff", bytes(40), size=size)
+    assert read_wav_header(raw)[2:] == (40, 20)
+
+
+SAMPLES = np.arange(40, dtype="<i2").tobytes()
+UNFINISHED = "says 0 bytes of samples, but {} follow that are not another chunk: its head was never"
+SHORT = "says that its samples end at byte {} of {}, but what follows is .* and not another kind of"
+
+
+@pytest.mark.parametrize(
+    ("declared", "rest", "size", "what"),
+    [
+        (0, SAMPLES, None, UNFINISHED.format(80)),
+        (0, SAMPLES, 0, UNFINISHED.format(80)),
+        (0, b"abcd" * 9, 0, UNFINISHED.format(36)),  # of letters, but not as long as they say
+        (0, b"12", 0, UNFINISHED.format(2)),
+        (0, chunk(b"data", SAMPLES), 0, UNFINISHED.format(88)),
+        (8, SAMPLES, None, SHORT.format(52, 124)),
+        (8, SAMPLES, 0xFFFFFFFF, SHORT.format(52, 124)),
+        (80, SAMPLES + chunk(b"data", SAMPLES), None, r"what follows is b'data' and not another"),
+    ],
+)
+def test_a_size_of_the_samples_that_is_too_small_is_said(declared, rest, size, what):
+    raw = riff(chunk(b"fmt ", FMT), b"data", declared.to_bytes(4, "little"), rest, size=size)
+    with pytest.raises(BadHeaderError, match=what):
+        read_wav_header(raw)
 
 
 ALAW = struct.pack("<HHIIHH", 6, 1, 8000, 8000, 1, 8)
@@ -203,14 +251,15 @@ ALAW = struct.pack("<HHIIHH", 6, 1, 8000, 8000, 1, 8)
 )
 def test_what_is_no_plain_sound_is_said(raw, what):
     with pytest.raises(BadHeaderError, match=what):
-        read_wav_header(raw, len(raw))
+        read_wav_header(raw)
 
 
 def test_flac_says_its_length():
     packed = (8000 << 44) | (1 << 41) | (15 << 36) | 1234
     raw = b"fLaC" + b"\0\0\0\x22" + bytes(10) + packed.to_bytes(8, "big") + bytes(16)
-    assert read_flac_header(raw, 99) == (ArrayHeader("flac", "<i4", (2,)), 0, 99, 1234)
+    head = ArrayHeader("flac", "<i4", (2,))
+    assert read_flac_header(raw + bytes(57)) == (head, 0, len(raw) + 57, 1234)
     with pytest.raises(BadHeaderError, match="does not say how many samples"):
-        read_flac_header(raw[:18] + bytes(24), 99)
+        read_flac_header(raw[:18] + bytes(24))
     with pytest.raises(BadHeaderError, match=r"does not begin as a .flac file"):
-        read_flac_header(b"OggS" + raw[4:], 99)
+        read_flac_header(b"OggS" + raw[4:])

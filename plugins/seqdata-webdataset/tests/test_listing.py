@@ -41,6 +41,14 @@ def names(folder):
     return sorted(path.name for path in folder.glob("*.tar"))
 
 
+def audited(folder, repair=False):
+    """Return the findings of each shard."""
+    _, reports = audit_files(
+        str(folder), IndexedTar(), shard=None, repair=repair, on_bytes=lambda _: None
+    )
+    return [[finding.text for finding in report.findings] for report in reports]
+
+
 def test_a_shard_that_is_gone_is_told(written):
     (written / "shard-000001.tar").unlink()
     with pytest.raises(MissingShardError, match=r"is not there. Restore it") as caught:
@@ -146,13 +154,57 @@ def test_some_of_the_shards_are_opened_by_name(written):
 def test_an_index_that_is_repaired_says_what_the_writer_said(written):
     whole = open_webdataset(written)
     find_index(written / "shard-000000.tar").unlink()
-    _, reports = audit_files(
-        str(written), IndexedTar(), shard=None, repair=True, on_bytes=lambda _: None
-    )
-    assert not any(one.damages for one in reports)
+    (text,) = audited(written)[0]
+    assert "is not there. Rebuild it" in text
+    assert not any(audited(written, repair=True))
     again = open_webdataset(written)
     assert dict(again.fields) == dict(whole.fields)
     assert again.fingerprint == whole.fingerprint
+
+
+def test_an_audit_tells_a_shard_of_another_write_and_does_not_bless_it(written, tmp_path):
+    """The shard and its index fit each other; only the list knows that they are of others."""
+    write_webdataset(tmp_path / "other", rows(more=100), shard_bytes=SHARD)
+    for name in ("shard-000001.tar", "seqdata-index/shard-000001.tar.idx"):
+        (written / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    for repair in (False, True, False):
+        found = audited(written, repair)
+        assert [len(texts) for texts in found] == [0, 1, 0, 0, 0]
+        assert "must be of the shard with sha256" in found[1][0]
+        with pytest.raises(FingerprintMismatch, match="must be of the shard with sha256"):
+            open_webdataset(written)
+
+
+def test_an_audit_repairs_an_index_of_an_older_write(written, tmp_path):
+    """Headers and sizes are alike."""
+    due = open_webdataset(written).fingerprint
+    older = ({**row, "x": row["x"] + 1} for row in rows())
+    write_webdataset(tmp_path / "older", older, shard_bytes=SHARD)
+    name = "seqdata-index/shard-000004.tar.idx"
+    (written / name).write_bytes((tmp_path / "older" / name).read_bytes())
+    assert [len(texts) for texts in audited(written)] == [0, 0, 0, 0, 1]
+    assert not any(audited(written, repair=True))
+    assert not any(audited(written))
+    assert open_webdataset(written).fingerprint == due
+
+
+def test_an_audit_tells_that_the_list_is_gone_and_damage_too(written):
+    (written / "seqdata-index" / SHARD_LIST).unlink()
+    (written / "shard-000003.tar").unlink()
+    find_index(written / "shard-000003.tar").unlink()
+    for repair in (False, True):  # a new index would hide that shards are gone
+        found = audited(written, repair)
+        assert [len(texts) for texts in found] == [1] * 4
+        assert all(
+            "records all of its shards in seqdata-index/shards.json" in one for (one,) in found
+        )
+        with pytest.raises(IncompleteDatasetError, match="records all of its shards"):
+            open_webdataset(written)
+    path = written / "shard-000002.tar"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    assert len(audited(written)[2]) == 2
 
 
 @pytest.mark.parametrize("moved", [1, 7, 10])

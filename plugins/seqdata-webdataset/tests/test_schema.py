@@ -92,6 +92,21 @@ def test_sound_of_several_channels_and_three_bytes_is_read(npy, opened):
     check_store(store, arrays([one.reshape(-1, 2) for one in wide], "wav"))
 
 
+def test_tags_behind_sound_are_not_samples(npy, opened):
+    tags = b"LIST\x1a\0\0\0INFOISFT\x0e\0\0\0Lavf60.16.100\0"
+    each = [wav(one.tobytes()) + tags for one in SOUND]
+    each = [one[:4] + (len(one) - 8).to_bytes(4, "little") + one[8:] for one in each]
+    check_store(opened(members(npy, ("wav", each))), arrays(SOUND, "wav"))
+
+
+def test_sound_whose_header_says_too_few_samples_is_refused(npy, opened):
+    short = wav(SOUND[2].tobytes())
+    for size, text in ((0, "says 0 bytes of samples, but 80000 follow"), (8, "end at byte 52 of")):
+        members_ = members(npy, ("wav", [short[:40] + size.to_bytes(4, "little") + short[44:]] * 3))
+        with pytest.raises(DecodeError, match=text):
+            opened(members_)
+
+
 def test_sound_that_does_not_lie_even_is_copied(npy, opened):
     raw = wav(bytes(8), width=4)
     moved = raw[:36] + b"junk\x02\0\0\0ab" + raw[36:]  # samples of 4 bytes begin at 54

@@ -146,6 +146,16 @@ def test_ids_may_be_kept_as_a_field(tmp_path):
     assert store.read(np.array([[1, 0, 1]]), ["id"])["id"] == ["a.c"]
 
 
+def test_what_the_error_of_a_key_says_keeps_ids_that_are_no_field(tmp_path):
+    rows = [{"id": "a.b", "x": [1]}, {"id": "a.c", "x": [2]}]
+    source = open_store(rows).select("x")
+    with pytest.raises(DecodeError, match=r"pass `key`=''$"):
+        write_store(tmp_path / "s", source, format="webdataset")
+    store = write_store(tmp_path / "s", source, format="webdataset", key="")
+    assert [row["id"] for row in store] == ["a.b", "a.c"]
+    assert store.keys([0, 1]) == ["000000000", "000000001"]
+
+
 @pytest.mark.parametrize("name", ["a.b", "", "__x__/y"])
 def test_ids_that_can_be_no_keys_are_refused(tmp_path, name):
     with pytest.raises(

@@ -184,8 +184,9 @@ def _tensor_stats(values: Tensor, shape: Sequence[int]) -> dict[str, Any]:
         finite = values.long() if values.dtype == torch.bool else values
         stats |= {"nan": 0, "inf": 0}
     if finite.numel():
+        array = finite.detach().numpy()  # torch orders no unsigned integers of more than 8 bits
         mean = float(finite.double().mean())
-        stats |= {"min": finite.min().item(), "max": finite.max().item(), "mean": mean}
+        stats |= {"min": array.min().item(), "max": array.max().item(), "mean": mean}
     return stats
 
 

@@ -49,9 +49,10 @@ def _rewrite_arguments(text: str) -> str:
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context else []
     options = {
-        parameter.name: parameter
+        name: parameter
         for parameter in parameters
         if isinstance(parameter, click.Option) and not parameter.hidden
+        for name in (parameter.name, parameter.opts[0].removeprefix("--").replace("-", "_"))
     }
 
     def replace(found: re.Match[str]) -> str:

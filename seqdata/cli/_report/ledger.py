@@ -68,15 +68,13 @@ def iter_ledger(
         PlanError: If ``tail`` leaves out everything on one of the worlds.
     """
     report = plan.report
-    pieces, last_used = _measure_use(
-        plan, len(index), needed=len(report.split) + len(report.truncated) > 0
-    )
+    pieces, used = _measure_use(plan, len(index), np.union1d(report.split, report.truncated))
     yield from _iter_sequences(index, axis, "dropped", report.dropped, lambda _: {})
     yield from _iter_sequences(
         index, axis, "split", report.split, lambda number: {"pieces": int(pieces[number])}
     )
     yield from _iter_sequences(
-        index, axis, "truncated", report.truncated, lambda number: {"kept": int(last_used[number])}
+        index, axis, "truncated", report.truncated, lambda number: {"kept": int(used[number])}
     )
     for ranks in worlds:
         for uneven in find_uneven_batches(plan, ranks, tail):
@@ -100,15 +98,40 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
 
 
 def _measure_use(
-    plan: Plan, count: int, *, needed: bool
+    plan: Plan, count: int, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of spans and the last used timestep of each sequence, int64 (count,)."""
-    pieces, last_used = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    for number in range(len(plan) if needed else 0):
-        spans = plan.batch(number).spans
-        np.add.at(pieces, spans[:, 0], spans[:, 2] > spans[:, 1])
-        np.maximum.at(last_used, spans[:, 0], spans[:, 2])
-    return pieces, last_used
+    """Return the number of spans and of used timesteps of some sequences, int64 (count,) each.
+
+    What an epoch has several times, as draws with replacement or overlapping windows, counts once.
+    """
+    pieces, used = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    if not len(numbers):
+        return pieces, used
+    is_needed = np.zeros(count, dtype=np.bool_)
+    is_needed[numbers] = True
+    found = [np.empty((0, 3), dtype=np.int64)]
+    for batch in range(len(plan)):
+        spans = plan.batch(batch).spans
+        found.append(spans[is_needed[spans[:, 0]] & (spans[:, 2] > spans[:, 1])])
+    spans = np.unique(np.concatenate(found), axis=0)  # by sequence and start
+    np.add.at(pieces, spans[:, 0], 1)
+    np.add.at(used, spans[:, 0], _count_new_timesteps(spans))
+    return pieces, used
+
+
+def _count_new_timesteps(spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the timesteps of each span that no span before it has, int64 (n,).
+
+    Args:
+        spans: int64 (n, 3), sequence, start, stop, by sequence and start.
+    """
+    sequences, starts, stops = spans.T
+    width = int(stops.max(initial=0)) + 1
+    shifts = np.cumsum(np.diff(sequences, prepend=sequences[:1]) > 0) * width
+    reached = np.maximum.accumulate(stops + shifts)  # a sequence begins where none before it ends
+    before = np.concatenate([[0], reached[:-1]])[: len(spans)] - shifts
+    new: NDArray[np.int64] = np.maximum(stops - np.maximum(starts, before), 0)
+    return new
 
 
 def _iter_sequences(

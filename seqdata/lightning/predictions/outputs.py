@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seqdata.batch.axes import are_names, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import select_flat
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.packing import NUMBER_DTYPES
 
@@ -309,9 +310,7 @@ def _select_timesteps(
     step, start = torch.arange(width), batch.start[is_real][:, None]
     is_scored = (step >= spans[:, 1:2] - start) & (step < spans[:, 2:3] - start)  # (rows, T)
     flat = value.reshape(len(value) * width, *value.shape[2:])
-    return flat.index_select(
-        0, is_scored.flatten().nonzero().flatten()
-    )  # faster than value[scored]
+    return select_flat(flat, is_scored.flatten().nonzero().flatten())  # faster than value[scored]
 
 
 def _check_unsplit(name: str, spans: Tensor, batch: SequenceBatch) -> None:

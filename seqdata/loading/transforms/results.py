@@ -98,13 +98,13 @@ def to_array(value: Any) -> NDArray[Any]:
     """Return a value of a transform as an array of numbers, in this machine's byte order.
 
     Raises:
-        TypeError: If it is none, or torch has no dtype for its numbers.
+        TypeError: If it is not one, or torch has no dtype for its numbers.
         RuntimeError: If it is a tensor with a gradient.
         ValueError: If it is a list of lists of unequal lengths.
     """
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        raise TypeError(f"{array.dtype} is no dtype of numbers")
+        raise TypeError(f"{array.dtype} is not a dtype of numbers")
     if array.dtype.char in "gG":
         raise TypeError(f"torch has no {array.dtype}: return float64 or complex128")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -116,7 +116,7 @@ def check_result(
     """Return one sequence's result with its values as arrays.
 
     Raises:
-        DecodeError: If it is not a dict, or a field is no array of numbers that torch has too.
+        DecodeError: If it is not a dict, or a field is not an array that torch can take.
     """
     if result is None:
         raise make_error(

@@ -14,6 +14,8 @@ from seqdata.errors import (
     CorruptSampleError,
     CorruptShardError,
     DataError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
     MissingShardError,
 )
 from seqdata.storage.data_location import DataLocation
@@ -22,6 +24,7 @@ from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.files import FolderListings
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.indexed_format import IndexedFormat
+from seqdata.storage.indexed.load_indexes import check_listed, find_changed_sibling
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
@@ -147,34 +150,60 @@ def _audit_shard(
     if index is None and repair:
         try:
             index = file_format.make_index(content, shard.name, place, shard.read_sibling)
+            check_listed(place, shard, index)
         except DataError as damage:
             return _make_report(shard.name, number, 0, len(content), [damage], "structure")
         shard.save_index(index)
+        wrong = None
     if index is None:
         return _audit_structure(shard, place, file_format, content, wrong)
-    damages = _find_damage(content, index, place, file_format, first)
+    damages = [] if wrong is None else [wrong]
+    damages += _find_damage(content, index, place, file_format, first)
     return _make_report(shard.name, number, len(index), len(content), damages, "checksums")
 
 
 def _load_index(
     shard: Shard, place: DataLocation, file_format: IndexedFormat, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
-    """Return the index of a file if it fits the file; otherwise the error, if any."""
+    """Return the index of a file, and what is wrong with it or with the files that it belongs to.
+
+    Returns:
+        The index, None if there is none or it is of another file; and the error, if any. Where
+        there are both, another file must be restored, and a new index would only hide that.
+    """
     try:
         index = shard.index(place.dataset, place.shard or 0, file_format)
+        _check_is_of(index, content, place)
+        check_listed(place, shard, index)
+    except IncompleteDatasetError as error:
+        return index, error
     except DataError as error:
         return None, error
+    try:
+        changed = None if index is None else find_changed_sibling(shard, index)
+    except DataError as error:
+        return index, error
+    if changed is not None:
+        return None, replace(place, file=changed, file_kind=f"sibling of {shard.name}").make_error(
+            FingerprintMismatch,
+            f"must be as when {shard.name!r} was indexed, but was added or changed since. Restore "
+            "it, or rebuild the index with `seqdata verify --repair-index`",
+        )
+    return index, None
+
+
+def _check_is_of(index: ShardIndex | None, content: NDArray[np.uint8], place: DataLocation) -> None:
+    """Raise if a file is not the one that was indexed, by its size and both ends."""
     if index is None:
-        return None, None
+        return
     if index.bytes != len(content) or digest_ends(content, index.last) != index.ends:
-        return None, place.make_error(
+        raise place.make_error(
             CorruptShardError,
             f"must be the file that was indexed ({index.bytes} bytes), but has {len(content)} "
             "bytes or other headers. Restore it, or rebuild its index with `seqdata "
             "verify --repair-index`",
             expected=index.bytes, found=len(content),
         )  # fmt: skip
-    return index, None
 
 
 def _audit_structure(

@@ -17,6 +17,7 @@ from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.indexed_format import IndexedFormat
+from seqdata.storage.indexed.load_indexes import load_known_indexes
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.audit import AuditReport
@@ -129,8 +130,10 @@ def index_files(
     shards = find_shards(text, file_format, resolve_remote(remote), probe=True)
     shards = shards if rebuild else attach_catalogs(shards, file_format)
     where = redact_url(text)
+    known = None if rebuild else load_known_indexes(shards, file_format)
+    have = None if known is None else [index is not None for index in known]
     folders = build(
-        where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress
+        where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress, have=have
     )
     shards = attach_catalogs(shards, file_format)
     return index_facts(where, shards, folders, file_format)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,18 +26,22 @@ from seqdata.storage.indexed.index_storage import (
     read_index,
 )
 from seqdata.storage.indexed.shard_index import (
+    INVALID_JSON,
     FieldIndex,
     FormatIdentity,
     ShardIndex,
+    Siblings,
     check,
     dump_index,
+    parse_siblings,
 )
 from seqdata.storage.indexed.shards import LocalShard, Shard
 
 MANY = 1024
 """Number of local files above which their indexes are kept in catalogs."""
-_NAME = "catalog-"
-_TABLE = ("names", "name_ends", "bytes", "counts", "sha256", "ends")
+_NAME = "catalog2-"  # those of older versions, "catalog-", have no siblings: they are not read
+_DIGITS = 6  # of the number in a name: the greatest is the newest
+_TABLE = ("names", "name_ends", "bytes", "counts", "sha256", "ends", "siblings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def read_catalogs(root: Path, file_format: FormatIdentity) -> dict[str, ShardInd
         if catalog.table is not None and catalog.format_identity == file_format.identity:
             try:
                 found.update((index.shard, index) for index in split_catalog(catalog))
-            except (ValueError, IndexError) as error:  # sealed, but not by us
+            except INVALID_JSON as error:  # sealed, but not by us
                 raise locate_index(str(root), 0, path).make_error(
                     CorruptShardError,
                     f"must be a valid catalog of indexes, but is invalid ({error}). Remove it: it "
@@ -119,13 +124,13 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
         OSError: If no folder is writable.
     """
     digest = hashlib.sha256("\n".join(index.shard for index in indexes).encode()).hexdigest()[:16]
-    number = len(_list_paths(root))
+    old = _list_paths(root)
+    number = int(old[-1].name[len(_NAME) :][:_DIGITS]) + 1 if old else 0
     beside, cached = (
-        path.with_name(f"{_NAME}{number:06d}-{digest}{INDEX_SUFFIX}")
+        path.with_name(f"{_NAME}{number:0{_DIGITS}d}-{digest}{INDEX_SUFFIX}")
         for path in index_files(root / "x", root)
     )
     content = dump_index(make_catalog(indexes))
-    old = _list_paths(root)
     try:
         path = put_file(beside, content)
     except OSError:  # the folder is not writable, or the disk is full
@@ -137,8 +142,11 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
 
 
 def _list_paths(root: Path) -> list[Path]:
+    """Return the catalogs of a folder, next to it and in the cache, the newest last."""
     folders = [path.parent for path in index_files(root / "x", root)]
-    return [path for folder in folders for path in sorted(folder.glob(f"{_NAME}*{INDEX_SUFFIX}"))]
+    pattern = f"{_NAME}{'[0-9]' * _DIGITS}-*{INDEX_SUFFIX}"
+    paths = [path for folder in folders for path in folder.glob(pattern)]
+    return sorted(paths, key=lambda path: path.name)
 
 
 def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
@@ -165,6 +173,7 @@ def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
         "counts": np.array([len(index) for index in indexes], dtype=np.int64),
         "sha256": _pack_digests([index.sha256 for index in indexes]),
         "ends": _pack_digests([index.ends for index in indexes]),
+        "siblings": _pack_siblings([index.siblings for index in indexes]),
     }
     members = {
         name: join_fields([index.members[name] for index in indexes]) for name in first.members
@@ -172,7 +181,7 @@ def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
     keys, key_ends = join_ids(indexes)
     return replace(
         first, shard="", bytes=int(table["bytes"].max()), last=0, keys=keys, key_ends=key_ends,
-        members=members, table=table, sha256="", ends="", is_numbered=False,
+        members=members, table=table, sha256="", ends="", is_numbered=False, siblings={},
     )  # fmt: skip
 
 
@@ -228,11 +237,21 @@ def _pack_digests(texts: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(bytes.fromhex("".join(texts)), dtype=np.uint8)
 
 
+def _pack_siblings(each: Sequence[Siblings]) -> NDArray[np.uint8]:
+    """Return the siblings of each file as JSON, uint8; nothing if no file has any."""
+    text = json.dumps([dict(siblings) for siblings in each]) if any(each) else ""
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def _unpack_siblings(packed: NDArray[np.uint8], count: int) -> list[Siblings]:
+    return list(map(parse_siblings, json.loads(packed.tobytes()))) if len(packed) else [{}] * count
+
+
 def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     """Yield the index of each file of a catalog.
 
     Raises:
-        ValueError: If its table is invalid.
+        ValueError, KeyError, TypeError: If its table is invalid; see ``INVALID_JSON``.
     """
     table = catalog.table or {}
     check(set(table) == set(_TABLE), "table")
@@ -243,7 +262,9 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     is_rising = sorted(edges) == edges and sorted(starts) == starts and edges[:1] == [0]
     is_complete = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
     check(is_rising and is_complete and len(starts) == count + 1, "table")
+    siblings = _unpack_siblings(table["siblings"], count)
     check(all(len(digest) == 64 * count for digest in digests), "table")
+    check(len(siblings) == count, "siblings")
     for row, (size, first, stop) in enumerate(
         zip(table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)
     ):
@@ -256,7 +277,7 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
             members={
                 name: slice_field(member, first, stop) for name, member in catalog.members.items()
             },
-            declared={}, format_identity=catalog.format_identity,
+            declared={}, format_identity=catalog.format_identity, siblings=siblings[row],
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, MAX_WIDTH, kind_of
 from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex
+from seqdata.storage.limits import MAX_ROWS
 
 
 @functools.lru_cache(maxsize=256)
@@ -142,10 +143,11 @@ def _check_text(extents: Extents, where: str) -> None:
 
 
 def _check_lengths(lengths: NDArray[Any], count: int, where: str) -> None:
-    if not _are_integers(lengths, count) or int(lengths.min(initial=0)) < 0:
+    low, high = lengths.min(initial=0), lengths.max(initial=0)
+    if not _are_integers(lengths, count) or low < 0 or high > MAX_ROWS:
         raise _make_error(
-            where, f"`lengths` must be integers ({count},), 0 or more",
-            f"{lengths.dtype} {list(lengths.shape)} from {lengths.min(initial=0)}",
+            where, f"`lengths` must be integers ({count},) in [0, {MAX_ROWS}]",
+            f"{lengths.dtype} {list(lengths.shape)} from {low} to {high}",
         )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def load_indexes(
         indexes += map_shards(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
         _check_exist(location, shards, indexes, first)
     for i, (shard, its_index) in enumerate(zip(shards, indexes, strict=True)):
-        _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, its_index)
+        check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, its_index)
     unindexed = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
     if unindexed:
         raise ConfigError(
@@ -109,16 +109,22 @@ def load_known_indexes(
             found = shard.index(shard.folder, 0, file_format)
         except DataError:  # it is rebuilt
             return None
-        return found if found is None or _siblings_are_same(shard, found) else None
+        is_same = found is None or find_changed_sibling(shard, found) is None
+        return found if is_same else None
 
     return [index_of(shard) for shard in shards]
 
 
-def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
-    """Return whether the siblings of a file are those that its index was built with.
+def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
+    """Return the first sibling of a file that its index was not built with; None: all are as then.
+
+    Args:
+        shard: The file.
+        index: Its index.
 
     Raises:
         FingerprintMismatch: If one of them is not there any more.
+        DataError: If one of them cannot be read.
     """
     for name, facts in index.siblings.items():
         place = DataLocation(dataset=shard.folder, file=name)
@@ -133,8 +139,8 @@ def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
                 f"{shard.name!r} is read without it, run `seqdata index --rebuild`",
             ) from error
         if file_facts(content) != facts:
-            return False
-    return True
+            return name
+    return None
 
 
 def _check_exist(
@@ -163,7 +169,7 @@ def _check_exist(
             shards[i].check_exists(place)
 
 
-def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:
+def check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:
     """Compare an index with the list of shards of its writer.
 
     Raises:

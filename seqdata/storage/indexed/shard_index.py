@@ -33,6 +33,8 @@ INVALID_JSON = (
     ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 """What parsing of untrusted JSON may raise; infinite numbers and deep nesting are among it."""
+Siblings = Mapping[str, tuple[int, str]]
+"""Name -> (bytes, digest of both ends) of the sibling files that an index was built with."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +86,7 @@ class ShardIndex:
         declared: Field -> (name, dtype, shape, axis), if our writer wrote the file.
         format_identity: That of the format that built it; "": that of the suffix.
         is_numbered: Whether ids are generated from the file's name and a number.
-        siblings: Name -> (bytes, digest of both ends) of the sibling files that it was built with.
+        siblings: The files that it was built with, and which belong to it.
         table: The table of files of a catalog; see ``catalogs``. None: it is of one file.
     """
 
@@ -101,7 +103,7 @@ class ShardIndex:
     declared: Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
     format_identity: str = ""
     is_numbered: bool = False
-    siblings: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    siblings: Siblings = field(default_factory=dict)
     table: Mapping[str, NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -279,18 +281,20 @@ def _parse_index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
         name: (str(declared[0]), str(declared[1]), tuple(map(int, declared[2])), declared[3])
         for name, declared in facts["told"].items()
     }
-    siblings = {
-        str(name): (int(size), str(ends))
-        for name, (size, ends) in facts.get("siblings", {}).items()
-    }
     table = {name: arrays[number] for name, number in facts.get("table", {}).items()}
     return ShardIndex(
         shard=facts["shard"], bytes=size, sha256=facts["sha256"], ends=facts["ends"],
         last=facts["last"], algorithm=facts["algorithm"], block=block, keys=keys,
         key_ends=key_ends, members=members, declared=declared,
         format_identity=str(facts.get("kind", "")),
-        is_numbered=numbered is not None, siblings=siblings, table=table or None,
+        is_numbered=numbered is not None, siblings=parse_siblings(facts.get("siblings", {})),
+        table=table or None,
     )  # fmt: skip
+
+
+def parse_siblings(facts: Any) -> Siblings:
+    """Return the siblings of JSON that is untrusted; raise as ``INVALID_JSON`` says."""
+    return {str(name): (int(size), str(ends)) for name, (size, ends) in facts.items()}
 
 
 def _parse_members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> FieldIndex:

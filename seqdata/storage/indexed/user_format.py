@@ -39,6 +39,7 @@ from seqdata.storage.indexed.file_identity import ENDS
 from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
+from seqdata.storage.limits import MAX_ROWS
 
 _DECODER = "decode"
 _FEW = 4  # values of a field in a file
@@ -154,8 +155,8 @@ class UserFormat:
             field, decoder = _make_field(members.heads[0]), members.heads[0]["decoder"]
             check(field.dtype in FIELD_DTYPES, "fields")
             check(decoder is None or str(decoder).startswith(_DECODER), "decoders")
-            lengths = members.numbers
-            check(lengths is None or bool((lengths >= 0).all()), "lengths")
+            lengths = np.empty(0, np.int64) if members.numbers is None else members.numbers
+            check(bool(((lengths >= 0) & (lengths <= MAX_ROWS)).all()), "lengths")
 
     def is_header(self, block: bytes) -> bool:
         """Return True: any bytes may be of such a file."""

@@ -111,3 +111,24 @@ def test_what_cannot_be_saved_is_named(store, tmp_path):
     with pytest.raises(ConfigError, match=r"replay: z.deep.0 must be tensors, texts or numbers"):
         save_batch(batch, store, tmp_path / "batch.pt")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("layout", ["padded", "packed", "jagged", "varlen"])
+def test_unsigned_values_are_summed_up_and_saved(dtype, layout, tmp_path):
+    top = np.iinfo(dtype).max
+    rows = [{"x": np.array([top, 3], dtype)}, {"x": np.array([2], dtype)}]
+    batch, store = first(open_store(rows), Fixed(2, shuffle=False), collator=layout)
+    x = summarize_batch(batch, store)["fields"]["x"]
+    assert (x["dtype"], x["min"], x["max"]) == (dtype, 2, top)
+    assert x["mean"] == pytest.approx((float(top) + 5) / 3)
+    for suffix in (".pt", ".npz"):
+        save_batch(batch, store, tmp_path / f"batch{suffix}")
+    saved = torch.load(tmp_path / "batch.pt", weights_only=True)["data"]["x"]
+    values = saved if layout in ("padded", "varlen") else saved.get("data", saved.get("values"))
+    assert values.dtype == getattr(torch, dtype)
+    assert values.numpy().flat[0] == top
+    with np.load(tmp_path / "batch.npz") as arrays:
+        assert {array.dtype for name, array in arrays.items() if name.startswith("data.x")} >= {
+            np.dtype(dtype)
+        }

@@ -13,6 +13,13 @@ from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.curriculum import Curriculum
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
+from seqdata.policies.sorted import Sorted
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.weighted import Weighted
+from seqdata.policies.windows import Windows
 from seqdata.sharing import World, share
 
 LENGTHS = [int(length) for length in np.random.Philox(5).random_raw(61) % 40]
@@ -106,6 +113,67 @@ def test_what_is_too_long_is_in_the_ledger_with_what_becomes_of_it(store, tmp_pa
         assert {number: line["pieces"] for number, line in found.items()} == pieces
     if rule == "truncate":
         assert {line["kept"] for line in found.values()} == {15}
+
+
+def used_of(index, plan):
+    """Return sequence -> its spans and timesteps in a plan, by sets."""
+    spans, used = {}, {}
+    for batch in (plan.batch(number) for number in range(len(plan))):
+        for number, start, stop in batch.spans.tolist():
+            if stop > start:
+                spans.setdefault(number, set()).add((start, stop))
+                used.setdefault(number, set()).update(range(start, stop))
+    return spans, used
+
+
+def cut(keep="first", too_long="truncate", length=7):
+    return Bucketed(4, max_length=length, too_long=too_long, keep=keep)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        cut(),
+        cut("last"),
+        cut(too_long="split"),
+        Fixed(3, max_length=5, too_long="truncate", keep="last"),
+        Sorted(3, max_length=5, too_long="truncate", keep="last"),
+        TokenBudget(40, max_length=9, too_long="truncate", keep="last"),
+        Packed(4, 40, max_length=9, too_long="truncate", keep="last"),
+        Weighted(
+            cut("last"), weights=np.arange(61) + 1.0, draws=80
+        ),  # several times, or not at all
+        Weighted(cut(too_long="split"), weights=np.arange(61) + 1.0),
+        Curriculum(cut("last", length=20), [(0, 5), (2, 9)], segment=4, batches=12),
+        Windows(4, stride=3, horizon=2),
+    ],
+    ids=lambda policy: f"{type(policy).__name__}-{getattr(policy, 'keep', '')}",
+)
+def test_what_is_kept_is_what_is_read(policy):
+    index = SequenceIndex.from_lengths(LENGTHS)
+    plan = policy.plan(index, seed=0, epoch=0)
+    spans, used = used_of(index, plan)
+    lines = list(iter_ledger(index, plan, "time", [1], "fill"))
+    cut_lines = [line for line in lines if line["what"] in ("truncated", "split")]
+    assert bool(cut_lines) is not isinstance(policy, Windows)
+    for line in cut_lines:
+        number = line["number"]
+        if line["what"] == "truncated":
+            assert line["kept"] == len(used.get(number, ())), line
+        else:
+            assert line["pieces"] == len(spans.get(number, ())), line
+
+
+def test_what_is_kept_of_the_end_is_shown_by_the_command(tmp_path):
+    rows = [{"x": np.zeros(length)} for length in (2, 3, 5, 8, 0)]
+    write_store(tmp_path / "s", rows)
+    options = ["--batching", "fixed", "--batch-size", "2", "--max-length", "3"]
+    for keep in ("first", "last"):
+        options += ["--too-long", "truncate", "--keep", keep, "--ledger", "-"]
+        done = CliRunner().invoke(app, ["plan", str(tmp_path / "s"), *options])
+        assert done.exit_code == 0, done.output
+        found = [line for line in lines_of(done.stdout) if line["what"] == "truncated"]
+        assert [(line["length"], line["kept"]) for line in found] == [(5, 3), (8, 3)]
 
 
 def test_several_worlds_are_told_apart(store):

@@ -38,6 +38,15 @@ def test_timesteps_are_written_without_padding(batch):
     assert extract(batch["x"], batch, PredictionSpec(None, "timestep")).guessed_names == ()
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_predictions_are_written(batch, dtype):
+    top = np.iinfo(dtype).max
+    steps = torch.from_numpy(np.full((3, 4), top, dtype=dtype))
+    rows = extract({"steps": steps, "one": steps[:, 0]}, batch)
+    assert rows.values["steps"].tolist() == [top] * 9
+    assert {field.dtype for field in rows.fields.values()} == {dtype}
+
+
 def test_a_tensor_has_one_name(batch):
     assert list(extract(batch["x"], batch).values) == ["prediction"]
     assert list(extract(batch["x"], batch, PredictionSpec(("y",), None)).values) == ["y"]

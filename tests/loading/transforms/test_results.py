@@ -61,7 +61,7 @@ def test_a_result_of_another_form_than_the_first_is_named(other):
     [
         (None, "but returned None. It cannot drop"),
         ([1, 2], "a dict of arrays, but returned list"),
-        ({"x": object()}, r"must return field 'x' as an array.* \(object is no dtype of numbers\)"),
+        ({"x": object()}, r"field 'x' as an array.* \(object is not a dtype of numbers\)"),
         ({"x": [[1], [1, 2]]}, r"must return field 'x' as an array.* \(setting an array"),
         ({"x": np.ones(2, np.longdouble)}, "torch has no float128: return float64"),
         ({"x": torch.ones(2, dtype=torch.bfloat16)}, "as an array, .*BFloat16"),

@@ -21,6 +21,7 @@ from seqdata.backends import (
     find_index,
     read_index,
 )
+from seqdata.errors import MissingShardError
 from seqdata_testing.faults.targets import VERIFY, FaultTarget
 
 HEAD = struct.Struct("<HIiI")
@@ -64,6 +65,29 @@ class Records(FileFormat):
 
     def decode(self, raw: bytes) -> np.ndarray:
         return np.frombuffer(zlib.decompress(raw), np.uint8)
+
+
+@dataclass(frozen=True)
+class Documents(FileFormat):
+    """Two bytes a token; documents end where a file next to it says, if there is one."""
+
+    suffixes = (".tok",)
+
+    def index(self, file: RandomAccessFile) -> FileIndex:
+        name = file.name.rpartition("/")[2].replace(".tok", ".ends")
+        try:
+            ends = np.frombuffer(file.sibling(name).read(0, 1 << 20), "<i8") * 2
+        except MissingShardError:
+            ends = np.array([file.size])
+        return FileIndex({"tokens": Extents(np.append(0, ends[:-1]), ends, "<u2")})
+
+
+def write_documents(path, *ends, tokens=100):
+    """Write a file of tokens, and the file next to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.arange(tokens, dtype="<u2").tofile(path)
+    np.array(ends, dtype="<i8").tofile(path.with_suffix(".ends"))
+    return path
 
 
 def edges(pairs):

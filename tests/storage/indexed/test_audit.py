@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError
@@ -10,7 +11,13 @@ from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.indexed.user_format import UserFormat
-from tests.storage.indexed.records import Records, sequences, write_files
+from tests.storage.indexed.records import (
+    Documents,
+    Records,
+    sequences,
+    write_documents,
+    write_files,
+)
 
 FORMAT = UserFormat(Records())
 ROWS = sequences(40)  # of a file, the values in the middle are between the ends that are compared
@@ -145,3 +152,51 @@ def test_very_many_files_that_are_not_there_are_told_once(folder, monkeypatch):
     assert finding.facts["missing"] == 1898
     assert len(looked) == 102
     assert len(reports) == 103
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A file with another next to it, and one without; with their indexes."""
+    write_documents(tmp_path / "a.tok", 10, 999, tokens=999)
+    write_documents(tmp_path / "b.tok", 10, 100).with_suffix(".ends").unlink()
+    build("/d", find_shards(str(tmp_path), UserFormat(Documents())), UserFormat(Documents()))
+    return tmp_path
+
+
+def audit_documents(folder, repair=False):
+    """Return the findings of each file."""
+    _, reports = audit_files(
+        str(folder), UserFormat(Documents()), shard=None, repair=repair, on_bytes=lambda _: None
+    )
+    return [[finding.text for finding in report.findings] for report in reports]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_sibling_that_changed_or_came_since_is_told_and_repaired(documents, name):
+    assert audit_documents(documents) == [[], []]
+    np.array([20, 100]).astype("<i8").tofile(documents / f"{name}.ends")
+    (text,) = audit_documents(documents)["ab".index(name)]
+    assert f'sibling of {name}.tok ("{name}.ends"): must be as when' in text
+    assert "but was added or changed since. Restore it, or rebuild" in text
+    assert audit_documents(documents, repair=True) == audit_documents(documents) == [[], []]
+
+
+def test_a_sibling_that_was_cut_off_is_told_and_not_blessed(documents):
+    path = documents / "a.ends"
+    path.write_bytes(path.read_bytes()[:-3])
+    before = index_path(documents, "a.tok").read_bytes()
+    changed, unreadable = audit_documents(documents)[0]
+    assert "must be as when 'a.tok' was indexed" in changed
+    assert "cannot be read by Documents" in unreadable
+    assert audit_documents(documents, repair=True)[0] == [unreadable]
+    assert index_path(documents, "a.tok").read_bytes() == before
+
+
+def test_a_sibling_that_is_gone_is_told_and_not_blessed_and_damage_too(documents):
+    (documents / "a.ends").unlink()
+    for repair in (False, True, False):
+        ((text,), others) = audit_documents(documents, repair)
+        assert "\"a.ends\"): was there when 'a.tok' was indexed, but is not. Restore it" in text
+        assert others == []
+    change(documents / "a.tok", 999)  # between the ends that are compared
+    assert len(audit_documents(documents)[0]) == 2

@@ -292,6 +292,15 @@ def test_what_lies_next_to_a_file_belongs_to_its_index(tokens):
         pickle.loads(sent)
 
 
+def test_indexing_makes_the_index_of_a_changed_neighbour_again(tokens):
+    backend = FormatBackend(Tokens())
+    assert backend.build_index(tokens)["sequences"] == 4
+    np.array([20, 100]).astype("<i8").tofile(tokens.with_name("a.ends"))
+    facts = backend.build_index(tokens)
+    assert (facts["indexed"], facts["sequences"]) == (1, 2)
+    assert backend.build_index(tokens)["indexed"] == 0
+
+
 def test_a_file_without_its_neighbour_is_refused(tokens):
     tokens.with_name("a.ends").unlink()
     with pytest.raises(MissingShardError, match=r'sibling of a.tok \("a.ends"\): is not there'):

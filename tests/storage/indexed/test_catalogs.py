@@ -1,16 +1,31 @@
 """Very many files: one catalog in place of an index for each, and no file stays open or mapped."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from seqdata.backends import FormatBackend
-from seqdata.errors import CorruptSampleError, CorruptShardError, MissingShardError
+from seqdata.errors import (
+    CorruptSampleError,
+    CorruptShardError,
+    FingerprintMismatch,
+    MissingShardError,
+)
 from seqdata.storage.indexed import catalogs
+from seqdata.storage.indexed.index_storage import put_file
+from seqdata.storage.indexed.shard_index import dump_index
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store, digest_of
-from tests.storage.indexed.records import Records, sequences, write_files
+from tests.storage.indexed.records import (
+    Documents,
+    Records,
+    sequences,
+    write_documents,
+    write_files,
+)
+from tests.storage.indexed.samples import make_index
 
 ROWS = sequences(30)
 
@@ -45,7 +60,7 @@ def names(folder):
 @pytest.mark.parametrize("verify", ["off", "first_read", "always"])
 def test_a_catalog_has_the_indexes_of_all_files(folder, verify, monkeypatch):
     store = opened(folder, verify=verify)
-    assert names(folder) == ["catalog"]
+    assert names(folder) == ["catalog2"]
     check_store(store, ROWS)
     monkeypatch.setattr(Records, "index", None)  # it is not asked again
     check_store(opened(folder, verify=verify), ROWS)
@@ -65,9 +80,9 @@ def test_files_that_are_added_are_indexed_alone(folder):
     write_files(folder / "later", sequences(4, seed=1), per_file=2, digits=2)
     store = opened(folder)
     assert len(store) == 34
-    assert names(folder) == ["catalog", "catalog"]
+    assert names(folder) == ["catalog2", "catalog2"]
     FormatBackend(Records()).build_index(folder, rebuild=True, progress=False)
-    assert names(folder) == ["catalog"]
+    assert names(folder) == ["catalog2"]
     assert opened(folder).fingerprint == store.fingerprint
 
 
@@ -101,3 +116,116 @@ def test_a_file_of_another_size_or_none_is_an_error_when_it_is_read(folder):
     spans[0, 0] = store._reader.layout.shard_offsets[1]
     with pytest.raises(CorruptShardError, match="bytes as when it was indexed, but has"):
         store.read(spans, ["frames"])
+
+
+def lengths_of(folder):
+    return FormatBackend(Documents())(folder, progress=False).lengths.tolist()
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Six files with one next to each: a folder, and the lengths of its documents."""
+    for number in range(6):
+        write_documents(tmp_path / "data" / f"{number}.tok", 10 * number + 10, 100)
+    due = [length for number in range(6) for length in (10 * number + 10, 90 - 10 * number)]
+    return tmp_path / "data", due
+
+
+def test_a_sibling_belongs_to_the_index_in_a_catalog(documents, monkeypatch):
+    folder, due = documents
+    assert lengths_of(folder) == due
+    write_documents(folder / "2.tok", 1, 100)
+    due[4:6] = 1, 99
+    assert lengths_of(folder) == due
+    (folder / "3.ends").unlink()
+    with pytest.raises(FingerprintMismatch, match=r'"3\.ends"\): was there when \'3\.tok\' was'):
+        lengths_of(folder)
+    FormatBackend(Documents()).build_index(folder, rebuild=True, progress=False)
+    due[6:8] = [100]
+    assert lengths_of(folder) == due
+    write_documents(folder / "3.tok", 7, 100)
+    due[6:7] = 7, 93
+    assert lengths_of(folder) == due
+    monkeypatch.setattr(Documents, "index", None)  # it is not asked again
+    assert lengths_of(folder) == due
+
+
+def test_an_audit_compares_the_siblings_of_a_catalog(documents):
+    folder, _ = documents
+    lengths_of(folder)
+    write_documents(folder / "2.tok", 1, 100)
+
+    def audited(repair):
+        _, reports = FormatBackend(Documents()).audit(
+            str(folder), shard=None, repair=repair, told=lambda _: None
+        )
+        return [report.damages for report in reports]
+
+    assert audited(False) == [0, 0, 1, 0, 0, 0]
+    assert audited(True) == audited(False) == [0] * 6
+
+
+def test_a_rebuilt_catalog_stays_and_the_newest_counts(documents, monkeypatch):
+    folder, due = documents
+    lengths_of(folder)
+    for _ in range(3):
+        facts = FormatBackend(Documents()).build_index(folder, rebuild=True, progress=False)
+        assert facts["sequences"] == len(due)
+        assert names(folder) == ["catalog2"]
+    for first in (1, 2):
+        write_documents(folder / "0.tok", first, 100)
+        assert lengths_of(folder) == [first, 100 - first, *due[2:]]
+    monkeypatch.setattr(Documents, "index", None)  # it is not asked again
+    assert lengths_of(folder) == [2, 98, *due[2:]]
+
+
+def test_a_catalog_next_to_the_files_may_be_newer_than_one_in_the_cache(documents, monkeypatch):
+    folder, due = documents
+
+    def refuse(path, content):
+        if path.is_relative_to(folder):
+            raise PermissionError
+        return put_file(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalogs, "put_file", refuse)
+        assert lengths_of(folder) == due
+    write_documents(folder / "0.tok", 3, 100)
+    assert lengths_of(folder) == [3, 97, *due[2:]]
+
+
+def test_a_catalog_of_an_older_version_is_made_again(documents):
+    """It has no siblings: what they say would be believed for ever."""
+    folder, due = documents
+    lengths_of(folder)
+    (path,) = (folder / "seqdata-index").iterdir()
+    path.rename(path.with_name(path.name.replace("catalog2-", "catalog-")))
+    write_documents(folder / "2.tok", 1, 100)
+    due[4:6] = 1, 99
+    assert lengths_of(folder) == due
+    assert sorted(names(folder)) == ["catalog", "catalog2"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"{", b"[]", b"[1, 2]", b'[{"a": 1}, {}]', b'[{"a": ["x", "y"]}, {}]', b"\xff"]
+)
+def test_siblings_that_cannot_be_true_are_refused(tmp_path, text):
+    catalog = catalogs.make_catalog([make_index(), make_index(shard="b.recs", siblings={})])
+    known = [index.siblings for index in catalogs.split_catalog(catalog)]
+    assert known == [{"a.ends": (3, "2" * 64)}, {}]
+    table = {**catalog.table, "siblings": np.frombuffer(text, np.uint8)}
+    path = tmp_path / "seqdata-index" / "catalog2-000000-0.idx"
+    put_file(path, dump_index(replace(catalog, table=table)))
+    identity = FormatIdentity(catalog.format_identity)
+    with pytest.raises(CorruptShardError, match="must be a valid catalog of indexes, but is inval"):
+        catalogs.read_catalogs(tmp_path, identity)
+
+
+class FormatIdentity:
+    name = "records"
+
+    def __init__(self, identity):
+        self.identity = identity
+
+    def check(self, index):
+        pass

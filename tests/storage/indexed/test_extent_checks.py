@@ -88,7 +88,14 @@ def test_valid_extents_pass():
         ({"axis": None, "values": ["a", "b"]}, "must be what int32 holds, but is '<U1'"),
         ({"lengths": np.array([1])}, r"`lengths` must be integers \(2,\)"),
         ({"lengths": np.array([1.0, 2.0])}, r"`lengths` must be integers \(2,\)"),
-        ({"lengths": np.array([-1, 2]), "decoder": len}, r"`lengths` must be integers \(2,\)"),
+        (
+            {"lengths": np.array([-1, 2]), "decoder": len},
+            r"`lengths` must be integers \(2,\) in \[0, 281474976710656\], but is .* from -1 to 2",
+        ),
+        (
+            {"lengths": np.array([1, 2**63 - 1]), "decoder": len},  # what libsndfile does not know
+            r"in \[0, 281474976710656\], but is 'int64 \[2\] from 0 to 9223372036854775807",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(changes, text):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend
-from seqdata.errors import ConfigError, DataError, DecodeError, PluginError
+from seqdata.errors import ConfigError, CorruptShardError, DataError, DecodeError, PluginError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shard_index import dump_index, load_index
 from seqdata.storage.indexed.user_format import UserFormat
@@ -139,6 +139,15 @@ def test_what_an_index_says_of_fields_is_checked(head):
     index = index_of(Plain())
     index = replace(index, members={"x": replace(index.members["x"], heads=(head,))})
     with pytest.raises(Exception, match=r"must be a valid index, but is invalid \("):
+        load_index(dump_index(index), PLACE, UserFormat(Plain()))
+
+
+@pytest.mark.parametrize("length", [-1, 2**48 + 1, 2**63 - 1])
+def test_lengths_of_an_index_that_cannot_be_true_are_refused(length):
+    index = index_of(Plain())
+    numbers = np.full(len(index), length)
+    index = replace(index, members={"x": replace(index.members["x"], numbers=numbers)})
+    with pytest.raises(CorruptShardError, match=r"must be a valid index, but .*: invalid lengths"):
         load_index(dump_index(index), PLACE, UserFormat(Plain()))
 
 
