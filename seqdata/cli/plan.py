@@ -79,6 +79,8 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
         "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
         "seqdata plan store/ --batching tbptt --lanes 64 --chunk 256 --plot lanes.png",
+        "seqdata plan store/ --batching packed --rows 8 --row-length 1024",
+        "seqdata plan store/ --batching windows --size 96 --horizon 24 --stride 1 --batch-size 256",
         "seqdata plan books-1/ books-2/ --max-tokens 16384",
         "seqdata plan books/ code/ --mix 0.7,0.3 --by timesteps --max-tokens 16384",
         "seqdata plan store/ --max-tokens 16384 --curriculum 0:256,9:none --segment 500 --epoch 2",
@@ -122,6 +124,13 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 @_make_flag("--continuous", help="One stream in equal columns (tbptt).")
 @_make_flag("--segments", help="Rows continue with the lane's next sequence (tbptt).")
 @_make_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
+@click.option("--rows", type=int, help="Rows of a batch, each of several sequences (packed).")
+@click.option("--row-length", type=int, help="Timesteps of a row (packed).")
+@click.option("--size", type=int, help="Timesteps of a window (windows).")
+@click.option("--stride", type=int, help="Timesteps from one window to the next (windows).")
+@click.option("--horizon", type=int, help="Timesteps after a window that are its future (windows).")
+@_make_flag("--random", help="Windows at random positions (windows).")
+@click.option("--per-sequence", type=int, help="Random windows of each sequence (windows).")
 @click.option("--axis", help="The axis to plan on.")
 @click.option(
     "--shift", type=int, default=0, show_default=True, help="Timesteps from inputs to targets."

@@ -11,8 +11,10 @@ from seqdata.api import write_store
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
+from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.windows import Windows
 from tests.cli.commands import run_plan
 
 LENGTHS = [int(length) for length in np.random.Philox(1).random_raw(200) % 90]
@@ -141,6 +143,24 @@ def test_every_option_of_lanes_has_a_switch(store, options, policy):
     plan = policy.plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     assert facts["policy"] == describe_policy(policy)
     assert (facts["batches"], facts["lanes"]) == (len(plan), 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        (["packed", "--rows", 4, "--row-length", 100], Packed(4, 100)),
+        (["windows", "--size", 8, "--stride", 2, "--horizon", 3], Windows(8, 2, horizon=3)),
+        (
+            ["windows", "--size", 8, "--random", "--per-sequence", 3, "--batch-size", 5],
+            Windows(8, random=True, per_sequence=3, batch_size=5),
+        ),
+    ],
+)
+def test_packed_rows_and_windows_are_planned(store, options, policy):
+    facts = json.loads(run_plan(store, "--json", "--batching", *options))
+    plan = policy.plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
+    assert facts["policy"] == describe_policy(policy)
+    assert facts["batches"] == len(plan)
 
 
 def test_a_shift_leaves_a_stream_shorter_once(store):
