@@ -76,7 +76,8 @@ class ErrorLog:
         """The errors, in order.
 
         Dicts with ``error`` (its class), ``message``, ``loader``, ``sequence``, ``epoch`` and
-        ``batch``; errors of ours have further facts about the place.
+        ``batch``, and ``part`` of a mixture, whose sequences are numbered over all parts; errors of
+        ours have further facts about the place.
         """
         return list(self._entries)
 
@@ -101,8 +102,9 @@ class ErrorLog:
         return sum(name == loader and position < (epoch, batch) for name, position, _ in keys)
 
     def add(
-        self, error: Exception, request: StepRequest, span: int, *, loader: str, batch: int
-    ) -> None:
+        self, error: Exception, request: StepRequest, span: int, *, loader: str, batch: int,
+        part: str | None = None,
+    ) -> None:  # fmt: skip
         """Count an error, and add its line to the list.
 
         Args:
@@ -111,6 +113,7 @@ class ErrorLog:
             span: Number of the span that failed.
             loader: Name of the loader.
             batch: Number of the batch in the plan.
+            part: Name of the part of a mixture that it is of.
 
         Raises:
             Exception: The error itself, if there are too many.
@@ -120,6 +123,7 @@ class ErrorLog:
             "message": str(error)[:_MAX_TEXT],
             **(error.facts if isinstance(error, SeqDataError) else {}),  # columns below go before
             "loader": loader,
+            **({} if part is None else {"part": part}),
             "sequence": int(request.ids[span]),
             "epoch": request.epoch,
             "batch": batch,

@@ -5,7 +5,7 @@ Place in the flow: step request -> columns -> batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,15 +226,26 @@ class BatchPipeline:
         repaired = repair_batch(parts.fetcher, step, request, parts.on_error)
         if repaired is None:  # the whole batch fails, not a single sequence
             raise error
-        is_counted = step.weights.any()  # the rank that owns a filler row counts it
-        for span, span_error in sorted(repaired.errors.items()) if is_counted else ():
-            parts.error_log.add(span_error, request, span, loader=parts.name, batch=step.number)
+        if step.weights.any():  # the rank that owns a filler row counts it
+            self._log_errors(step, request, repaired.errors)
         step = repaired.step
         if self._has_bounded_lengths:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._fill_counts(self._preparer.prepare(step), number)
         batch.axes, batch.bounds = repaired.axes, None  # the columns differ from the planned ones
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
+
+    def _log_errors(
+        self, step: Step, request: StepRequest, errors: Mapping[int, Exception]
+    ) -> None:
+        """Add the errors of spans to the list, each with the part of a mixture that it is of."""
+        part, name = self._preparer.prepare(step).metadata.part, self.parts.name
+        for span, error in sorted(errors.items()):
+            row = span if step.rows is None else int(step.rows[span])
+            own_part = part[row] if isinstance(part, list) else part
+            self.parts.error_log.add(
+                error, request, span, loader=name, batch=step.number, part=own_part
+            )
 
     def _set_totals(self, batch: SequenceBatch, number: int, horizon: int) -> None:
         """Set what the step and its update count over all ranks, known from the plan."""

@@ -291,3 +291,22 @@ def test_datasets_with_lengths_may_be_parts():
     for of in (lengths, lambda item: len(item["x"])):
         counted = Counter(batch.part for batch in Loader(parts, mix, lengths=of))
         assert set(counted) == {"a", "b"}
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_errors_are_listed_with_the_part_that_they_are_of(rows):
+    def fails(sequence, rng):
+        if sequence["x"][0] in (20, 103):
+            raise ValueError("bad")
+        return sequence
+
+    stores = {
+        "a": [{"x": np.full(n % 5 + 1, n)} for n in range(30)],
+        "b": [{"x": np.full(n % 5 + 1, 100 + n)} for n in range(10)],
+    }
+    policy = Mix({"a": 3, "b": 1}, Bucketed(4), rows=rows)
+    loader = Loader(stores, policy, transform=fails, on_error="mask")
+    for _ in range(3):
+        list(loader)
+    found = {(line["part"], line["sequence"]) for line in loader.errors}
+    assert found == {("a", 20), ("b", 30 + 3)}
