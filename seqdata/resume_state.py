@@ -17,7 +17,7 @@ from seqdata.sharing import RankPlan
 STATE_VERSION = 1
 
 Value = str | int | None
-_MAX_NUMBER = 2**63
+_MAX_NUMBER, _MAX_SEED = 2**63, 2**64
 _MAX_SHOWN = 500
 _LEFT_OUT = {"is_left_out": True}  # of a field: where it is None, as in states of earlier releases
 _PLAN_KEYS = ("data", "policy", "seed", "shift")
@@ -135,8 +135,11 @@ class ResumeState:
             if value is None and entry.default is None:
                 continue  # saved by an earlier release, or the run has none
             kind = int if entry.type == "int" else str
-            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < _MAX_NUMBER):
-                needed = "an integer of at least 0" if kind is int else "a text"
+            most = _MAX_SEED if entry.name == "seed" else _MAX_NUMBER
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < most):
+                is_large = type(value) is int and value >= most
+                whole = f"an integer below {most}" if is_large else "an integer of at least 0"
+                needed = whole if kind is int else "a text"
                 raise ResumeError(
                     f"{cls._WHERE}: `{entry.name}` of the state must be {needed}, but is "
                     f"{value!r:.60}. The state is damaged."

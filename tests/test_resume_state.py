@@ -19,6 +19,14 @@ def test_nothing_of_a_state_is_lost_in_its_dict():
     assert FitState.from_dict(whole).as_dict() == whole
 
 
+def test_every_seed_comes_back():
+    largest = {**SAVED, "seed": 2**64 - 1}
+    assert FitState.from_dict(largest).as_dict() == largest
+    for name, most in (("seed", 2**64), ("epoch", 2**63)):
+        with pytest.raises(ResumeError, match=f"must be an integer below {most}, but is {most}"):
+            FitState.from_dict({**SAVED, name: most})
+
+
 @pytest.mark.parametrize("version", [0, 2, None, "1"])
 def test_another_version_is_refused(version):
     with pytest.raises(ResumeError, match=f"must have version 1, but has {version!r}"):

@@ -32,6 +32,7 @@ from seqdata.loading.field_selection import (
     check_bounded_lengths,
     check_context,
     check_filler_marks,
+    check_mask_marks,
     check_plan,
     check_time_parts,
     make_empty_plan_error,
@@ -95,6 +96,8 @@ class EpochEngine(BaseEngine):
         self._reader = make_reader(store, policy.axis, options, output)
         if output is not None and self._reader.transform is None and options.collator is None:
             output.check(self._reader.field_names)
+        if output is not None:
+            check_mask_marks(output, self._reader.field_names, options.on_error)
         if options.pin_memory:
             check_cuda()
         self._buffer_pool = BufferPool()
@@ -285,6 +288,7 @@ class EpochEngine(BaseEngine):
     def _check_filler_marks(self, num_left: int) -> None:
         """Raise ConfigError if there will be filler rows that the output does not mark."""
         output, options = self._pipeline_parts.output, self.options
-        if output is not None and not output.has_filler_marks and options.world.size > 1:
+        fields = self._reader.field_names
+        if output is not None and options.world.size > 1 and not output.find_marks(fields):
             lanes = self._get_any_plan().lanes
-            check_filler_marks(output, options.world, options.tail, lanes, num_left)
+            check_filler_marks(output, fields, options.world, options.tail, lanes, num_left)

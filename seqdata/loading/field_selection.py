@@ -5,16 +5,16 @@ Fields, axis and shift are checked once, when they are selected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
 from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.options import EngineOptions, OnError
-from seqdata.loading.output import Output
+from seqdata.loading.output import FILLER_MARKS, Output
 from seqdata.loading.transforms.declare import (
     check_transform,
     is_by_timestep,
@@ -29,9 +29,6 @@ from seqdata.sharing import Tail, World
 from seqdata.storage.parts import PartsStore, drop_transform
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.views import View
-
-if TYPE_CHECKING:
-    from seqdata.loading.output import Output
 
 
 def make_reader(
@@ -289,11 +286,36 @@ def check_context(store: Store, policy: Policy, shift: int) -> None:
         )
 
 
-def check_filler_marks(output: Output, world: World, tail: Tail, lanes: int, num_left: int) -> None:
+def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -> None:
+    """Raise ConfigError if rows that are masked cannot be told from others.
+
+    Args:
+        output: The output.
+        fields: Names of the fields of the data.
+        on_error: What is done about a sequence that cannot be read; ``replace`` masks, too.
+    """
+    fields = list(fields)
+    if on_error != "raise" and not output.find_marks(fields):
+        raise ConfigError(
+            f"loader: rows that `on_error`={on_error!r} masks must be told from others, but "
+            f"{tuple(output.names)} has no 'weight' for that. {_advise_mark(fields)}."
+        )
+
+
+def _advise_mark(fields: Iterable[str]) -> str:
+    """Return which part to add to an output, so that rows that do not count are marked."""
+    free = [mark for mark in FILLER_MARKS if mark not in fields]
+    return f"Add {free[0]!r}" if free else f"Rename the field {FILLER_MARKS[0]!r} and add it"
+
+
+def check_filler_marks(
+    output: Output, fields: Iterable[str], world: World, tail: Tail, lanes: int, num_left: int
+) -> None:
     """Raise ConfigError if some of ``num_left`` batches leave a rank with filler.
 
     Args:
         output: The output, which does not mark filler rows.
+        fields: Names of the fields of the data.
         world: This rank and the number of ranks.
         tail: What a rank without a batch in the last step receives.
         lanes: Number of lanes; 0 if batches are divided among ranks.
@@ -303,10 +325,11 @@ def check_filler_marks(output: Output, world: World, tail: Tail, lanes: int, num
     missing = max(0, size - lanes) if lanes else -num_left % size * (tail == "fill")
     if missing:
         dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
+        other = f"at least {size} lanes" if lanes else "tail='drop' (in training also 'repeat')"
         raise ConfigError(
             f"loader: {dealt} on {size} ranks leave {missing} without one, and "
-            f"{tuple(output.names)} has no 'weight' to mark filler rows. Add 'weight', or pass "
-            "tail='drop' (in training also 'repeat')."
+            f"{tuple(output.names)} has no 'weight' to mark filler rows. "
+            f"{_advise_mark(list(fields))}, or pass {other}."
         )
 
 

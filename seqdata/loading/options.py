@@ -206,11 +206,13 @@ class ConvertedColumn:
 
 def _is_representable(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Return whether values keep their meaning: floats may be rounded, integers not changed."""
+    if values.dtype.kind == "c" != dtype.kind:
+        return False
     with np.errstate(all="ignore"):
         cast_values = values.astype(dtype)
-    if dtype.kind in "fc":
-        if values.dtype.kind not in "fc":
+        if dtype.kind in "fc" and values.dtype.kind not in "fc":
             return bool((cast_values.astype(values.dtype) == values).all())
+    if dtype.kind in "fc":
         return bool((np.isinf(cast_values) == np.isinf(values)).all())
     return bool((cast_values == values).all())
 

@@ -39,7 +39,8 @@ BATCH_PARTS = (
     "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
 )  # fmt: skip
 """Parts of a batch that can be chosen in addition to fields."""
-_MARKS_FILLER = frozenset({"weight", "score"})
+FILLER_MARKS = ("weight", "score")
+"""Parts of a batch that tell rows that do not count from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,9 @@ class Output:
                 )
             )
 
-    @property
-    def has_filler_marks(self) -> bool:
-        """Whether these parts mark filler rows."""
-        return not _MARKS_FILLER.isdisjoint(self.names)
+    def find_marks(self, fields: Iterable[str]) -> set[str]:
+        """Return the parts that mark rows which do not count; a field of such a name does not."""
+        return set(FILLER_MARKS).intersection(self.names).difference(fields)
 
     def check(self, fields: Iterable[str]) -> None:
         """Raise if a name is neither a field nor a part of a batch.
@@ -91,8 +91,15 @@ class Output:
         """Return the selected parts of a batch.
 
         Raises:
-            ConfigError: If a name is unknown.
+            ConfigError: If a name is unknown, or fields hide that there is a row that does not
+                count.
         """
+        hidden = set(FILLER_MARKS).intersection(self.names).intersection(batch.data)
+        if hidden and not self.find_marks(batch.data) and not batch.weight.all():
+            raise ConfigError(
+                f"loader: rows that do not count must be told from others, but {min(hidden)!r} is "
+                "a field of the data here. Rename the field, or pass tail='drop'."
+            )
         values = [self._select(batch, name) for name in self.names]
         if self.is_single:
             return values[0]

@@ -241,8 +241,7 @@ class BatchPipeline:
         """Add the errors of spans to the list, each with the part of a mixture that it is of."""
         part, name = self._preparer.prepare(step).metadata.part, self.parts.name
         for span, error in sorted(errors.items()):
-            row = span if step.rows is None else int(step.rows[span])
-            own_part = part[row] if isinstance(part, list) else part
+            own_part = part[span] if isinstance(part, list) else part  # a row has one sequence
             self.parts.error_log.add(
                 error, request, span, loader=name, batch=step.number, part=own_part
             )

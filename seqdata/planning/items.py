@@ -180,7 +180,11 @@ class Items:
         return np.concatenate(span_arrays) if span_arrays else np.empty((0, 3), dtype=np.int64)
 
     def sizes(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the cost of each item as a row, int64 (n,): its timesteps or ``cost``."""
+        """Return the cost of each item as a row, int64 (n,): its timesteps or ``cost``.
+
+        Raises:
+            ConfigError: If ``cost`` does not return a whole number for each.
+        """
         lengths = spans[:, 2] - spans[:, 1]
         if self.cost is None or not len(spans):
             return lengths
@@ -190,7 +194,7 @@ class Items:
             if axis != self.axis:  # other axes are read whole
                 axis_lengths = np.asarray(self.index.run(axis, first, stop), dtype=np.int64)
                 lengths_of[axis] = axis_lengths[spans[:, 0] - first]
-        return self.cost(lengths_of)
+        return _check_sizes(self.cost(lengths_of), len(lengths))
 
     def peak(self, first: int, stop: int) -> int:
         """Return an upper bound of the timesteps of items ``first:stop``, exact at chunk bounds."""
@@ -218,6 +222,32 @@ class Items:
         pieces = ItemPieces(lengths[sequences], piece_numbers, drawn_for)
         spans[:, 1], spans[:, 2] = self.rule.bounds(pieces, draw)
         return spans
+
+
+def _check_sizes(costs: Any, count: int) -> NDArray[np.int64]:
+    """Return what a function says that rows cost, int64 (n,); unsigned ones cannot be negated.
+
+    Raises:
+        ConfigError: If it is not a whole number for each of ``count`` rows.
+    """
+    try:
+        sizes = np.asarray(costs)
+        found = f"{sizes.dtype} {sizes.shape}"
+    except ValueError:  # lists of several lengths
+        sizes, found = np.empty(0), f"a {type(costs).__name__} of unequal lists"
+    if sizes.shape == (count,) and sizes.dtype.kind in "iu":
+        most = int(sizes.max(initial=0))
+        if most <= np.iinfo(np.int64).max:
+            return sizes.astype(np.int64, copy=False)
+        found = f"{most}"
+    raise ConfigError(
+        must_be(
+            "policy: what `cost` returns",
+            f"int64 ({count},), a whole number for each row",
+            found,
+            "Return an array of integers, as long as those it is given",
+        )
+    )
 
 
 def select_items(

@@ -164,8 +164,9 @@ def make_rows_report(
     report, is_dropped = inner.report, np.zeros(len(index), dtype=np.bool_)
     counts = map(len, index.parts.values())
     for part, count in zip(parts, counts, strict=True):
-        if part.rows:
+        if len(part.ranked):
             is_dropped[part.first : part.first + count] = True
+        if part.rows:  # else its weight is too small for a row: none of it ever comes
             is_dropped[part.first + part.ranked] = False
     return replace(
         make_report(batch_table),

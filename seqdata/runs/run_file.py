@@ -151,6 +151,7 @@ class RunFile:
             mixture = run_values.pop("mixture", None)  # absent from older run files
             if not all(value is None or isinstance(value, int) for value in run_values.values()):
                 raise TypeError(f"`run` must hold whole numbers, but is {run_values!r:.200}")
+            _check_counts(run_values)
             if not isinstance(mixture, str | None):
                 raise TypeError(f"`mixture` must be a text, but is {mixture!r:.200}")
             return cls(
@@ -243,6 +244,18 @@ class RunFile:
                     "with that release."
                 )
         return DataOptions(**values)
+
+
+def _check_counts(run_values: Mapping[str, int | None]) -> None:
+    """Raise if a number of a run is one that no fit has.
+
+    Raises:
+        ValueError: If it is.
+    """
+    for name, value in run_values.items():
+        least = 1 if name in ("world_size", "accumulate") else 0
+        if (value is None and least) or (value is not None and value < least):
+            raise ValueError(must_be(f"`run.{name}`", f"at least {least}", repr(value)))
 
 
 def _to_scalar(value: Any) -> Any:

@@ -158,6 +158,53 @@ def two_time_splits(folder):
     return write_run(folder, train=train, val=val)
 
 
+def whole_sequences_and_time(part):
+    """The training part was to be one of the split, but is what was split."""
+
+    def make(folder):
+        stored = write_store(folder / "all", without(make_series(), "series", "time"))
+        val = split(stored, {"train": 0.8, "val": 0.2}, along="time")["val"]
+        return write_run(folder, train=part(folder, stored), val=val)
+
+    return make
+
+
+def some(folder, stored):
+    return stored.take([4, 1])
+
+
+def joined(folder, stored):
+    return concat([write_store(folder / "more", without(make_series(seed=1), "series", "time")),
+                   stored])  # fmt: skip
+
+
+def whole_sequences_and_named_time(folder):
+    write_store(folder / "all", without(make_series(), "series", "time"))
+    plain = {"store": "all", "parts": {"train": 0.8, "val": 0.2}, "along": "time"}
+    return write(folder, split=plain, train="all")
+
+
+def joined_pieces(folder):
+    """Two stores, each split in time; of one of them a part is taken from another split."""
+    stores = [
+        write_store(folder / str(seed), without(make_series(seed=seed), "series", "time"))
+        for seed in (0, 1)
+    ]
+    first, second, other = (
+        split(store, {"train": stop, "val": 1 - stop}, along="time")
+        for store, stop in zip([*stores, stores[1]], (0.8, 0.8, 0.5), strict=True)
+    )
+    return write_run(folder, train=concat([first["train"], second["train"]]),
+                     val=concat([first["val"], other["val"]]))  # fmt: skip
+
+
+def joined_store(folder):
+    stored = write_store(folder / "all", without(make_rows(), "speaker"))
+    more = write_store(folder / "more", without(make_rows(9, 1, first=60), "speaker"))
+    return write_run(folder, train=concat([more, stored.take(range(20))]),
+                     val=stored.take(range(19, 30)))  # fmt: skip
+
+
 def overlapping_series(folder):
     rows = make_series()
     return write(folder, train=cut(rows, 0, 40), val=cut(rows, 39, 60))
@@ -243,6 +290,15 @@ PLANTED = {
     "same store": (same_store, "same sequences"),
     "two splits": (two_splits, "same sequences"),
     "two splits in time": (two_time_splits, "overlap in time"),
+    "a whole store and its split in time": (
+        whole_sequences_and_time(lambda folder, stored: stored),
+        "overlap in time",
+    ),
+    "some sequences and a split in time": (whole_sequences_and_time(some), "overlap in time"),
+    "joined stores and a split in time": (whole_sequences_and_time(joined), "overlap in time"),
+    "a named store and its split in time": (whole_sequences_and_named_time, "overlap in time"),
+    "joined pieces of two splits": (joined_pieces, "overlap in time"),
+    "joined stores and one of them": (joined_store, "same sequences"),
     "series at the same time": (overlapping_series, "same series at the same time"),
     "ids at the same time": (overlapping_ids, "overlap in time"),
     "windows cut before": (overlapping_windows, "same series at the same time"),

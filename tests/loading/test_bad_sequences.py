@@ -259,3 +259,25 @@ def test_a_batch_of_which_all_is_bad_has_targets_too(store, policy):
         assert batch["targets"].shape == batch["x"].shape
         masked += not bool(batch.weight.any())
     assert masked
+
+
+@pytest.mark.parametrize("policy", [Packed(2, 12), TBPTT(2, 6, segments=True)])
+def test_a_row_of_several_sequences_is_masked_wherever_the_bad_one_lies(policy):
+    rows = [{"x": np.ones(length, np.float32)} for length in (3, 4, 5, 2, 6, 1, 1, 1)]
+    rows[7]["x"][0] = np.nan
+    batches = list(Loader(rows, policy, check_values=True, on_error="mask"))
+    assert any((batch.weight == 0).any() for batch in batches)
+    assert all(torch.isfinite(batch["x"]).all() for batch in batches)
+
+
+@pytest.mark.parametrize("on_error", ["mask", "replace"])
+def test_an_output_that_does_not_tell_masked_rows_is_refused(store, on_error):
+    with pytest.raises(ConfigError, match=r"must be told from others, .* Add 'weight'\."):
+        Loader(store, Fixed(4), on_error=on_error, as_tuple=("x", "y"))
+    with pytest.raises(ConfigError, match=r"\('collated',\) has no 'weight' .* Add 'weight'\."):
+        Loader(store, Fixed(4), on_error=on_error, collator=lambda samples: len(samples))
+    _, batches = play(store, on_error, as_tuple=("x", "weight"))
+    assert min(weight.min() for _, weight in batches) >= 0
+    rows = [{"x": np.ones(3), "weight": 1.0}]
+    with pytest.raises(ConfigError, match=r"Add 'score'\."):
+        Loader(rows, Fixed(1), on_error=on_error, as_tuple=("x", "weight"))

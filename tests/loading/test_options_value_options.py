@@ -186,3 +186,15 @@ def test_workers_convert_and_check(tmp_path):
     with pytest.raises(DecodeError, match="timestep 2 is nan") as caught:
         list(Loader(holed, FEW, check_values=True, num_workers=1))
     assert caught.value.facts["timestep"] == 2
+
+
+def test_complex_numbers_do_not_fit_a_real_dtype():
+    rows = [np.arange(n, dtype="f4") + 1 for n in (2, 3)]
+
+    def play(transform):
+        loader = Loader(rows, Fixed(2, shuffle=False), transform=transform, dtype={"x": "float32"})
+        return next(iter(loader))["x"]
+
+    assert play(lambda s, r: {"x": s["x"] + 1}).tolist() == [[2, 3, 0], [2, 3, 4]]
+    with pytest.raises(DecodeError, match=r"which does not fit float32\. Pass another `dtype`"):
+        play(lambda s, r: {"x": np.fft.fft(s["x"])})

@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 import torch
 
+from seqdata import TBPTT, Fixed, Loader, World
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.loading.output import BATCH_PARTS, Output, make_output
@@ -71,4 +73,27 @@ def test_without_names_the_batch_itself_is_handed_out():
     ("names", "marks"), [(["x"], False), (["x", "weight"], True), (["score"], True)]
 )
 def test_weight_and_score_mark_filler(names, marks):
-    assert Output(names).has_filler_marks is marks
+    assert bool(Output(names).find_marks(["x"])) is marks
+    assert not Output(names).find_marks(["x", "weight", "score"])
+
+
+@pytest.mark.parametrize("field", ["score", "weight"])
+def test_a_field_of_that_name_does_not_mark_filler(field):
+    rows = [{"x": np.ones(n, "f4"), field: float(n)} for n in (3, 4, 5)]
+    other = "weight" if field == "score" else "score"
+    said = rf"3 batches on 2 ranks leave 1 without one, .* Add '{other}', or pass tail='drop'"
+    with pytest.raises(ConfigError, match=said):
+        Loader(rows, Fixed(1), world=World(1, 2), as_tuple=("x", field))
+
+    def rename(sequence, rng):
+        return {"x": sequence["x"], field: len(sequence["x"])}
+
+    plain = [row["x"] for row in rows]
+    loader = Loader(plain, Fixed(1), world=World(1, 2), as_tuple=("x", field), transform=rename)
+    with pytest.raises(ConfigError, match=f"must be told from others, but '{field}' is a field"):
+        list(loader)
+
+
+def test_lanes_that_leave_a_rank_without_one_need_more_lanes():
+    with pytest.raises(ConfigError, match="Add 'weight', or pass at least 2 lanes"):
+        Loader([np.ones(9)], TBPTT(1, 4), world=World(0, 2), as_tuple=("x", "lengths"))

@@ -104,3 +104,38 @@ def test_options_that_cannot_be_meant_are_refused(options, message):
 def test_an_unknown_axis_is_refused_on_empty_data_too():
     with pytest.raises(PlanError, match="no axis 'text'"):
         number_items(SequenceIndex.from_lengths([]), "text", WholeSequences())
+
+
+def sizes_by(cost):
+    index = SequenceIndex.from_lengths([3, 9, 5])
+    items = select_items(index, "time", WholeSequences(), policy="yours", cost=cost)
+    return items.sizes(items.spans(0, len(items)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int16", ">i4"])
+def test_costs_are_whole_numbers_that_can_be_negated(dtype):
+    sizes = sizes_by(lambda lengths_of: lengths_of["time"].astype(dtype))
+    assert sizes.dtype == np.int64
+    assert sizes.tolist() == [3, 9, 5]
+    assert sizes_by(lambda lengths_of: lengths_of["time"].tolist()).tolist() == [3, 9, 5]
+
+
+@pytest.mark.parametrize(
+    ("cost", "found"),
+    [
+        (lambda lengths_of: lengths_of["time"] * 1.5, r"float64 \(3,\)"),
+        (lambda lengths_of: np.full(3, np.nan), r"float64 \(3,\)"),
+        (lambda lengths_of: lengths_of["time"] > 3, r"bool \(3,\)"),
+        (lambda lengths_of: 7, r"int64 \(\)"),
+        (lambda lengths_of: None, r"object \(\)"),
+        (lambda lengths_of: lengths_of, r"object \(\)"),
+        (lambda lengths_of: lengths_of["time"][:-1], r"int64 \(2,\)"),
+        (lambda lengths_of: lengths_of["time"][:, None], r"int64 \(3, 1\)"),
+        (lambda lengths_of: [[1], [1, 2], [3]], "a list of unequal lists"),
+        (lambda lengths_of: np.full(3, 2**63, np.uint64), "9223372036854775808"),
+    ],
+)
+def test_a_cost_that_is_no_whole_number_per_row_is_refused(cost, found):
+    text = rf"^policy: what `cost` returns must be int64 \(3,\), .*, but is {found}\."
+    with pytest.raises(ConfigError, match=text):
+        sizes_by(cost)

@@ -296,6 +296,18 @@ def test_rows_of_a_policy_that_splits_and_drops_are_reported():
     assert (report.dropped.tolist(), report.split.tolist()) == ([1], [3])
 
 
+def test_a_part_whose_weight_gives_it_no_row_is_reported_as_dropped():
+    index = SequenceIndex.from_parts(
+        {"rare": SequenceIndex.from_lengths([3] * 4), "big": SequenceIndex.from_lengths([3] * 96)}
+    )
+    report = (
+        Mix({"rare": 0.001, "big": 0.999}, Fixed(5), rows=True).plan(index, seed=0, epoch=0).report
+    )
+    assert report.dropped.tolist() == [0, 1, 2, 3]
+    left_out = Mix({"rare": 0, "big": 1}, Fixed(5), rows=True).plan(index, seed=0, epoch=0).report
+    assert left_out.dropped.tolist() == []
+
+
 def test_rows_of_several_sequences_are_refused_where_batches_name_their_part():
     data = {name: [np.arange(3) for _ in range(4)] for name in ("a", "b")}
     loader = Loader(data, Mix({"a": 1, "b": 1}, Packed(2, 12), rows=True))

@@ -96,3 +96,20 @@ def test_a_cost_that_cannot_be_meant_is_refused():
     free = TokenBudget(10, cost=lambda lengths_of: lengths_of["time"] * 0)
     with pytest.raises(ConfigError, match="`cost` must be at least 1 for every row"):
         free.plan(SequenceIndex.from_lengths([3]), seed=0, epoch=0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int16", ">i4"])
+def test_costs_of_any_whole_numbers_make_the_same_plan(dtype):
+    index = SequenceIndex.from_lengths([3, 9, 5, 7, 2, 8])
+    policy = TokenBudget(100, cost=lambda lengths_of: lengths_of["time"].astype(dtype))
+    same = TokenBudget(100, cost=lambda lengths_of: lengths_of["time"])
+    plan, due = (one.plan(index, seed=0, epoch=0) for one in (policy, same))
+    assert len(plan) == len(due)
+    for number in range(len(due)):
+        assert plan.batch(number).spans.tolist() == due.batch(number).spans.tolist()
+
+
+def test_a_cost_of_one_value_too_few_is_refused_by_the_plan():
+    policy = TokenBudget(10, cost=lambda lengths_of: lengths_of["time"][1:])
+    with pytest.raises(ConfigError, match=r"what `cost` returns must be int64 \(3,\)"):
+        policy.plan(SequenceIndex.from_lengths([3, 9, 5]), seed=0, epoch=0)

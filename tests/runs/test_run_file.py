@@ -232,6 +232,18 @@ def test_a_quick_look_writes_no_file(store):
             "seqdata_run: 1\nrun: {plan: a, seed: x}",
             r"\(TypeError: `run` must hold whole numbers, but is ",
         ),
+        (
+            "seqdata_run: 1\nrun: {plan: a, world_size: 0}",
+            r"\(ValueError: `run.world_size` must be at least 1, but is 0\)",
+        ),
+        (
+            "seqdata_run: 1\nrun: {plan: a, accumulate: null}",
+            r"\(ValueError: `run.accumulate` must be at least 1, but is None\)",
+        ),
+        (
+            "seqdata_run: 1\nrun: {plan: a, position: -1}",
+            r"\(ValueError: `run.position` must be at least 0, but is -1\)",
+        ),
         ("seqdata_run: 1\nrun: {plan: a, color: 1}", r"is damaged \(TypeError: .*'color'"),
         ("#" * (1 << 20) + "#", r"has more than 1048576 bytes and is not a run file"),
     ],

@@ -38,6 +38,7 @@ TIME_NAMES = frozenset(("date", "datetime", "time", "timestamp", "timestamps", "
 """Fields that are taken for timestamps where none is named."""
 
 _MAX_SHOWN = 3
+_IDS_AT_ONCE = 1 << 16
 _MAX_CHANCE = 0.01  # expected pairs of equal contents by chance, below which a pair is a copy
 
 
@@ -60,45 +61,102 @@ def _check_pair(
     first: PartContents, second: PartContents, sources: LeakSources
 ) -> Iterator[DoctorFinding]:
     place = f"{first.name} and {second.name}"
-    found = [*_check_same_sequences(first, second)]
-    has_time, by_group = _check_groups(first, second, sources)
-    found += by_group
+    looked, found = _check_same_sequences(first, second)
+    groups: list[str] = []
+    time = None
+    if not first.is_cut_as(second):  # else the spans say what is shared
+        time = _find_time(sources, first.store, second.store)
+        groups = _find_groups(sources, first.store, second.store)
+        found += _check_groups(first, second, groups, time)
+    if time is not None and not found and sources.time is not None and not sources.by:
+        found += _check_whole_time(first, second, time)
+    have_ids, same_ids = _check_ids(first, second, time)
     if not found:
         found += _check_copies(first, second)
     for name, seen, fix in found:
         yield DoctorFinding(place, name, "bad", seen, fix)
-    if not found:
-        looked = "ids, groups, contents" + (", time" if has_time else "")
-        yield DoctorFinding(place, "leaks", "ok", f"none found ({looked})")
+    for name, seen, fix in same_ids:
+        yield DoctorFinding(place, name, "warn", seen, fix)
+    looked += ["ids"] * (have_ids and not same_ids) + groups
+    looked += ["contents"] * (not first.contents.keys().isdisjoint(second.contents))
+    looked += ["time"] * (time is not None)
+    if not found and looked:
+        yield DoctorFinding(place, "leaks", "ok", f"none found ({', '.join(looked)})")
+    elif not found and not same_ids:
+        seen = "nothing to compare: no store, ids, groups or fields in common"
+        yield DoctorFinding(place, "leaks", "note", seen)
 
 
 Leak = tuple[str, str, str]
 """What it is called, what was seen, and what to do."""
 
 
-def _check_same_sequences(first: PartContents, second: PartContents) -> Iterator[Leak]:
-    """Look for sequences, or timesteps of them, that are selected by both parts."""
-    if first.spans is not None and second.spans is not None:
-        if first.spans[0] != second.spans[0]:
-            return
-        shared = _count_shared_timesteps(first.spans[1], second.spans[1])
-        if shared:
-            yield (
-                "overlap in time",
-                f"{shared:,} timesteps are in both: windows of one see targets of the other",
-                "split once with `split(..., along=...)`, and pass parts of that split",
-            )
-        return
-    if first.base.fingerprint != second.base.fingerprint:
-        return
-    shared_numbers = np.intersect1d(first.numbers, second.numbers)
-    if len(shared_numbers):
-        keys = first.base.keys(shared_numbers[:_MAX_SHOWN])
-        yield (
+def _check_same_sequences(
+    first: PartContents, second: PartContents
+) -> tuple[list[str], list[Leak]]:
+    """Look for sequences, or timesteps of them, that are selected by both parts.
+
+    Returns:
+        What was looked at, and what was found.
+    """
+    counts: dict[str, int] = {}
+    keys: list[str] = []
+    for fingerprint, own in first.pieces.items():
+        other = second.pieces.get(fingerprint)
+        if other is None:
+            continue
+        if own.are_cut or other.are_cut:
+            shared_timesteps = _count_shared_timesteps(own.spans, other.spans)
+            counts["timesteps"] = counts.get("timesteps", 0) + shared_timesteps
+        else:
+            shared = np.intersect1d(own.spans[:, 0], other.spans[:, 0])
+            counts["sequences"] = counts.get("sequences", 0) + len(shared)
+            keys += own.store.keys(shared[:_MAX_SHOWN])
+    leaks: list[Leak] = []
+    if count := counts.get("timesteps"):
+        leaks.append((
+            "overlap in time",
+            f"{count:,} timesteps are in both: windows of one see targets of the other",
+            "split once with `split(..., along=...)`, and pass parts of that split",
+        ))  # fmt: skip
+    if count := counts.get("sequences"):
+        leaks.append((
             "same sequences",
-            f"{len(shared_numbers):,} sequences are in both: {_show(keys, len(shared_numbers))}",
+            f"{count:,} sequences are in both: {_show(keys, count)}",
             "take both parts from one `split`",
-        )
+        ))  # fmt: skip
+    return list(counts), leaks
+
+
+def _check_ids(
+    first: PartContents, second: PartContents, time: tuple[str, str] | None
+) -> tuple[bool, list[Leak]]:
+    """Look for ids that are in both parts, in sequences of different stores.
+
+    With a field of time they may be: `_check_groups` compares when.
+
+    Returns:
+        Whether there are ids to compare, and what was found.
+    """
+    if first.ids is None or second.ids is None:
+        return False, []
+    if time is not None:
+        return True, []
+    apart = first.find_rows_apart(second), second.find_rows_apart(first)
+    if not (len(apart[0]) or len(apart[1])) or not (first.has_names and second.has_names):
+        return False, []
+    shared = is_among(first.ids, second.ids[apart[1]])
+    shared[apart[0]] = is_among(first.ids[apart[0]], second.ids)
+    rows, count, names = np.flatnonzero(shared), 0, list[str]()
+    for start in range(0, len(rows), _IDS_AT_ONCE):
+        ids = first.read_ids(rows[start : start + _IDS_AT_ONCE])
+        found = [name for name in ids if not name.isdecimal()]
+        count += len(found)
+        names += found[:_MAX_SHOWN]
+    if not count:
+        return True, []
+    fix = "leave what is the same out of one part; give ids that differ to what is not"
+    return True, [("same ids", f"{count:,} ids are in both: {_show(names, count)}", fix)]
 
 
 def _count_shared_timesteps(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
@@ -119,14 +177,11 @@ def _count_shared_timesteps(first: NDArray[np.int64], second: NDArray[np.int64])
 
 
 def _check_groups(
-    first: PartContents, second: PartContents, sources: LeakSources
-) -> tuple[bool, list[Leak]]:
+    first: PartContents, second: PartContents, groups: list[str], time: tuple[str, str] | None
+) -> list[Leak]:
     """Look for groups that are in both parts, unless they are apart in time."""
-    if first.spans is not None and second.spans is not None and first.spans[0] == second.spans[0]:
-        return True, []  # of one store: the spans say what is shared
-    time = _find_time(sources, first.store, second.store)
     leaks: list[Leak] = []
-    for by in _find_groups(sources, first.store, second.store):
+    for by in groups:
         hashes = (first.hash_groups(by), second.hash_groups(by))
         shared = np.intersect1d(*hashes)
         if not len(shared):
@@ -147,16 +202,14 @@ def _check_groups(
         overlapping = _find_overlapping(first, second, (first.ids, second.ids), time)
         if len(overlapping):
             numbers = np.flatnonzero(is_among(first.ids, overlapping[:_MAX_SHOWN]))
-            keys = first.store.keys(first.store.base_numbers(numbers))
+            keys = first.read_ids(numbers)
             leaks.append((
                 "overlap in time",
                 f"{len(overlapping):,} sequences have timesteps of the same time in both: "
                 f"{_show(keys, len(overlapping))}",
                 "split with `split(..., along=...)`",
             ))  # fmt: skip
-    if time is not None and not leaks and sources.time is not None and not sources.by:
-        leaks += _check_whole_time(first, second, time)
-    return time is not None, leaks
+    return leaks
 
 
 def _check_whole_time(
@@ -201,7 +254,7 @@ def _check_copies(first: PartContents, second: PartContents) -> Iterator[Leak]:
         is_significant = (bits > 0) & (chance < _MAX_CHANCE)
         copies = np.flatnonzero(is_significant & is_among(hashes, second.contents[name][0]))
         if len(copies):
-            keys = first.store.keys(first.store.base_numbers(copies[:_MAX_SHOWN]))
+            keys = first.read_ids(copies[:_MAX_SHOWN])
             yield (
                 "duplicates",
                 f"{len(copies):,} sequences of {first.name} are in {second.name}, too, with equal "

@@ -110,38 +110,40 @@ class OptionTable:
             yield self.time(devices // data, data)
 
     def data(self, replicas: int) -> ParallelOption:
-        """Return the option that splits rows over replicas (DDP)."""
-        rows, counts = -(-self.shape.rows // replicas), self.counts
-        alone, own = (self._sum(counts.parts, n) for n in (self.shape.rows, rows))
-        speedup = alone / own
+        """Return the option that splits rows, or deals batches of whole ones, to replicas (DDP)."""
+        (rows, batches), shape, counts = self._share(replicas), self.shape, self.counts
+        alone = shape.batches * self._sum(counts.parts, shape.rows)
+        speedup = alone / (batches * self._sum(counts.parts, rows))
+        formula = f"B / ceil(B / W) = {shape.rows} / {rows}"
+        if not shape.is_carried:
+            formula = f"N / ceil(N / W) = {shape.batches} / {batches}"
         option = ParallelOption(
             axis="one device" if replicas == 1 else "data",
             data=replicas,
             size=1,
-            formula="1" if replicas == 1 else f"B / ceil(B / W) = {self.shape.rows} / {rows}",
+            formula="1" if replicas == 1 else formula,
             speedup=speedup,
             bubble=1 - speedup / replicas,
-            memory=self._memory(counts.parts, rows, self.shape.timesteps, 1, counts.parameters),
+            memory=self._memory(counts.parts, rows, shape.timesteps, 1, counts.parameters),
             sent=self._sum_over(replicas, counts.parameters),
-            operations=self._count_operations([counts.parts], rows),
+            operations=self._count_operations([counts.parts], rows, batches),
             gives_up=NOTHING,
+            why_not=self._refuse_replicas(replicas),
             code=self._write_code(replicas, "" if replicas == 1 else '"ddp"'),
         )
-        if self.shape.rows < replicas:
-            idle = replicas - self.shape.rows
-            reason = (
-                f"{self.shape.rows} rows: {idle} of {replicas} devices have none. Use more lanes"
-            )
+        if shape.is_carried and shape.rows < replicas:
+            idle = replicas - shape.rows
+            reason = f"{shape.rows} rows: {idle} of {replicas} devices have none. Use more lanes"
             return replace(option, why_not=reason)
         return option
 
     def layers(self, stages: int, data: int) -> ParallelOption:
         """Return the option that splits layers over stages (a wavefront over batches)."""
-        rows, shape = -(-self.shape.rows // data), self.shape
+        (rows, items), shape = self._share(data), self.shape
         cut = self.counts.cut(min(stages, len(self.counts.layers)))
         costs = [self._sum(stage, rows) for stage in cut]
         alone = shape.batches * self._sum(self.counts.parts, shape.rows)
-        longest, total, items = max(costs), sum(costs), shape.batches
+        longest, total = max(costs), sum(costs)
         speedup = alone / (total + (items - 1) * longest)
         memory = max(
             self._memory(stage, rows, shape.timesteps, min(items, len(cut) - number),
@@ -158,22 +160,21 @@ class OptionTable:
             split_backward=alone / (items * longest + (total - longest) / 3),
             bubble=max(0.0, 1 - speedup / (data * stages)),
             memory=memory,
-            sent=self._count_wavefront_bytes(cut, rows, data),
-            operations=self._count_operations(cut, rows),
-            gives_up=f"an update is {items} batches; else {NOTHING}",
-            why_not=self._refuse(stages),
+            sent=self._count_wavefront_bytes(cut, rows, items, data),
+            operations=self._count_operations(cut, rows, items),
+            gives_up=f"an update is {shape.batches} batches; else {NOTHING}",
+            why_not=self._refuse(stages) or self._refuse_replicas(data),
             code=self._write_code(data * stages, strategy),
         )
 
     def time(self, parts: int, data: int) -> ParallelOption:
         """Return the option that splits each row's timesteps over parts (a ring)."""
-        shape, counts = self.shape, self.counts
-        rows = -(-shape.rows // data)
+        (rows, batches), shape, counts = self._share(data), self.shape, self.counts
         groups = min(_LANE_GROUPS, rows)
         group_rows = -(-rows // groups)
         timesteps = -(-shape.timesteps // parts)
         own = self._sum(counts.parts, group_rows) / parts
-        alone = self._sum(counts.parts, shape.rows)
+        alone = shape.batches / batches * self._sum(counts.parts, shape.rows)
         speedup = alone / ((groups + parts - 1) * own)
         strategy = f"RingStrategy({parts}, lane_groups={groups}{_write_data(data)})"
         option = ParallelOption(
@@ -187,16 +188,37 @@ class OptionTable:
             memory=self._memory(
                 counts.parts, group_rows, timesteps, min(groups, parts), counts.parameters
             ),
-            sent=self._count_ring_bytes(rows, parts, data),
-            operations=tuple(n // parts for n in self._count_operations([counts.parts], rows))
+            sent=self._count_ring_bytes(rows, batches, parts, data),
+            operations=tuple(
+                n // parts for n in self._count_operations([counts.parts], rows, batches)
+            )
             * parts,
             gives_up=NOTHING,
-            why_not=self._refuse(1),
+            why_not=self._refuse(1) or self._refuse_replicas(data),
             code=self._write_code(data * parts, strategy),
         )
         if shape.timesteps < parts and not option.why_not:
             return replace(option, why_not=f"rows of {shape.timesteps} timesteps: too short")
         return option
+
+    def _share(self, replicas: int) -> tuple[int, int]:
+        """Return the rows of a replica's batches, and how many of them an update has.
+
+        Lanes of a batch are split over replicas; batches of whole rows are dealt to them.
+        """
+        rows, batches = self.shape.rows, self.shape.batches
+        if self.shape.is_carried:
+            return -(-rows // replicas), batches
+        return rows, -(-batches // replicas)
+
+    def _refuse_replicas(self, replicas: int) -> str:
+        """Return why batches of whole rows cannot be dealt; empty if they can."""
+        batches = self.shape.batches
+        if self.shape.is_carried or batches % replicas == 0:
+            return ""
+        more = -(-batches // replicas) * replicas
+        found = f"{batches} batch{'es' * (batches > 1)} of an update"
+        return f"{found}: no multiple of {replicas} replicas. Pass --chunks {more}"
 
     def _refuse(self, stages: int) -> str:
         """Return why layers or time of the model cannot be split; empty if they can."""
@@ -239,9 +261,9 @@ class OptionTable:
         return int((weights + activations) * self.counts.itemsize)
 
     def _count_wavefront_bytes(
-        self, cut: Sequence[Sequence[PartCounts]], rows: int, data: int
+        self, cut: Sequence[Sequence[PartCounts]], rows: int, batches: int, data: int
     ) -> int:
-        steps = self.shape.batches * rows * self.shape.timesteps * self.counts.itemsize
+        steps = batches * rows * self.shape.timesteps * self.counts.itemsize
         widths = [0, *(stage[0].inputs for stage in cut[1:]), 0]  # at the bounds of stages
         sums = [
             self._sum_over(data, sum(part.parameters for part in stage))
@@ -251,19 +273,21 @@ class OptionTable:
         pairs = zip(widths, widths[1:], sums, strict=False)
         return max(steps * (left + right) + summed for left, right, summed in pairs)
 
-    def _count_ring_bytes(self, rows: int, parts: int, data: int) -> int:
+    def _count_ring_bytes(self, rows: int, batches: int, parts: int, data: int) -> int:
         state = sum(layer.state for layer in self.counts.layers)
         # right and left; the last part sends left, and lanes' states to all at the end
         passes = 2 if parts > 2 or self.shape.is_carried else 1
-        states = passes * self.shape.batches * rows * state * self.counts.itemsize
+        states = passes * batches * rows * state * self.counts.itemsize
         weights = self.counts.parameters
         return states + self._sum_over(parts, weights) + self._sum_over(data, weights)
 
     def _sum_over(self, processes: int, values: int) -> int:
         return 2 * (processes - 1) * values * self.counts.itemsize // processes
 
-    def _count_operations(self, cut: Sequence[Sequence[PartCounts]], rows: int) -> tuple[int, ...]:
-        steps = 6 * rows * self.shape.timesteps * self.shape.batches
+    def _count_operations(
+        self, cut: Sequence[Sequence[PartCounts]], rows: int, batches: int
+    ) -> tuple[int, ...]:
+        steps = 6 * rows * self.shape.timesteps * batches
         return tuple(steps * sum(part.cost for part in stage) for stage in cut)
 
     def _write_code(self, devices: int, strategy: str) -> str:
@@ -271,7 +295,11 @@ class OptionTable:
         head = f"from seqdata_models.parallel import {name}\n" if name else ""
         chosen = f", strategy={strategy}" if strategy else ""
         batches = self.shape.batches
-        every = f", accumulate_grad_batches={batches}" if batches > 1 else ""
+        every = ""
+        if batches > 1 and self.shape.is_carried:
+            every = f", accumulate_grad_batches={batches}"
+        elif batches > 1:  # it sets the Trainer's own, from the number of replicas
+            head += f"data = SequenceDataModule(..., batches_per_update={batches})\n"
         return f'{head}Trainer(accelerator="{self.accelerator}", devices={devices}{chosen}{every})'
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Store
+from seqdata.storage.concat import ConcatStore
 from seqdata.storage.fields import kind_of
 from seqdata.storage.hashing import hash_numbers, hash_texts
 from seqdata.storage.row_chunks import flatten_column
@@ -22,8 +23,36 @@ from seqdata.storage.views import View
 
 Hashes = NDArray[np.uint64]
 _BYTES_AT_ONCE = 32 << 20
+_SAMPLE_IDS = 64  # of the first and the last ones
 _SAMPLE_ROWS = 1 << 16  # rows of a field that are looked at to see how many values differ
 _MIN_TEXT_BYTES = 32  # of a text whose copies are no accident
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StorePieces:
+    """What a part has of a store.
+
+    Attributes:
+        store: It selects from no other store.
+        rows: The part's number of each piece, int64 (n,).
+        spans: The store's number, the start and the stop of each piece, int64 (n, 3). What is
+            context is left out.
+        are_cut: Whether some were cut in time.
+    """
+
+    store: Store
+    rows: NDArray[np.int64]
+    spans: NDArray[np.int64]
+    are_cut: bool
+
+    def join(self, other: StorePieces) -> StorePieces:
+        """Return these pieces and others of the same store."""
+        return StorePieces(
+            self.store,
+            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.spans, other.spans]),
+            self.are_cut or other.are_cut,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,23 +72,36 @@ class PartContents:
         """The store that views of it select from."""
         return self.store.base if isinstance(self.store, View) else self.store
 
-    @property
-    def numbers(self) -> NDArray[np.int64]:
-        """The base's number of each sequence, int64 (n,)."""
-        return self.store.base_numbers(np.arange(len(self.store), dtype=np.int64))
+    @cached_property
+    def pieces(self) -> dict[str, StorePieces]:
+        """Fingerprint of each store that it has sequences of -> what it has of it."""
+        found: dict[str, StorePieces] = {}
+        for pieces in _iter_pieces(self.store, np.arange(len(self.store), dtype=np.int64)):
+            key = pieces.store.fingerprint
+            found[key] = pieces if key not in found else found[key].join(pieces)
+        return found
+
+    def is_cut_as(self, other: PartContents) -> bool:
+        """Return whether both are pieces in time of the same stores."""
+        pieces = [*self.pieces.values(), *other.pieces.values()]
+        return self.pieces.keys() == other.pieces.keys() and all(each.are_cut for each in pieces)
+
+    def find_rows_apart(self, other: PartContents) -> NDArray[np.int64]:
+        """Return the sequences that are of no store of the other part, int64 (n,)."""
+        rows = [own.rows for key, own in self.pieces.items() if key not in other.pieces]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *rows])
+
+    def read_ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the ids of some of its sequences."""
+        return self.store.keys(self.store.base_numbers(rows))
 
     @cached_property
-    def spans(self) -> tuple[str, NDArray[np.int64]] | None:
-        """Of a part in time: the base's fingerprint, and of each piece number, start and stop.
-
-        Its context is left out.
-        """
-        base = self.base
-        if not isinstance(base, SpanStore):
-            return None
-        spans = base.spans[self.numbers]
-        spans[:, 1] += base.contexts[self.numbers]
-        return base.base.fingerprint, spans
+    def has_names(self) -> bool:
+        """Whether ids are more than plain numbers, judged by the first and the last ones."""
+        last = len(self.store)
+        rows = np.unique(np.r_[0:_SAMPLE_IDS, last - _SAMPLE_IDS : last])
+        rows = rows[(rows >= 0) & (rows < last)].astype(np.int64)
+        return not all(map(str.isdecimal, self.read_ids(rows)))
 
     @cached_property
     def ids(self) -> Hashes | None:
@@ -95,6 +137,32 @@ class PartContents:
                 column = self.store.read(run, [name], axis=axis)[name]
                 times[place, run[:, 0]] = flatten_column(column).astype(np.float64)
         return times[0], times[1]
+
+
+def _iter_pieces(store: Store, numbers: NDArray[np.int64]) -> Iterator[StorePieces]:
+    """Yield what sequences are of the stores that a store selects from, joins or cuts."""
+    rows = np.arange(len(numbers), dtype=np.int64)
+    if isinstance(store, View):
+        yield from _iter_pieces(store.base, store.base_numbers(numbers))
+    elif isinstance(store, ConcatStore):
+        offsets = np.cumsum([0, *map(len, store.stores)], dtype=np.int64)
+        owners = np.searchsorted(offsets, numbers, side="right") - 1
+        for owner in np.unique(owners).tolist():
+            own = rows[owners == owner]
+            for pieces in _iter_pieces(store.stores[owner], numbers[own] - offsets[owner]):
+                yield replace(pieces, rows=own[pieces.rows])
+    elif isinstance(store, SpanStore):
+        cuts = store.spans[numbers]
+        contexts = store.contexts[numbers]
+        for pieces in _iter_pieces(store.base, cuts[:, 0]):
+            starts, stops = (pieces.spans[:, 1] + cuts[pieces.rows, at] for at in (1, 2))
+            starts = starts + contexts[pieces.rows]
+            spans = np.stack([pieces.spans[:, 0], starts, stops], axis=1)
+            yield replace(pieces, spans=spans, are_cut=True)
+    else:
+        lengths = [np.asarray(each)[numbers] for each in store.lengths_of.values()]
+        stops = np.max([0 * rows, *lengths], axis=0).astype(np.int64)  # cut stores have one axis
+        yield StorePieces(store, rows, np.stack([numbers, 0 * rows, stops], axis=1), False)
 
 
 def _iter_runs(store: Store, axis: str, names: list[str]) -> Iterator[NDArray[np.int64]]:

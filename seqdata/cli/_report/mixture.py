@@ -6,6 +6,7 @@ every one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -26,6 +27,7 @@ from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy
 from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_parts
+from seqdata.storage.remote.urls import is_remote, redact_secrets, redact_url
 
 MIX_OPTIONS = ("by", "batches", "temperature", "batches_per_update")
 """Options of the command that go to the mixture; others go to the policy of its parts."""
@@ -66,12 +68,29 @@ def make_zip(
             f"{len(sizes)}. Pass e.g. --zip {','.join(['16'] * len(locations))}."
         )
     names = name_parts(locations)
-    if lead is not None and lead not in names:
-        needed = f"one of {', '.join(map(repr, names))}"
-        hint = did_you_mean(lead, names) or "Pass the last part of a store's path"
-        raise ConfigError(must_be("plan: `--lead`", needed, repr(lead), hint))
+    lead_name = None if lead is None else _find_lead(lead, locations, names)
     policies = zip(names, map(make_policy, sizes), strict=True)
-    return Zip(dict(policies), lead=lead)
+    return Zip(dict(policies), lead=lead_name)
+
+
+def _find_lead(lead: str, locations: Sequence[str], names: Sequence[str]) -> str:
+    """Return the name of the part that the user calls by its name, or as its location.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if lead in names:
+        return lead
+    pairs = zip(names, locations, strict=True)
+    found = [name for name, location in pairs if lead in (location, PurePath(location).name)]
+    if len(found) == 1:
+        return found[0]
+    shown = redact_secrets(lead)
+    if any(map(is_remote, locations)):
+        shown = shown.partition("?")[0]  # the last part of a URL may have a signature
+    needed = f"one of {', '.join(map(repr, names))}"
+    hint = did_you_mean(shown, names) or "Pass the last part of a store's path"
+    raise ConfigError(must_be("plan: `--lead`", needed, repr(shown), hint))
 
 
 def measure_parts(
@@ -233,9 +252,18 @@ def make_parts_table(stats: Sequence[PartStats]) -> Table:
 
 
 def name_parts(locations: Sequence[str]) -> list[str]:
-    """Return the last names of locations; where two are equal, all of their text."""
-    last = [PurePath(location).name or location for location in locations]
-    return [
+    """Return the last names of locations; where two are equal, all of their text.
+
+    URLs have no user, password or query in it. What is still equal is numbered.
+    """
+    shown = [redact_url(location) if is_remote(location) else location for location in locations]
+    last = [PurePath(location).name or location for location in shown]
+    names = [
         location if last.count(name) > 1 else name
-        for name, location in zip(last, locations, strict=True)
+        for name, location in zip(last, shown, strict=True)
     ]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            numbered = (f"{name}-{number}" for number in itertools.count(2))
+            names[at] = next(other for other in numbered if other not in names)
+    return names

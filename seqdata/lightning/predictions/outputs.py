@@ -217,9 +217,12 @@ def _check_batch(batch: Any) -> SequenceBatch:
             )
         )
     if batch.segments is not None:
+        other = "Bucketed(32)"
+        if batch.lanes is not None:
+            other = "TBPTT(lanes, chunk) without `continuous` and `segments`"
         raise ConfigError(
             "PredictionWriter: a row of the batch must have one sequence, but may have several. "
-            "Predict with another `eval_batching`, such as Bucketed(32)"
+            f"Predict with another `eval_batching`, such as {other}"
         )
     return batch
 

@@ -177,6 +177,11 @@ class PredictionWriter(Callback):
                     f"the folder of its predictions, but is {loader.name!r}. Rename it."
                 )
             root = root / loader.name
+        if engine.options.on_error == "replace":
+            raise ConfigError(
+                "PredictionWriter: `on_error` must be 'raise' or 'mask', but is 'replace', which "
+                "predicts another sequence twice. Pass on_error='mask' and `partial`=True."
+            )
         check_target(root, STORE_FILES, overwrite=self._overwrite)
         plan = engine.plan(0)
         target = PredictionTarget(

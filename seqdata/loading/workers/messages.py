@@ -288,9 +288,10 @@ def reduce_tensor(value: Any) -> Any:
     import torch
 
     is_plain = value.layout is torch.strided and value.device.type == "cpu"
-    if not is_plain or value.requires_grad or value.is_quantized or not value.numel():
+    is_plain = is_plain and not (value.is_nested or value.requires_grad or value.is_quantized)
+    if not is_plain or not value.numel():
         return NotImplemented
-    flat = value.contiguous().reshape(-1).view(torch.uint8)
+    flat = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return _rebuild_tensor, (
         flat.numpy(),
         str(value.dtype).removeprefix("torch."),

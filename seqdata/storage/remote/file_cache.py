@@ -238,8 +238,7 @@ class FileCache:
         if request.sha256 is not None:
             return request.sha256
         tag = None if stat is None else stat.tag
-        address = identify_url(self._files.url(request.name), has_tag=tag is not None)
-        facts = f"{address}\0{size}\0{tag}"
+        facts = f"{identify_url(self._files.url(request.name))}\0{size}\0{tag}"
         return f"u{hashlib.sha256(facts.encode()).hexdigest()}"
 
     def _download(

@@ -24,7 +24,7 @@ PLAIN_ENCODING = "identity"
 """The only accepted content encoding: compressed bytes are not the bytes of the file."""
 _RANGE_HEADER = re.compile(r"bytes=(\d+)-(\d+)$")
 _CONTENT_RANGE_HEADER = re.compile(r"bytes (\d+)-")
-_OK, _PARTIAL, _ERRORS = 200, 206, 400  # status
+_OK, _PARTIAL, _REDIRECTS, _ERRORS = 200, 206, 300, 400  # status
 _ALLOWED_SCHEMES = {("http", "http"), ("https", "https"), ("http", "https")}
 _FORWARDED_HEADERS = ("accept", "accept-encoding", "range", "user-agent")  # headers of any request
 
@@ -132,6 +132,11 @@ def make_response_class() -> type[Any]:
     class BoundedResponse(aiohttp.ClientResponse):
         """A response of a web server; the body of an error is not read."""
 
+        async def start(self, connection: Any) -> Any:
+            await super().start(connection)
+            _check_encoding(self)
+            return self
+
         async def read(self) -> bytes:
             if self._body is None:
                 self._body = await _read_body(self)
@@ -140,21 +145,29 @@ def make_response_class() -> type[Any]:
     return BoundedResponse
 
 
-async def _read_body(answer: Any) -> bytes:
-    """Return the body of a response.
+def _check_encoding(answer: Any) -> None:
+    """Raise if a file comes compressed: neither its bytes nor its size are those of the file.
 
     Raises:
-        WrongBodyError: If it is longer than requested, compressed, or another range of the file.
+        WrongBodyError: If it does.
     """
-    if answer.status >= _ERRORS:
-        answer.close()
-        return b""
     encoding = answer.headers.get("Content-Encoding", PLAIN_ENCODING)
-    if encoding != PLAIN_ENCODING:
+    if encoding != PLAIN_ENCODING and answer.status < _REDIRECTS:
         answer.close()
         raise WrongBodyError(
             f"the bytes of the file were requested, but the response is encoded as {encoding!r}"
         )
+
+
+async def _read_body(answer: Any) -> bytes:
+    """Return the body of a response.
+
+    Raises:
+        WrongBodyError: If it is longer than requested, or another range of the file.
+    """
+    if answer.status >= _ERRORS:
+        answer.close()
+        return b""
     max_bytes = MAX_LISTING_BYTES
     requested = _RANGE_HEADER.match(answer.request_info.headers.get("Range", ""))
     if requested is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 
 MODES = ("cache", "ranges")
 CACHE_BYTES = 64 << 30
@@ -59,18 +59,36 @@ class Remote:
             )
         for name, least in _MINIMUM.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(
                     f"Remote: `{name}` must be an integer of at least {least}, but is {value!r}. "
                     "Leave it out for the default"
                 )
         for name in ("retry_seconds", "stall_seconds"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not value > 0:
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
                 raise ConfigError(
                     f"Remote: `{name}` must be a number above 0, but is {value!r}. Leave it out "
                     "for the default"
                 )
+        if not isinstance(self.cache_dir, str | os.PathLike | None):
+            raise ConfigError(
+                must_be(
+                    "Remote: `cache_dir`",
+                    "a path or None",
+                    repr(self.cache_dir),
+                    "Leave it out for the default",
+                )
+            )
+        if not isinstance(self.storage_options, Mapping):
+            raise ConfigError(
+                must_be(
+                    "Remote: `storage_options`",
+                    "a dict of options for fsspec",
+                    f"a {type(self.storage_options).__name__}",  # it may hold secrets
+                    "Leave it out if there are none",
+                )
+            )
 
     @property
     def folder(self) -> Path:

@@ -142,6 +142,12 @@ def _make_final_error(
                     "Use a server that supports range requests"
                 ),
             )  # fmt: skip
+        if type(candidate).__name__ == "TooManyRedirects":  # of aiohttp and requests
+            return _make_failed_error(
+                location, "TooManyRedirects: its redirects do not end", attempt, action, (
+                    "Check the address: its server leads back to where it began"
+                ),
+            )  # fmt: skip
     if isinstance(error, FileNotFoundError):  # a web server may mean anything by it
         status = None if cause is None else find_status(cause)
         is_transient = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)

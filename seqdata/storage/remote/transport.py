@@ -25,7 +25,14 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.filesystems import call_filesystem, keep_alive, make_filesystem
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
-from seqdata.storage.remote.urls import WEB, check_url, join_url, redact_url, split_url
+from seqdata.storage.remote.urls import (
+    WEB,
+    check_url,
+    encode_url,
+    join_url,
+    redact_url,
+    split_url,
+)
 
 _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
@@ -308,7 +315,7 @@ class FsspecFiles:
 
     def _get_filesystem(self, url: str) -> tuple[Any, str]:
         """Return the file system of this process, and a path in it."""
-        system, path = make_filesystem(self._scheme, url, self._remote)
+        system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
         if system is not self._system:
             self._system = system
             keep_alive(system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from seqdata.errors import ConfigError
 
@@ -27,6 +27,17 @@ _USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not t
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
 _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
+_SIGNED = ("x-amz-", "x-goog-")  # parameters of AWS and Google begin so
+_SIGNATURES = {
+    "signature": ("expires", "policy"),
+    "sig": (
+        "se", "si", "sip", "ske", "skoid", "sks", "skt", "sktid", "skv", "sp", "spr", "sr", "srt",
+        "ss", "st", "sv",
+    ),
+    "awsaccesskeyid": (), "googleaccessid": (), "key-pair-id": (),
+}  # fmt: skip
+"""Parameter of a signature -> others that belong to it where it is in the same query."""
+_URL_SIGNS = "%/:@!$&()*+,;=?~[]"  # of a path or query, not encoded
 
 
 def is_remote(location: str | os.PathLike[str]) -> bool:
@@ -76,23 +87,56 @@ def redact_url(url: str) -> str:
 
 def redact_secrets(text: str) -> str:
     """Return a text with user, password, query and fragment removed from its URLs."""
+    if _is_web(text):  # a location, whose name may hold blanks and quotes
+        text = re.split("[?#]", text, maxsplit=1)[0]
     return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
 
 
-def identify_url(url: str, *, has_tag: bool = True) -> str:
+def identify_url(url: str) -> str:
     """Return the text that identifies a location, such as in the names of cached files.
 
-    Args:
-        url: The location.
-        has_tag: Whether a tag identifies the content, too: then the query of a web address does not
-            count, which may be a signature that is new each time.
+    The signature in the query of a web address does not count, for it may be new each time.
 
     Examples:
         >>> identify_url("https://me:secret@host/data/?key=1"), identify_url("s3://bucket/data#2/")
-        ('https://host/data', 's3://bucket/data#2')
+        ('https://host/data?key=1', 's3://bucket/data#2')
     """
-    web = has_tag and urlsplit(url).scheme.lower() in WEB
-    return redact_url(url) if web else _USER_INFO.sub(r"\1\2", url).rstrip("/")
+    if not _is_web(url):
+        return _USER_INFO.sub(r"\1\2", url).rstrip("/")
+    query = _strip_signature(urlsplit(url).query)
+    return f"{redact_url(url)}?{query}" if query else redact_url(url)
+
+
+def _strip_signature(query: str) -> str:
+    """Return a query without the parameters of a signature; all others may name a file."""
+    parameters = query.split("&")
+    names = [unquote(parameter.partition("=")[0]).lower() for parameter in parameters]
+    left_out = {name for sign, with_it in _SIGNATURES.items() if sign in names for name in with_it}
+    return "&".join(
+        parameter
+        for parameter, name in zip(parameters, names, strict=True)
+        if name not in left_out and name not in _SIGNATURES and not name.startswith(_SIGNED)
+    )
+
+
+def encode_url(url: str) -> str:
+    """Return a URL as it is requested: a web address without blanks, quotes, and the like.
+
+    What is encoded stays as it is, so that both forms of a name lead to the same file.
+
+    Examples:
+        >>> encode_url("https://host/part 1+a%20b.parquet"), encode_url("s3://bucket/part 1")
+        ('https://host/part%201+a%20b.parquet', 's3://bucket/part 1')
+    """
+    if not _is_web(url):
+        return url
+    scheme, netloc, *rest = urlsplit(url)
+    return urlunsplit((scheme, netloc, *(quote(part, safe=_URL_SIGNS) for part in rest)))
+
+
+def _is_web(url: str) -> bool:
+    found = _URL.match(url)
+    return found is not None and found["scheme"].lower() in WEB
 
 
 def join_url(folder: str, name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from seqdata import Labels, MeanStd, fit, open_store, split, write_store
+from seqdata import Labels, MeanStd, concat, fit, open_store, split, write_store
 from seqdata.cli.app import app
 from tests.cli.planted_leaks import (
     PLANTED,
@@ -17,7 +17,9 @@ from tests.cli.planted_leaks import (
     fitted,
     make_rows,
     make_series,
+    some,
     stats_file,
+    whole_sequences_and_time,
     without,
     write,
     write_run,
@@ -92,9 +94,25 @@ def clean_silence_and_small_numbers(folder):
     return write(folder, train=rows[:150], val=rows[150:])
 
 
-def clean_names_that_begin_again(folder):
-    return write(folder, train=without(make_rows(), "speaker"),
-                 val=without(make_rows(10, 5), "speaker"))  # fmt: skip
+def clean_joined_pieces(folder):
+    """The parts in time of two stores, joined: each store is apart in time."""
+    rows = [without(make_series(seed=seed), "time") for seed in (0, 1)]
+    stores = [write_store(folder / str(seed), rows[seed]) for seed in (0, 1)]
+    parts = [split(store, {"train": 0.6, "val": 0.4}, along="time", context=8) for store in stores]
+    return write_run(folder, **{name: concat([part[name] for part in parts])
+                                for name in ("train", "val")})  # fmt: skip
+
+
+def clean_numbers_that_begin_again(folder):
+    """The lines of two files are numbered, or their ids are numbers: no names."""
+    rows = [{**row, "id": str(number + 1)} for number, row in enumerate(make_rows(10, 5))]
+    return write(folder, train=without(make_rows(), "speaker", "id"), val=without(rows, "speaker"))
+
+
+def clean_other_series_of_one_store(folder):
+    stored = write_store(folder / "all", without(make_series(), "time"))
+    val = split(stored, {"train": 0.6, "val": 0.4}, along="time")["val"].take([3, 4])
+    return write_run(folder, train=stored.take(range(3)), val=val)
 
 
 def clean_lists_and_names(folder):
@@ -132,6 +150,44 @@ def test_statistics_of_a_part_of_train_are_worth_a_warning(tmp_path):
     found = [one for one in look(path) if one["name"] == "statistics"]
     assert [one["state"] for one in found] == ["warn"]
     assert "or on a part of it" in found[0]["seen"]
+
+
+def test_the_timesteps_of_whole_sequences_are_counted(tmp_path):
+    (found,) = look(whole_sequences_and_time(some)(tmp_path), code=1)
+    assert found["seen"].startswith("24 timesteps are in both")  # a fifth of two series of 60
+
+
+def test_ids_of_two_stores_are_worth_a_warning(tmp_path):
+    train, val = without(make_rows(), "speaker"), without(make_rows(10, 5), "speaker")
+    val[7]["id"], val[8]["id"], val[9]["id"] = "7000", "new", "newer"
+    named, other = look(write(tmp_path, train=train, val=val))
+    assert (named["name"], named["state"], named["place"]) == ("same ids", "warn", "train and val")
+    assert named["seen"] == "7 ids are in both: 'u0', 'u1', 'u2', ..."
+    assert "give ids that differ" in named["fix"]
+    assert other["seen"] == "none found (contents)"
+
+
+@pytest.mark.parametrize(
+    ("make", "seen"),
+    [
+        (clean_numbers_that_begin_again, "contents"),
+        (clean_speakers, "ids, speaker, contents"),
+        (clean_split, "sequences, speaker, contents"),
+        (clean_run, "sequences, contents"),
+        (clean_joined_pieces, "timesteps, contents"),
+        (clean_series_apart, "ids, series, contents, time"),
+        (clean_whole_time, "ids, contents, time"),
+    ],
+)
+def test_what_is_clean_names_what_was_looked_at(make, seen, tmp_path):
+    found = [one["seen"] for one in look(make(tmp_path)) if one["name"] == "leaks"]
+    assert set(found) == {f"none found ({seen})"}
+
+
+def test_parts_that_have_nothing_in_common_are_said(tmp_path):
+    path = write(tmp_path, train=[{"x": np.arange(9)}] * 2, val=[{"y": np.arange(9)}] * 2)
+    (found,) = look(path)
+    assert (found["state"], found["seen"][:19]) == ("note", "nothing to compare:")
 
 
 def test_a_finding_names_what_is_shared(tmp_path):

@@ -69,6 +69,51 @@ def test_rows_that_do_not_divide_cost_what_the_fullest_device_has():
     assert "3 rows: 1 of 4 devices have none" in refused.why_not
 
 
+def test_batches_of_whole_rows_are_dealt_and_not_split():
+    """Each device has whole batches of the update, with all their rows."""
+    found = table(rows=3, batches=8, is_carried=False)
+    option = found.data(4)
+    assert option.speedup == 8 / 2
+    assert option.formula == "N / ceil(N / W) = 8 / 2"
+    assert option.memory == found.data(1).memory
+    assert option.operations == (found.data(1).operations[0] // 4,)
+    assert not option.why_not
+    refused = found.data(3)
+    assert refused.speedup == pytest.approx(8 / 3)
+    assert "8 batches of an update: no multiple of 3 replicas. Pass --chunks 9" in refused.why_not
+
+
+def test_whole_rows_keep_their_updates_by_the_datamodule():
+    found = table(is_carried=False)
+    assert found.data(2).code == (
+        "data = SequenceDataModule(..., batches_per_update=8)\n"
+        'Trainer(accelerator="cpu", devices=2, strategy="ddp")'
+    )
+    assert "batches_per_update=8" in found.data(1).code
+    assert table(is_carried=False, batches=1).data(1).code == (
+        'Trainer(accelerator="cpu", devices=1)'
+    )
+    assert not any("accumulate_grad" in option.code for option in found.list_options(4))
+    carried = table()
+    assert 'strategy="ddp", accumulate_grad_batches=8)' in carried.data(2).code
+    assert not any("batches_per_update" in option.code for option in carried.list_options(4))
+
+
+def test_replicas_of_a_mesh_are_dealt_whole_rows_too():
+    found = table(is_carried=False)
+    waves, ring = found.layers(2, 2), found.time(2, 2)
+    assert "WavefrontStrategy(2, chunks=4, data=2))" in waves.code
+    assert waves.formula == "W N S / (N + S - 1) = 2 x 4 x 2 / 5"
+    assert waves.speedup == pytest.approx(2 * 4 * 2 / 5)
+    assert waves.gives_up.startswith("an update is 8 batches")
+    assert waves.memory == found.layers(2, 1).memory
+    assert ring.speedup == pytest.approx(2 * found.time(2, 1).speedup)
+    assert ring.memory == found.time(2, 1).memory
+    odd = table(is_carried=False, batches=3)
+    assert "no multiple of 2 replicas. Pass --chunks 4" in odd.layers(2, 2).why_not
+    assert "no multiple of 2 replicas. Pass --chunks 4" in odd.time(2, 2).why_not
+
+
 def test_hybrids_multiply():
     found = table(batches=8)
     assert found.layers(2, 2).speedup == pytest.approx(2 * found.layers(2, 1).speedup)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import open_store, split
+from seqdata import concat, open_store, split
 from seqdata.cli._doctor import part_contents
 from seqdata.cli._doctor.part_contents import PartContents
 
@@ -56,11 +56,27 @@ def test_ids_and_groups_are_hashed_where_there_are_any():
 def test_pieces_in_time_are_spans_of_their_store():
     store = open_store([{"id": "a", "x": np.arange(10)}, {"id": "b", "x": np.arange(4)}])
     parts = split(store, {"train": "..6", "val": "6.."}, along="time", context=2)
-    fingerprint, spans = PartContents("val", parts["val"]).spans
-    assert fingerprint == store.fingerprint
-    assert [0, 6, 10] in spans.tolist()  # without the context
-    assert PartContents("train", store).spans is None
-    assert PartContents("train", store.take([1])).numbers.tolist() == [1]
+    (pieces,) = PartContents("val", parts["val"]).pieces.items()
+    assert pieces[0] == store.fingerprint
+    assert pieces[1].spans.tolist() == [[0, 6, 10]]  # without the context
+    assert pieces[1].are_cut
+
+
+def test_whole_sequences_are_spans_of_their_store():
+    store = open_store([{"id": "a", "x": np.arange(10)}, {"id": "b", "x": np.arange(4)}])
+    (pieces,) = PartContents("train", store.take([1])).pieces.values()
+    assert pieces.store.fingerprint == store.fingerprint
+    assert pieces.spans.tolist() == [[1, 0, 4]]
+    assert not pieces.are_cut
+
+
+def test_joined_stores_have_pieces_of_each():
+    stores = [open_store([np.arange(n), np.arange(9)]) for n in (10, 11)]
+    late = split(stores[1], {"a": "..8", "b": "8.."}, along="time", context=1)["b"]
+    joined = concat([stores[0], late, stores[0].take([1])]).take([3, 0, 4])
+    first, second = PartContents("train", joined).pieces.values()
+    assert (first.spans.tolist(), first.rows.tolist()) == ([[0, 0, 10], [1, 0, 9]], [1, 2])
+    assert (second.spans.tolist(), second.rows.tolist()) == ([[1, 8, 9]], [0])
 
 
 def test_the_first_and_the_last_timestamp_of_each_sequence_are_found():

@@ -10,6 +10,7 @@ from seqdata.cli._report.mixture import (
     compute_part_stats,
     make_mixture,
     make_parts_table,
+    make_zip,
     name_parts,
     open_parts,
     parse_weights,
@@ -28,6 +29,40 @@ def test_weights_are_numbers():
 def test_parts_have_the_last_names_of_their_locations():
     assert name_parts(["a/books", "b/code/", "s3://x/y.tar"]) == ["books", "code", "y.tar"]
     assert name_parts(["a/x", "b/x", "c/y"]) == ["a/x", "b/x", "y"]
+
+
+def test_parts_of_urls_have_no_secrets_in_their_names():
+    signed = ["https://host/x/a.parquet?sig=SECRET", "https://me:SECRET@host/y/a.parquet#SECRET"]
+    assert name_parts(signed[:1]) == ["a.parquet"]
+    assert name_parts(signed) == ["https://host/x/a.parquet", "https://host/y/a.parquet"]
+    assert name_parts(["http://me:SECRET@host/", "http://host?sig=SECRET"]) == [
+        "http://host", "http://host-2",
+    ]  # fmt: skip
+    assert name_parts(["what?/why?", "when#1"]) == ["why?", "when#1"]  # names of files
+
+
+def test_parts_that_would_have_one_name_are_numbered():
+    urls = ["https://host/a?sig=1", "https://host/a?sig=2", "https://host/a?sig=3"]
+    assert name_parts(urls) == ["https://host/a", "https://host/a-2", "https://host/a-3"]
+    assert name_parts(["x/a", "x/a", "y/x/a-2"]) == ["x/a", "x/a-2", "a-2"]
+    assert name_parts(["a", "a", "a-2"]) == ["a", "a-3", "a-2"]
+
+
+def test_the_lead_is_found_by_its_name_or_its_url():
+    urls = ["https://host/a.parquet?sig=SECRET", "https://me:SECRET@host/b.parquet"]
+    names = ("b.parquet", urls[1])
+    assert [make_zip(urls, [1, 2], name, Fixed).lead for name in names] == ["b.parquet"] * 2
+    assert make_zip(urls, [1, 2], "a.parquet?sig=SECRET", Fixed).lead == "a.parquet"
+    twice = ["https://host/a?sig=SECRET", "https://host/a?sig=SECOND"]
+    assert make_zip(twice, [1, 2], "https://host/a-2", Fixed).lead == "https://host/a-2"
+    assert make_zip(twice, [1, 2], twice[1], Fixed).lead == "https://host/a-2"
+
+
+@pytest.mark.parametrize("lead", ["c?sig=SECRET", "https://me:SECRET@host/c"])
+def test_a_lead_that_is_not_there_is_named_without_secrets(lead):
+    with pytest.raises(ConfigError, match=r"must be one of 'a', 'b', but is '.*c'") as caught:
+        make_zip(["https://host/a?sig=SECRET", "b"], [1, 2], lead, Fixed)
+    assert "SECRET" not in str(caught.value)
 
 
 def test_there_is_a_weight_for_each_store():

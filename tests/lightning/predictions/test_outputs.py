@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata import Fixed, Loader, Windows, World
+from seqdata import TBPTT, Fixed, Loader, Packed, SequenceDataModule, Windows, World
 from seqdata.errors import ConfigError
 from seqdata.lightning.predictions.outputs import (
     PredictionField,
@@ -14,6 +14,8 @@ from seqdata.lightning.predictions.outputs import (
     extract_rows,
     make_ambiguity_error,
 )
+from tests.lightning.harness import sequences
+from tests.lightning.predictions.predicting import Predictor, predict
 
 ROWS = [{"x": np.arange(size, dtype=np.float32)} for size in (2, 4, 3)]
 ALL = PredictionSpec(None, None)
@@ -152,3 +154,17 @@ def test_one_option_names_the_fields():
     for fields in ("y", []):
         with pytest.raises(ConfigError, match="`fields` must be a tuple of names, or None for all"):
             choose_names(None, fields)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batching": TBPTT(2, 4, continuous=True)}, r"such as TBPTT\(lanes, chunk\) without"),
+        ({"batching": Packed(2, 40)}, r"such as Bucketed\(32\)"),
+        ({"on_error": "replace"}, "`on_error` must be 'raise' or 'mask', but is 'replace'"),
+    ],
+)
+def test_what_has_no_prediction_for_each_sequence_is_refused(options, said, tmp_path):
+    data = SequenceDataModule(predict=sequences(6), **options)
+    with pytest.raises(ConfigError, match=said):
+        predict(data, tmp_path / "out", model=Predictor("flags"))

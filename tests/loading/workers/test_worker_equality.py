@@ -254,3 +254,23 @@ class Ends:
 
     def num_batches(self, index):
         return 3
+
+
+def conjugate(samples):
+    return torch.fft.rfft(torch.stack([sample["x"] for sample in samples])).conj()
+
+
+def nested(samples):
+    return torch.nested.nested_tensor([sample["x"] for sample in samples])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("collate", [conjugate, nested])
+def test_whatever_a_collate_fn_returns_comes_from_a_worker_too(collate):
+    rows = [np.arange(4, dtype="f4") + row for row in range(4)]
+    found = []
+    for workers in (0, 1):
+        loader = Loader(rows, Fixed(2, shuffle=False), collator=collate, num_workers=workers)
+        found.append([[row.tolist() for row in batch.unbind()] for batch in loader])
+        loader.shutdown()
+    assert found[0] == found[1]

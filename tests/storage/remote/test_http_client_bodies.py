@@ -100,6 +100,17 @@ def test_a_bomb_is_refused_before_it_is_unpacked(remote):
     assert asked_for == ["identity"]
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+def test_the_size_of_an_encoded_file_is_not_asked_for_in_vain(remote, encoding):
+    def encoded(asked):
+        return Answer(200, (("Content-Encoding", encoding),), CONTENT, len(CONTENT))
+
+    with served(encoded) as made:
+        text = f"but the response is encoded as '{encoding}'; tried once"
+        with pytest.raises(RemoteReadError, match=text):
+            make_remote_files(made.url, remote).stat("file.bin")
+
+
 def test_another_part_of_the_file_is_not_taken_for_the_one_that_was_asked_for(remote):
     def other(asked):
         return Answer(206, (("Content-Range", "bytes 0-99/16384"),), CONTENT[:100])

@@ -18,6 +18,10 @@ def test_a_word_or_nothing_stands_for_options():
     [
         ("how", "stream"),
         ("cache_bytes", 0),
+        ("cache_bytes", True),
+        ("retry_seconds", True),
+        ("cache_dir", 5),
+        ("cache_dir", b"cache"),
         ("memory_bytes", -1),
         ("gap", 1.5),
         ("connections", 0),
@@ -49,3 +53,10 @@ def test_folders_of_the_cache_are_its_own(monkeypatch, tmp_path):
 
 def test_credentials_are_not_shown():
     assert "secret" not in repr(Remote(storage_options={"key": "secret"}))
+
+
+@pytest.mark.parametrize("value", [None, 5, [("key", "secret")]])
+def test_options_of_the_transport_are_a_mapping(value):
+    with pytest.raises(ConfigError, match=r"^Remote: `storage_options` must be a dict") as caught:
+        Remote(storage_options=value)
+    assert "secret" not in str(caught.value)

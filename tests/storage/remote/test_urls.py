@@ -11,8 +11,10 @@ from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import (
     PACKAGES,
+    encode_url,
     identify_url,
     join_url,
+    redact_secrets,
     redact_url,
     refuse_remote,
     split_url,
@@ -70,7 +72,7 @@ def test_urls_of_each_kind_keep_their_names(url):
 
 def test_what_is_secret_is_no_part_of_what_tells_locations_apart():
     assert identify_url("https://me:pw@host/data?Signature=1") == "https://host/data"
-    assert identify_url("https://me:pw@host/get?file=1", has_tag=False) == "https://host/get?file=1"
+    assert identify_url("https://me:pw@host/get?file=1") == "https://host/get?file=1"
     assert identify_url("s3://key:pw@bucket/data") == "s3://bucket/data"
     assert identify_url("s3://key@bucket/data") == "s3://bucket/data"
     assert identify_url("abfs://me:pw@host/data") == "abfs://host/data"
@@ -80,12 +82,67 @@ def test_what_is_secret_is_no_part_of_what_tells_locations_apart():
     assert len({*map(identify_url, two), *map(redact_url, two)}) == 2
 
 
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("X-Amz-Signature=s&X-Amz-Date=1&x-amz-expires=2&versionId=7", "?versionId=7"),
+        ("X-Goog-Signature=s&X-Goog-Credential=me&generation=7", "?generation=7"),
+        ("AWSAccessKeyId=k&Signature=s&Expires=1", ""),
+        ("GoogleAccessId=k&Expires=1&Signature=s", ""),
+        ("Policy=p&Signature=s&Key-Pair-Id=k&a=1&b=2", "?a=1&b=2"),
+        (
+            "sv=1&ss=b&srt=o&sp=r&se=2&st=1&spr=https&sip=1&si=p&sr=b&sig=s&snapshot=3",
+            "?snapshot=3",
+        ),
+        ("skoid=1&sktid=2&skt=3&ske=4&sks=b&skv=5&sr=b&sig=s", ""),
+        ("signature=s&id=1", "?id=1"),
+        ("id=1&id=2", "?id=1&id=2"),
+        ("si=1&sp=2", "?si=1&sp=2"),  # no signature: they may name a file
+        ("Policy=1&Expires=2", "?Policy=1&Expires=2"),
+        ("Xsig=1&signatures=2", "?Xsig=1&signatures=2"),
+    ],
+)
+def test_of_a_query_only_a_signature_is_no_part_of_what_tells_locations_apart(query, kept):
+    assert identify_url(f"https://host/get?{query}#part") == f"https://host/get{kept}"
+    bucket = f"s3://bucket/get?{query}"
+    assert identify_url(bucket) == bucket
+
+
+@pytest.mark.parametrize("name", ["part 1.parquet", "größe's.parquet", 'a"b.parquet'])
+def test_no_name_keeps_a_query_from_being_hidden(name):
+    url = f"https://me:pw@host/data/{name}"
+    shown = f"https://host/data/{name}"
+    assert redact_url(f"{url}?Signature=secret") == shown
+    assert redact_secrets(f"{url}?Signature=secret") == shown
+    assert encode_url(f"{url}?id=a b").isascii()
+    assert not set(encode_url(f"{url}?id=a b")) & set(" '\"")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://hôst/a%20b+c%2B=?id=%2F&b#x", "memory://b/a b?", "s3://b/ö"]
+)
+def test_what_is_encoded_stays_as_it_is(url):
+    assert encode_url(url) == url
+
+
+def at_one_time(root):
+    """Serve a folder whose files the query names, with the same time for all of them."""
+    inner = untagged(root)
+
+    def answer(asked):
+        said = inner(asked)
+        headers = (*said.headers, ("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT"))
+        return Answer(said.status, headers, said.body, said.size)
+
+    return answer
+
+
 def untagged(root):
     """Serve a folder whose files the query names, without tags."""
     inner = folder_of(root)
 
     def answer(asked):
-        _, _, name = asked.path.partition("?file=")
+        name = asked.path.partition("?file=")[2].partition("&")[0]
         said = inner(type(asked)(asked.method, f"/{name}", asked.headers))
         kept = tuple(one for one in said.headers if one[0] not in ("ETag", "Last-Modified"))
         return Answer(said.status, kept, said.body, said.size)
@@ -93,16 +150,19 @@ def untagged(root):
     return answer
 
 
-def test_files_that_only_a_query_tells_apart_are_two_in_the_cache(tmp_path):
+@pytest.mark.parametrize("serve", [untagged, at_one_time])
+def test_files_that_only_a_query_tells_apart_are_two_in_the_cache(tmp_path, serve):
     (tmp_path / "data").mkdir()
     remote = Remote(cache_dir=tmp_path / "cache")
     for name in ("one", "two"):
         (tmp_path / "data" / name).write_bytes(name.encode() * 10)
-    with served(untagged(tmp_path / "data")) as web:
-        for name in ("one", "two", "one"):
-            files = make_remote_files(f"{web.url}?file={name}", remote)
+    with served(serve(tmp_path / "data")) as web:
+        for number, name in enumerate(("one", "two", "one")):
+            files = make_remote_files(f"{web.url}?file={name}&Signature=s3cret{number}", remote)
             held = make_cache(files).acquire(CacheRequest("get"))
             assert bytes(memoryview(held.mapping)) == name.encode() * 10
+            assert "s3cret" not in repr((files, held, list(remote.folder.iterdir())))
+    assert len([path for path in remote.folder.iterdir() if path.name.startswith("u")]) == 2
 
 
 def test_options_of_a_local_path_are_refused():
