@@ -23,7 +23,9 @@ def main():
     }
     told.pop("PYTHONPATH", None)
     kind = words[1:2] if words[:1] == ["-u"] else words[:1]
-    if told != SERVER["known"] or not kind or (kind[0][0] == "-" and kind[0] not in ("-m", "-c")):
+    is_leader = os.getsid(0) == os.getpid()  # what is forked would be in the server's session
+    is_other = told != SERVER["known"] or not kind
+    if is_leader or is_other or (kind[0][0] == "-" and kind[0] not in ("-m", "-c")):
         os.execv(
             SERVER["python"], [SERVER["python"], *words]
         )  # another Python than the one that is there
