@@ -74,7 +74,7 @@ def test_another_interpreter_is_started_where_another_is_asked_for():
 
 
 def test_a_program_with_a_session_of_its_own_is_not_forked():
-    """What is forked would be in the session of whoever serves, and signal its processes."""
+    """What is forked would be in the session of the server, and signal its processes."""
     code = "import os; print(os.getsid(0) == os.getpid())"
     assert run("-c", code, start_new_session=True).stdout == "True\n"
     assert run("-c", code).stdout == "False\n"
