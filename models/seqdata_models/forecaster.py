@@ -98,13 +98,14 @@ class Forecaster(L.LightningModule):
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()
-        lengths = sorted(set(batch.lengths[is_counted_cpu].tolist()))
-        if len(lengths) > 1:
+        context = batch.context[self.x]
+        length, width = batch.lengths[is_counted_cpu], context.shape[1] + batch.horizon
+        if bool((length < width).any()):
             raise ConfigError(
-                f"forecaster: rows must have equal lengths, but have {lengths[0]} to "
-                f"{lengths[-1]} timesteps. Batch with Windows(size=...)"
+                f"forecaster: rows must have equal lengths, but have {int(length.min())} to "
+                f"{width} timesteps. Batch with Windows(size=...)"
             )
-        forecast = self(batch.context[self.x])[counted]
+        forecast = self(context)[counted]
         return {
             "ids": batch.ids[is_counted_cpu],
             "start": batch.start[is_counted_cpu],

@@ -138,7 +138,7 @@ class LSTMClassifier(L.LightningModule):
         accuracy: ExactMeanMetric,
     ) -> None:
         logits, labels = self(batch), batch[self.y]
-        counted = (batch.weight > 0) & (labels != UNLABELLED)
+        counted = (batch.weight > 0) & (labels.long() != UNLABELLED)  # as uint8, -100 is 156
         is_correct = counted & (logits.argmax(dim=-1) == labels)
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         mean_loss.update(losses.sum(), counted.sum())

@@ -71,7 +71,7 @@ def update_label_means(
         mean_loss: The mean of the negative log-likelihood in nats.
         accuracy: The share of timesteps whose label has the largest logit.
     """
-    score = score & (labels != UNLABELLED)
+    score = score & (labels.long() != UNLABELLED)  # as uint8, -100 is 156
     count = score.sum()
     mean_loss.update(token_nll(logits, labels, score).double().sum(), count)
     accuracy.update((score & (logits.argmax(dim=-1) == labels)).sum(), count)

@@ -229,5 +229,11 @@ def test_documents_in_rows_are_refused_by_language_models():
 def test_a_forecast_does_not_go_on_from_padding():
     rows = [np.zeros((n, 2), "float32") for n in (9, 4)]
     (batch,) = Loader(rows, Fixed(2))
+    model = Forecaster(2, 3, hidden=5).eval()
     with pytest.raises(ConfigError, match="forecaster: rows must have equal lengths, but"):
-        Forecaster(2, 3, hidden=5).eval().predict_step(batch)
+        model.predict_step(batch)
+    rows[0][:] = np.nan
+    (batch,) = Loader(rows, Fixed(2), check_values=True, on_error="mask")
+    assert batch.weight.tolist().count(0.0) == 1
+    with pytest.raises(ConfigError, match="must have equal lengths, but have 4 to 9 timesteps"):
+        model.predict_step(batch)

@@ -188,3 +188,13 @@ def test_hyperparameters_rebuild_the_model_from_a_checkpoint(
 def test_an_unknown_layout_is_refused():
     with pytest.raises(ConfigError, match="`layout` must be 'packed' or 'dense', but is 'jagged'"):
         LSTMClassifier(3, 4, layout="jagged")
+
+
+@torch.no_grad()
+def test_a_class_156_of_labels_in_bytes_counts(batch_of, loader_of, trainer_of):
+    rows = [{"x": torch.ones(3, FEATURES), "y": torch.tensor(156, dtype=torch.uint8)}]
+    model = LSTMClassifier(FEATURES, 200, hidden=8)
+    (found,) = trainer_of().validate(model, loader_of([batch_of(rows)]), verbose=False)
+    logits = model.eval()(batch_of(rows))
+    expected = float(torch.nn.functional.cross_entropy(logits, rows[0]["y"].long()[None]))
+    assert found["val_loss"] == pytest.approx(expected, rel=1e-6)

@@ -178,3 +178,13 @@ def test_it_remembers_the_last_marker_where_shortcuts_fail(layout, trainer_of):
     (found,) = trainer.test(model, data, verbose=False)
     assert found["test_accuracy"] >= 0.98
     assert found["test_accuracy"] >= max(shortcuts.values()) + 0.30, shortcuts
+
+
+@torch.no_grad()
+def test_a_class_156_of_labels_in_bytes_counts(batch_of, loader_of, trainer_of):
+    rows = [{"x": torch.ones(3, FEATURES), "y": torch.tensor([156, 1, 156], dtype=torch.uint8)}]
+    model = LSTMTagger(FEATURES, 200, hidden=8)
+    (found,) = trainer_of().validate(model, loader_of([batch_of(rows)]), verbose=False)
+    logits = model.eval()(batch_of(rows))[0]
+    expected = float(torch.nn.functional.cross_entropy(logits, rows[0]["y"].long()))
+    assert found["val_loss"] == pytest.approx(expected, rel=1e-6)

@@ -46,7 +46,7 @@ from seqdata.storage.integrity.audit import (
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import RemoteFiles, make_remote_files
-from seqdata.storage.remote.urls import is_remote, redact_secrets
+from seqdata.storage.remote.urls import is_remote, redact_secrets, redact_url
 
 _MAX_SHOWN = 20  # findings of one file; --json has more
 _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverified"}
@@ -191,7 +191,7 @@ def _progress_bar(store: str, total: int, *, of: str) -> Iterator[BytesProgressF
     )
     parts = (TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn())
     with Progress(*parts, console=err, transient=True) as bar:
-        task = bar.add_task(f"verifying {store}", total=total)
+        task = bar.add_task(f"verifying {redact_url(store)}", total=total)
         yield lambda count: bar.advance(task, count)
 
 

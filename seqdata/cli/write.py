@@ -80,7 +80,13 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
     show_default=True,
     help="store, bytes, text, npy, csv, jsonl, parquet, or a plugin's; auto: found from the files.",
 )
-@click.option("--to", default="arrow", show_default=True, help="arrow, or webdataset: tar shards.")
+@click.option(
+    "--to",
+    "format",
+    default="arrow",
+    show_default=True,
+    help="arrow, or webdataset: tar shards.",
+)
 @click.option("--field", help="Name of the field, where a file is an array [default: x].")
 @click.option("--group", metavar="COLUMN", help="Column; rows of equal value are one sequence.")
 @click.option(
@@ -112,7 +118,7 @@ def write(
     out: str,
     backend: str | None,
     input_format: str,
-    to: str,
+    format: str,
     field: str | None,
     group: str | None,
     key: str | None,
@@ -142,7 +148,7 @@ def write(
     write_to = partial(
         write_store,
         out,
-        format=to,
+        format=format,
         axes=axis_by_field,
         shard_bytes=shard_bytes,
         key="" if is_numbered else ID_FIELD,
@@ -154,7 +160,7 @@ def write(
             store: Store = write_to(existing)
         else:
             files = find_files(source, skip=out)
-            if to == _TAR_SHARDS and not is_numbered:
+            if format == _TAR_SHARDS and not is_numbered:
                 files = drop_suffixes(files)
             store = _write_files(files, out, input_format, options, write_to, resume=resume)
     except (SeqDataError, OSError):
@@ -335,7 +341,7 @@ def _print_report(store: Store, out: str, seconds: float) -> None:
         f"fields: {', '.join(map(format_field, store.fields, store.fields.values()))}"
     )
     split = " --too-long split" if int(store.lengths.max()) > _SUGGESTED_TOKENS else ""
-    location = shlex.quote(out)
+    location = shlex.quote(redact_url(out))
     out_console.print(f"next: seqdata stats {location}")
     out_console.print(
         f"      seqdata plan {location} --batching token-budget --max-tokens {_SUGGESTED_TOKENS}"

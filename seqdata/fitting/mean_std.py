@@ -239,6 +239,7 @@ class FittedMeanStd:
         """Return the mean and the scale of each row, or of all of them."""
         if self.by is None:
             return self._means[-1], self._scales[-1]
+        lengths = np.asarray(lengths)
         has_rows = lengths > 0  # a sequence without any needs no statistics
         groups = np.asarray(groups, dtype=object if isinstance(groups, list) else None)[has_rows]
         places = np.repeat(self._find_places(groups), lengths[has_rows])

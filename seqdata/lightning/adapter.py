@@ -179,9 +179,10 @@ def is_fitting(trainer: Trainer | None) -> bool:
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
 
 
-def is_running(trainer: Trainer | None) -> bool:
-    """Return whether a fit, validation, test or prediction of ``trainer`` is running."""
-    return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
+def get_running_stage(trainer: Trainer | None) -> str:
+    """Return ``fit``, ``validate``, ``test`` or ``predict`` if it is running; else nothing."""
+    running = trainer is not None and trainer.state.status == TrainerStatus.RUNNING
+    return str(trainer.state.fn.value) if trainer and running and trainer.state.fn else ""
 
 
 def is_cutting_validation(trainer: Trainer) -> bool:

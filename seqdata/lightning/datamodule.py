@@ -356,7 +356,8 @@ class SequenceDataModule(LightningDataModule):
         self._train_run = train_run
 
     def _get_engines(self, kind: DataKind) -> list[BaseEngine]:
-        if kind not in self._sources.prepared_kinds and adapter.is_running(self.trainer):
+        due = _KINDS_BY_STAGE.get(adapter.get_running_stage(self.trainer), ())
+        if kind in due and kind not in self._sources.prepared_kinds:
             raise ConfigError(
                 f"datamodule: `{type(self).__qualname__}.setup` must call `super().setup(stage)`, "
                 "which opens the data, but does not. Add the call"

@@ -119,13 +119,31 @@ class FeedbackRun:
         engine: BaseEngine,
         coordinator: RankCoordinator,
     ) -> None:
-        options = callback.feedback_options
-        self._callback = callback
         self._trainer = trainer
         self._engine = engine
         self._coordinator = coordinator
         self._segments: SegmentedRun = _get_segments(engine)
-        policy = self._segments.weighted_policy
+        self._begin(callback.feedback_options)
+        self._files: SegmentFiles | None = None
+        self._segments.history.on_begin = self._on_begin
+
+    def attach(self, callback: SupportsFeedback) -> None:
+        """Begin a fit: the callback passes scores on to this feedback until it has ended.
+
+        Args:
+            callback: The Trainer's, which may be another one than that of the fit before; if it
+                has another score, no sequence has one yet.
+        """
+        options = callback.feedback_options
+        if options.score == self._collector.score:
+            self._scores.weigh_fn = options.weigh
+        else:
+            self._begin(options)
+        callback.feedback_run = self
+
+    def _begin(self, options: FeedbackOptions) -> None:
+        """Begin without scores."""
+        engine, policy = self._engine, self._segments.weighted_policy
         self._scores: Any = (
             PartScores(policy, options.weigh)
             if isinstance(policy, SupportsMixing)
@@ -134,12 +152,6 @@ class FeedbackRun:
         self._collector = ScoreCollector(options.score, owner="Feedback")
         self._pending: Any = None  # sums of this segment over all ranks, as far as gathered
         self._steps = 0  # that were trained since
-        self._files: SegmentFiles | None = None
-        self._segments.history.on_begin = self._on_begin
-
-    def attach(self) -> None:
-        """Begin a fit: the callback passes scores on to this feedback until it has ended."""
-        self._callback.feedback_run = self
 
     @property
     def segment_batches(self) -> int:

@@ -39,9 +39,9 @@ def make_lane_state(
     if not states or not run_position.position:  # every lane restarts with an epoch
         return {}
     own_tables = {
-        _make_key(path, table): lanes.saved(table, run_position.epoch, run_position.position)
+        _make_key(path, table): saved_table
         for path, lanes in states.items()
-        for table in lanes.tables_of(_LOADER, run_position.epoch)
+        for table, saved_table in _save_tables(lanes, run_position).items()
     }
     try:
         tables_by_rank = coordinator.all_gather(
@@ -102,6 +102,19 @@ def restore_lane_states(
             lane_states[path].restore(
                 table, saved_table, run_position.epoch, run_position.position, loader=_LOADER
             )
+
+
+def _save_tables(lanes: LaneStates, run_position: RunPosition) -> dict[str, dict[str, Any] | None]:
+    """Return the training tables of this rank, by name; None for what was lost.
+
+    If one is up to date, those that are put back to no longer are left out: no batch but the first
+    of an epoch can take them.
+    """
+    epoch, number = run_position.epoch, run_position.position
+    tables = {table: lanes.saved(table, epoch, number) for table in lanes.tables_of(_LOADER, epoch)}
+    if not any(tables.values()):
+        return tables
+    return {table: saved_table for table, saved_table in tables.items() if saved_table is not None}
 
 
 def _make_key(path: str, table: str) -> str:

@@ -46,12 +46,15 @@ class SequenceScores:
         store: Whose sequences are drawn.
         count: How many they are.
         weigh: Makes weights; None: in proportion to scores.
+
+    Attributes:
+        weigh_fn: The argument ``weigh``; it may be replaced.
     """
 
     def __init__(self, store: Store, count: int, weigh: WeighFn | None) -> None:
         self._bases = store.base_numbers(np.arange(count))
         self._means = np.full(count, np.nan)
-        self._weigh = weigh or weigh_in_proportion
+        self.weigh_fn = weigh
 
     def reduce(self, sums: ScoreSums) -> SequenceSums:
         """Return what this rank has of a segment."""
@@ -72,7 +75,7 @@ class SequenceScores:
             places = np.minimum(np.searchsorted(sums.ids, self._bases), len(sums.ids) - 1)
             is_met = sums.ids[places] == self._bases
             self._means[is_met] = compute_means(sums.sums, sums.counts)[places[is_met]]
-        return self._weigh(self._means.copy())
+        return (self.weigh_fn or weigh_in_proportion)(self._means.copy())
 
     def state(self, weights: Any) -> dict[str, Any]:
         """Return scores and weights as tensors."""
@@ -110,12 +113,15 @@ class PartScores:
     Args:
         policy: The mixture.
         weigh: Makes weights; None: the weights of the mixture, multiplied by the scores.
+
+    Attributes:
+        weigh_fn: The argument ``weigh``; it may be replaced.
     """
 
     def __init__(self, policy: Any, weigh: WeighFn | None) -> None:
         self._part_weights = {name: float(part.weight) for name, part in policy.parts.items()}
         self._means = dict.fromkeys(self._part_weights, math.nan)
-        self._weigh = weigh or self._multiply
+        self.weigh_fn = weigh
 
     def reduce(self, sums: ScoreSums) -> PartSums:
         """Return what this rank has of a segment."""
@@ -137,7 +143,7 @@ class PartScores:
         for part, (total, count) in sums.items():
             mean = compute_means(np.array([total], dtype=object), np.array([count], dtype=object))
             self._means[part] = float(mean[0])
-        return self._weigh(dict(self._means))
+        return (self.weigh_fn or self._multiply)(dict(self._means))
 
     def state(self, weights: Any) -> dict[str, Any]:
         """Return scores as numbers; weights are in the state already."""

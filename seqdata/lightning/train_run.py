@@ -29,7 +29,6 @@ from seqdata.loading.mixture_changes import (
     describe_parts,
     find_start,
 )
-from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import FitState, RunPosition
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry
@@ -110,8 +109,8 @@ class TrainRun:
             )  # fmt: skip
             self._has_set_accumulation = True
         adapter.attach(self.trainer, self.callback)
-        if self.feedback is not None:
-            self.feedback.attach()
+        if self.feedback is not None:  # the module may have replaced the callback
+            self.feedback.attach(adapter.find_callback(self.trainer, SupportsFeedback))
 
     def restore_trainer(self) -> None:
         """Take back what was set for a fit that has ended."""
@@ -130,19 +129,15 @@ class TrainRun:
         """
         counters = adapter.read_counters(self.trainer)
         if not adapter.is_trained_from(self.trainer, iteration):
-            return IterationStart(
-                self.get_run_position(), self._make_update_schedule(counters), is_probe=True
-            )
+            steps = self.engine.count_steps(self._cursor.start.epoch)
+            schedule = trainer_settings.make_update_schedule(self.trainer, steps)
+            return IterationStart(self.get_run_position(), schedule, is_probe=True)
         lanes = self.engine.plan(self.get_run_position().epoch).lanes
         stride = 1 if lanes else self._world.size
         is_first = self._cursor.trained_before is None
-        cursor = self._cursor.begin_iteration(counters, stride=stride)
+        cursor = self._make_next_cursor(counters, stride)
         run_position = cursor.start
-        if not is_first and not counters.ready and self._find_step(run_position):
-            run_position = run_position.next_epoch  # nothing of a rest was trained: abandoned
-        self._cursor = replace(
-            cursor, start=run_position, batches=self.engine.count_batches(run_position.epoch)
-        )
+        self._cursor = replace(cursor, batches=self.engine.count_batches(run_position.epoch))
         steps = self.engine.count_steps(run_position.epoch)
         trainer_settings.check_epoch_steps(self.trainer, counters.steps, steps)
         self._check_same_step(counters, run_position)
@@ -159,7 +154,8 @@ class TrainRun:
         if self._geometry is not None and self._geometry != self._make_geometry(run_position):
             self._record_begin(run_position, is_repeated=True)  # the last fit abandoned an epoch
         self._geometry = None
-        return IterationStart(run_position, self._make_update_schedule(counters))
+        schedule = trainer_settings.make_update_schedule(self.trainer, steps)
+        return IterationStart(run_position, schedule)
 
     def add_context(self, exception: BaseException, replay_hint: Callable[[int, int], str]) -> None:
         """Add the batch to an exception of a training step.
@@ -186,8 +182,7 @@ class TrainRun:
         """The epoch whose length the Trainer reads now; any, if all have the same."""
         if not self.engine.has_varying_epochs:
             return 0
-        counters = adapter.read_counters(self.trainer)
-        return self._cursor.begin_iteration(counters, stride=1).start.epoch
+        return self._make_next_cursor(adapter.read_counters(self.trainer), 1).start.epoch
 
     def get_run_position(self) -> RunPosition:
         """Return the position of the batch that is trained next."""
@@ -265,6 +260,18 @@ class TrainRun:
         )
         return start
 
+    def _make_next_cursor(self, counters: adapter.Counters, stride: int) -> Cursor:
+        """Return the cursor of an iteration that begins now.
+
+        A fit that failed in the first step after a resume has left a rest of an epoch: unless that
+        fit is resumed again, it is abandoned, and the next epoch begins.
+        """
+        cursor = self._cursor.begin_iteration(counters, stride=stride)
+        is_further = self._cursor.trained_before is not None
+        if is_further and not adapter.is_resuming(self.trainer) and self._find_step(cursor.start):
+            return replace(cursor, start=cursor.start.next_epoch)
+        return cursor
+
     def _make_state_at(self, run_position: RunPosition) -> FitState:
         engine = self.engine
         return FitState.of_plan(
@@ -315,15 +322,6 @@ class TrainRun:
             plan=self.engine.fingerprint(geometry.epoch),
             versions=find_installed_versions(), trainer=adapter.get_settings(self.trainer),
         )  # fmt: skip
-
-    def _make_update_schedule(self, counters: adapter.Counters) -> UpdateSchedule:
-        steps = int(min(counters.steps, self.engine.count_steps(self._cursor.start.epoch)))
-        is_loss_divided = adapter.has_automatic_optimization(self.trainer)
-        return UpdateSchedule(
-            accumulate=adapter.count_accumulated(self.trainer),
-            steps=steps,
-            is_loss_divided=is_loss_divided,
-        )
 
     def _count_trained_steps(self, run_position: RunPosition) -> int:
         return adapter.count_trained_steps(

@@ -20,6 +20,7 @@ from seqdata.errors import REPLAY_PREFIX, ResumeError, format_step
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.lockstep import RankCounter
 from seqdata.loading.base_engine import BaseEngine, EpochBatches
+from seqdata.loading.loader import EpochSetter
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import EpochProgress, RunPosition
 
@@ -91,6 +92,8 @@ class TrainerLoader:
         self.waited_seconds = 0.0
         self._get_start = get_start
         self._lockstep = lockstep
+        if isinstance(get_start, EpochCounter):  # a Trainer without the DataModule tells its epoch
+            self.batch_sampler = EpochSetter(get_start.set_epoch)
 
     def __len__(self) -> int:
         return self.engine.count_steps(self.epoch)
@@ -130,10 +133,14 @@ class TrainerLoader:
 
 
 class EpochCounter:
-    """The starts of iterations for which no Trainer counts: one epoch after the other."""
+    """The starts of iterations without a DataModule: one epoch after the other."""
 
     def __init__(self) -> None:
         self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next iteration with an epoch, unless it is one that has begun."""
+        self._epoch = max(self._epoch, epoch)
 
     def __call__(self, iteration: LoaderIterator) -> IterationStart:
         """Return the start of the next epoch."""

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.options import UpdateSchedule
 from seqdata.runs.options import DataOptions
 
 
@@ -44,6 +45,20 @@ def check_training(trainer: Trainer, engine: BaseEngine) -> None:
             "Write training_step(self, batch, batch_idx); batches are read ahead "
             "nevertheless"
         )
+
+
+def make_update_schedule(trainer: Trainer, steps: int) -> UpdateSchedule:
+    """Return how the batches of an epoch make updates.
+
+    Args:
+        trainer: The Trainer, which may train fewer of them.
+        steps: Steps of the epoch.
+    """
+    return UpdateSchedule(
+        accumulate=adapter.count_accumulated(trainer),
+        steps=int(min(adapter.read_counters(trainer).steps, steps)),
+        is_loss_divided=adapter.has_automatic_optimization(trainer),
+    )
 
 
 def check_epoch_steps(trainer: Trainer, trainer_steps: float, steps: int) -> None:

@@ -14,7 +14,7 @@ from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.options import EngineOptions, OnError
-from seqdata.loading.output import FILLER_MARKS, Output
+from seqdata.loading.output import Output
 from seqdata.loading.transforms.declare import (
     check_transform,
     is_by_timestep,
@@ -298,14 +298,8 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
     if on_error != "raise" and not output.find_marks(fields):
         raise ConfigError(
             f"loader: rows that `on_error`={on_error!r} masks must be told from others, but "
-            f"{tuple(output.names)} has no 'weight' for that. {_advise_mark(fields)}."
+            f"{tuple(output.names)} has no 'weight' for that. {output.advise_mark(fields)}."
         )
-
-
-def _advise_mark(fields: Iterable[str]) -> str:
-    """Return which part to add to an output, so that rows that do not count are marked."""
-    free = [mark for mark in FILLER_MARKS if mark not in fields]
-    return f"Add {free[0]!r}" if free else f"Rename the field {FILLER_MARKS[0]!r} and add it"
 
 
 def check_filler_marks(
@@ -329,7 +323,7 @@ def check_filler_marks(
         raise ConfigError(
             f"loader: {dealt} on {size} ranks leave {missing} without one, and "
             f"{tuple(output.names)} has no 'weight' to mark filler rows. "
-            f"{_advise_mark(list(fields))}, or pass {other}."
+            f"{output.advise_mark(list(fields))}, or pass {other}."
         )
 
 

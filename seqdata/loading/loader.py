@@ -7,8 +7,8 @@ delivered batches of its plan.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -213,6 +213,11 @@ class Loader:
         return self._next_position.epoch
 
     @property
+    def batch_sampler(self) -> EpochSetter:
+        """What a Trainer tells its epoch, so that it resumes after one with the next."""
+        return EpochSetter(self._skip_to)
+
+    @property
     def store(self) -> Store:
         """The store; ``store.keys(batch.ids)`` returns the names of sequences."""
         return self._engine.store
@@ -314,6 +319,10 @@ class Loader:
                 f"`world=World(rank, {ranks})`, or give the data to a SequenceDataModule"
             )
 
+    def _skip_to(self, epoch: int) -> None:
+        if self._next_position.epoch < epoch:
+            self._next_position = RunPosition(epoch)
+
     def _get_position(self) -> RunPosition:
         active = self._active
         return self._next_position if active is None else RunPosition(*active.position)
@@ -324,6 +333,27 @@ class Loader:
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             world_size=engine.options.world.size, transform=engine.transform_label,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSetter:
+    """What Lightning's Trainer looks for in a loader to tell its epoch: a batch sampler's sampler.
+
+    Attributes:
+        set_epoch: Called with the number of an epoch before it begins.
+    """
+
+    set_epoch: Callable[[int], None]
+
+    @property
+    def sampler(self) -> EpochSetter:
+        """Itself."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """1, as without a batch sampler: DeepSpeed's strategy reads it for its log."""
+        return 1
 
 
 def _begin_at(epoch: int) -> RunPosition:

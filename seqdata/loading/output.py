@@ -76,6 +76,13 @@ class Output:
         """Return the parts that mark rows which do not count; a field of such a name does not."""
         return set(FILLER_MARKS).intersection(self.names).difference(fields)
 
+    def advise_mark(self, fields: Iterable[str]) -> str:
+        """Return what to pass so that rows that do not count are marked."""
+        free = [mark for mark in FILLER_MARKS if mark not in fields]
+        if self.is_single:
+            return f"Pass `as_tuple`={(*self.names, *free[:1])}"
+        return f"Add {free[0]!r}" if free else f"Rename the field {FILLER_MARKS[0]!r} and add it"
+
     def check(self, fields: Iterable[str]) -> None:
         """Raise if a name is neither a field nor a part of a batch.
 
@@ -95,11 +102,13 @@ class Output:
                 count.
         """
         hidden = set(FILLER_MARKS).intersection(self.names).intersection(batch.data)
-        if hidden and not self.find_marks(batch.data) and not batch.weight.all():
-            raise ConfigError(
-                f"loader: rows that do not count must be told from others, but {min(hidden)!r} is "
-                "a field of the data here. Rename the field, or pass tail='drop'."
-            )
+        if hidden and not self.find_marks(batch.data):
+            is_idle = (batch.lengths == 0) & (batch.lanes is not None)
+            if ((batch.on_cpu("weight") == 0) & ~is_idle).any():
+                raise ConfigError(
+                    "loader: rows that do not count must be told from others, but "
+                    f"{min(hidden)!r} is a field of the data here. {self.advise_mark(batch.data)}."
+                )
         values = [self._select(batch, name) for name in self.names]
         if self.is_single:
             return values[0]

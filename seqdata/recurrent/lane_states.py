@@ -62,12 +62,14 @@ class LaneStates:
     def find_in(module: nn.Module) -> dict[str, LaneStates]:
         """Return every LaneStates of a module and its submodules, by path.
 
-        It is an attribute, ``rnn.lanes``, or in a list, tuple or dict of one, ``rnn.lanes[0]``.
+        It is an attribute, ``rnn.lanes``, or in a list, tuple or dict of one, ``rnn.lanes[0]``;
+        Lightning's copies of hyperparameters are not looked at.
         """
         attributes = {
             f"{path}.{name}" if path else name: value
             for path, submodule in module.named_modules()
             for name, value in vars(submodule).items()
+            if not name.startswith("_hparams")
         }
         direct = {path: item for path, item in attributes.items() if isinstance(item, LaneStates)}
         seen: set[int] = set()

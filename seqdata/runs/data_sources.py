@@ -76,10 +76,10 @@ class DataSources:
         if kind != "train":
             context = replace(context, segment_batches=None)  # only training has segments
         if context != self._contexts.get(kind):
+            engines = self.make_engines(kind, context)  # if that fails, the others stay
             for engine in self._engines.pop(kind, ()):
                 engine.shutdown()
-            self._engines[kind] = self.make_engines(kind, context)
-            self._contexts[kind] = context
+            self._engines[kind], self._contexts[kind] = engines, context
         return self._engines[kind]
 
     @property

@@ -390,3 +390,10 @@ def test_options_are_named_as_the_command_has_them(inputs):
     assert "error: table: --id and --group cannot be combined" in done.stderr
     done = write("arrays", "store", "--field", "id")
     assert "error: format 'npy': --field must be a name" in done.stderr
+
+
+def test_a_form_that_cannot_be_written_is_named_by_its_option(folder):
+    (folder / "a.txt").write_bytes(b"abc")
+    done = write("a.txt", "store", "--to", "zip")
+    assert done.exit_code == 2
+    assert "write_store: --to must be 'arrow' or an installed backend" in done.stderr

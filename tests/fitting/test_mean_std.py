@@ -46,6 +46,12 @@ def test_a_group_that_was_not_there_is_an_error_or_as_all():
     assert found.tolist() == fitted().apply(values, lengths, None).tolist()
 
 
+def test_lengths_may_be_a_list():
+    lengths, groups = [1, 0, 3], ["a", "b", "a"]
+    found = fitted(by="site").apply(X[0], lengths, groups)
+    assert found.tolist() == fitted(by="site").apply(X[0], np.array(lengths), groups).tolist()
+
+
 @pytest.mark.parametrize("nan", ["ignore", "impute"])
 def test_a_group_without_values_is_one_that_was_not_there(nan):
     rows = [

@@ -109,9 +109,7 @@ def test_an_interrupted_epoch_is_abandoned_by_the_next_fit():
 
 
 def test_the_loader_shows_lightning_nothing_to_rebuild():
-    data = data_of()
-    data.setup("fit")
-    loader = data.train_dataloader()
+    loader = fit(data_of(), max_epochs=1).trainer.train_dataloader
     assert not isinstance(loader, torch.utils.data.DataLoader)
     assert not {"sampler", "batch_sampler", "dataset", "worker_init_fn"} & set(dir(loader))
 

@@ -277,6 +277,20 @@ def test_a_table_of_an_epoch_that_has_ended_is_not_in_use(tmp_path):
     assert list(state_of(second)[lane_checkpoint.KEY]) == ["lanes:1/0", "lanes:1/1"]
 
 
+def test_a_table_that_is_put_back_to_no_longer_is_not_in_use(tmp_path):
+    class Warming(Carrying):
+        def training_step(self, batch, batch_idx):
+            if batch.number < 3:
+                self.lanes.put(batch, torch.zeros(1, len(batch), 1), table="first")
+            return super().training_step(batch, batch_idx)
+
+    whole = fit(lanes_of(), model=Warming(), folder=tmp_path, every=5, max_epochs=1).model
+    path = saved_in(tmp_path)[0]
+    assert list(state_of(path)[lane_checkpoint.KEY]) == ["lanes"]
+    again = fit(lanes_of(), model=Warming(), ckpt=path, max_epochs=1).model
+    assert again.did.losses == whole.did.losses[5:]
+
+
 def test_lane_states_that_training_does_not_use_are_left_out(tmp_path):
     class Two(Carrying):
         def __init__(self):

@@ -8,11 +8,13 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
+from seqdata.policies.fixed import Fixed
 from seqdata.policies.weighted import Weighted
 from tests.lightning.feeding import Feeding
-from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly
+from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 
 def weighted(**options):
@@ -176,3 +178,118 @@ def test_a_loader_without_its_datamodule_cannot_resume(tmp_path):
     run()
     with pytest.raises(ResumeError, match="Pass the DataModule, as `datamodule`, to save and"):
         run(ckpt_path=tmp_path / "step=3.ckpt")
+
+
+LOADERS = {
+    "datamodule": lambda: data_of(val=None).train_dataloader(),
+    "loader": lambda: Loader(sequences(12), Bucketed(4)),
+}
+
+
+@pytest.mark.parametrize("kind", list(LOADERS))
+def test_a_loader_without_a_datamodule_goes_on_after_an_epoch(kind, tmp_path):
+    def run(epochs, **options):
+        saves = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+        trainer = trainer_of(saves, max_epochs=epochs, enable_checkpointing=True)
+        model = Recorder()
+        with quietly():
+            trainer.fit(model, LOADERS[kind](), **options)
+        return model.log_of.train
+
+    whole = run(3)
+    rest = run(3, ckpt_path=tmp_path / "epoch=1.ckpt")
+    assert rest == [entry for entry in whole if entry[0] == 2]
+    assert len(whole) == 3 * len(rest)
+
+
+class Both(SequenceDataModule):
+    def val_dataloader(self):
+        return [super().val_dataloader(), self.test_dataloader()]
+
+
+def test_loaders_of_another_stage_are_made_when_they_are_asked_for():
+    data = Both(train=sequences(2), val=sequences(1), test=sequences(2), batching=Fixed(2))
+    model = Recorder()
+    with quietly():
+        trainer_of(max_epochs=1).fit(model, datamodule=data)
+    assert [ids for _, ids in model.log_of.val] == [(0,), (0, 1)]
+
+
+def test_a_fit_goes_on_after_a_fit_that_was_refused():
+    options = {"reload_dataloaders_every_n_epochs": 1}
+    batching = Weighted(Curriculum(Bucketed(2), [(0, None)]))
+    run = fit(data_of(30, batching=batching), max_epochs=1, **options)
+    trainer = trainer_of(Feedback("row_loss", 5), **options)
+    with quietly(), pytest.raises(ConfigError, match="Curriculum"):
+        trainer.fit(Stateless(), datamodule=run.data)
+    fit_again(run, 2)
+    assert [entry[0] for entry in run.log.train] == [0] * 15 + [1] * 15
+
+
+class Replacing(Stateless):
+    """Its callbacks are made anew for each fit."""
+
+    score = "row_loss"
+
+    def configure_callbacks(self):
+        return [Feedback(self.score, 5)]
+
+
+def test_feedback_of_a_module_goes_on_in_a_second_fit():
+    whole = fit(weighted(), model=Replacing(), max_epochs=4)
+    run = fit(weighted(), model=Replacing(), max_epochs=2)
+    fit_again(run, 4)
+    assert run.log.train == whole.log.train
+    assert run.log.train == feed(max_epochs=4).log.train
+
+
+def test_another_score_of_a_second_fit_begins_without_scores():
+    def twice(second):
+        run = fit(weighted(), model=Replacing(), max_epochs=1, max_steps=4)
+        run.model.score = second
+        run.trainer.fit_loop.epoch_loop.max_steps = -1
+        fit_again(run, 3)
+        return run.log.train
+
+    assert twice("row_loss") == twice("row_loss") != twice("loss")
+
+
+def test_the_length_of_an_epoch_is_that_of_its_batches_after_a_failed_resume(tmp_path):
+    options = {"reload_dataloaders_every_n_epochs": 1, "max_epochs": 4}
+    whole = fit(growing(), folder=tmp_path, every=1, **options)
+    number = sum(entry[0] == 0 for entry in whole.log.train) + 2
+    ckpt = tmp_path / f"step={number}.ckpt"
+    run = fit(growing(), model=Recorder(fail_at=0), ckpt=ckpt, **options)
+    assert run.error is not None
+    run.model.fail_at = None
+    fit_again(run, 3)
+    assert run.log.train == [entry for entry in whole.log.train if entry[0] > 1]
+
+
+class Unstarted(Recorder):
+    hook = ""
+
+    def on_fit_start(self):
+        if self.hook == "on_fit_start":
+            raise OSError("not ready")
+
+    def on_train_start(self):
+        if self.hook == "on_train_start":
+            raise OSError("not ready")
+
+    def on_train_epoch_start(self):
+        if self.hook == "on_train_epoch_start":
+            raise OSError("not ready")
+
+
+@pytest.mark.parametrize("step", [4, 6])
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start", "on_train_epoch_start"])
+def test_a_resume_that_failed_before_its_first_batch_goes_on(tmp_path, step, hook):
+    whole = fit(data_of(), folder=tmp_path, every=1, max_epochs=2)
+    model = Unstarted()
+    model.hook = hook
+    run = fit(data_of(), model=model, ckpt=tmp_path / f"step={step}.ckpt", max_epochs=2)
+    assert "not ready" in str(run.error)
+    model.hook = ""
+    fit_again(run, 2)
+    assert run.log.train == whole.log.train[step:]

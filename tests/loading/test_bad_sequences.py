@@ -274,7 +274,8 @@ def test_a_row_of_several_sequences_is_masked_wherever_the_bad_one_lies(policy):
 def test_an_output_that_does_not_tell_masked_rows_is_refused(store, on_error):
     with pytest.raises(ConfigError, match=r"must be told from others, .* Add 'weight'\."):
         Loader(store, Fixed(4), on_error=on_error, as_tuple=("x", "y"))
-    with pytest.raises(ConfigError, match=r"\('collated',\) has no 'weight' .* Add 'weight'\."):
+    said = r"has no 'weight' .* Pass `as_tuple`=\('collated', 'weight'\)\."
+    with pytest.raises(ConfigError, match=said):
         Loader(store, Fixed(4), on_error=on_error, collator=lambda samples: len(samples))
     _, batches = play(store, on_error, as_tuple=("x", "weight"))
     assert min(weight.min() for _, weight in batches) >= 0

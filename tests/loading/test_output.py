@@ -94,6 +94,13 @@ def test_a_field_of_that_name_does_not_mark_filler(field):
         list(loader)
 
 
+def test_idle_lanes_need_no_mark_since_they_are_empty():
+    rows = [{"x": np.ones((n, 1), "f4"), "weight": np.ones(n, "f4")} for n in (9, 4)]
+    chosen = {"as_tuple": ("x", "lengths", "weight")}
+    lengths = [lengths.tolist() for _, lengths, _ in Loader(rows, TBPTT(2, 3), **chosen)]
+    assert [0, 3] in lengths or [3, 0] in lengths
+
+
 def test_lanes_that_leave_a_rank_without_one_need_more_lanes():
     with pytest.raises(ConfigError, match="Add 'weight', or pass at least 2 lanes"):
         Loader([np.ones(9)], TBPTT(1, 4), world=World(0, 2), as_tuple=("x", "lengths"))

@@ -333,5 +333,7 @@ def test_lane_states_are_found_by_paths_that_stay():
         "mine": outer.mine, "inner.lanes": outer.inner.lanes, "all[1]": outer.all[1],
         "all[3]['a'][1]": outer.all[3]["a"][1],
     }  # fmt: skip
+    outer._hparams_initial = {"lanes": LaneStates()}  # as Lightning copies hyperparameters
+    assert "_hparams_initial['lanes']" not in LaneStates.find_in(outer)
     assert not list(outer.buffers())
     assert not any("lanes" in name for name in outer.state_dict())

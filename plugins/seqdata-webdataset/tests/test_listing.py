@@ -173,6 +173,10 @@ def test_an_audit_tells_a_shard_of_another_write_and_does_not_bless_it(written, 
         assert "must be of the shard with sha256" in found[1][0]
         with pytest.raises(FingerprintMismatch, match="must be of the shard with sha256"):
             open_webdataset(written)
+        _, reports = audit_files(
+            str(written), IndexedTar(), shard=None, repair=repair, on_bytes=lambda _: None
+        )
+        assert all(report.sequences for report in reports)  # later findings have right numbers
 
 
 def test_an_audit_repairs_an_index_of_an_older_write(written, tmp_path):

@@ -78,7 +78,8 @@ def _check_pair(
     for name, seen, fix in same_ids:
         yield DoctorFinding(place, name, "warn", seen, fix)
     looked += ["ids"] * (have_ids and not same_ids) + groups
-    looked += ["contents"] * (not first.contents.keys().isdisjoint(second.contents))
+    if not found:  # contents are read for it
+        looked += ["contents"] * (not first.contents.keys().isdisjoint(second.contents))
     looked += ["time"] * (time is not None)
     if not found and looked:
         yield DoctorFinding(place, "leaks", "ok", f"none found ({', '.join(looked)})")

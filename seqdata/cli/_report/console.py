@@ -48,12 +48,13 @@ def _rewrite_arguments(text: str) -> str:
     """Return a message in which arguments of Python are named as the command's options."""
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context else []
-    options = {
-        name: parameter
+    shown = [
+        parameter
         for parameter in parameters
         if isinstance(parameter, click.Option) and not parameter.hidden
-        for name in (parameter.name, parameter.opts[0].removeprefix("--").replace("-", "_"))
-    }
+    ]
+    options = {option.opts[0].removeprefix("--").replace("-", "_"): option for option in shown}
+    options |= {str(option.name): option for option in shown}  # arguments are named so
 
     def replace(found: re.Match[str]) -> str:
         option = options.get(found["name"])

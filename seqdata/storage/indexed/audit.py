@@ -148,11 +148,13 @@ def _audit_shard(
         return _make_report(shard.name, number, 0, 0, [error], "structure")
     index, wrong = _load_index(shard, place, file_format, content)
     if index is None and repair:
+        count = 0
         try:
             index = file_format.make_index(content, shard.name, place, shard.read_sibling)
+            count = len(index)
             check_listed(place, shard, index)
         except DataError as damage:
-            return _make_report(shard.name, number, 0, len(content), [damage], "structure")
+            return _make_report(shard.name, number, count, len(content), [damage], "structure")
         shard.save_index(index)
         wrong = None
     if index is None:

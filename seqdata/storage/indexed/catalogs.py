@@ -39,7 +39,8 @@ from seqdata.storage.indexed.shards import LocalShard, Shard
 
 MANY = 1024
 """Number of local files above which their indexes are kept in catalogs."""
-_NAME = "catalog2-"  # those of older versions, "catalog-", have no siblings: they are not read
+_NAME = "catalog2-"
+_OLD_NAME = "catalog-"  # of versions without siblings: they are not read, but removed
 _DIGITS = 6  # of the number in a name: the greatest is the newest
 _TABLE = ("names", "name_ends", "bytes", "counts", "sha256", "ends", "siblings")
 
@@ -135,16 +136,16 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
         path = put_file(beside, content)
     except OSError:  # the folder is not writable, or the disk is full
         path = put_file(cached, content)
-    for outdated in old if alone else []:
+    for outdated in [*_list_paths(root, _OLD_NAME), *(old if alone else [])]:
         with suppress(OSError):
             outdated.unlink()
     return path
 
 
-def _list_paths(root: Path) -> list[Path]:
+def _list_paths(root: Path, name: str = _NAME) -> list[Path]:
     """Return the catalogs of a folder, next to it and in the cache, the newest last."""
     folders = [path.parent for path in index_files(root / "x", root)]
-    pattern = f"{_NAME}{'[0-9]' * _DIGITS}-*{INDEX_SUFFIX}"
+    pattern = f"{name}{'[0-9]' * _DIGITS}-*{INDEX_SUFFIX}"
     paths = [path for folder in folders for path in folder.glob(pattern)]
     return sorted(paths, key=lambda path: path.name)
 

@@ -16,7 +16,6 @@ from seqdata.errors import MissingShardError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shard_index import digest_ends
-from seqdata.storage.integrity.checksums import choose_algorithm
 
 ABSENT = "absent"
 """In place of the digest of a sibling that is not there."""
@@ -78,18 +77,35 @@ def sibling_facts(file: FileReader) -> dict[str, tuple[int, str]]:
     return {name: file_facts(content) for name, content in file.siblings.items()}
 
 
-def file_facts(content: NDArray[np.uint8] | None) -> tuple[int, str]:
+def file_facts(content: NDArray[np.uint8] | None, using: str = "crc32") -> tuple[int, str]:
     """Return the facts that identify a sibling: its size, digest of both ends, and checksum.
+
+    Args:
+        content: The sibling; None: it is not there.
+        using: Algorithm of the checksum; by default one that every process can compute.
 
     Returns:
         (-1, ``ABSENT``) where it is not there.
     """
     if content is None:
         return -1, ABSENT
-    using, checksum = choose_algorithm(), np.zeros(1, dtype=np.uint32)
+    checksum = np.zeros(1, dtype=np.uint32)
     get_kernel().checksums(content, np.array([0, len(content)], dtype=np.int64), checksum, using)
     ends = digest_ends(content, max(0, len(content) - 512))
     return len(content), f"{ends} {using} {int(checksum[0]):08x}"
+
+
+def has_facts(content: NDArray[np.uint8], facts: tuple[int, str]) -> bool:
+    """Return whether a sibling has the facts of an index.
+
+    Of an index whose checksum cannot be computed here, size and ends are compared.
+    """
+    words = facts[1].split()
+    using = words[1] if len(words) == len(("ends", "algorithm", "checksum")) else "crc32"
+    if using in get_kernel().algorithms():
+        return file_facts(content, using) == facts
+    size, found = file_facts(content)
+    return size == facts[0] and found.split()[0] == words[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.build_index import map_shards
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
-from seqdata.storage.indexed.file_format import ABSENT, file_facts
+from seqdata.storage.indexed.file_format import ABSENT, has_facts
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import NumberedIds, ShardIndex
@@ -138,7 +138,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
                 f"was there when {shard.name!r} was indexed, but is not. Restore it, or, if "
                 f"{shard.name!r} is read without it, run `seqdata index --rebuild`",
             ) from error
-        if file_facts(content) != facts:
+        if not has_facts(content, facts):
             return name
     return None
 

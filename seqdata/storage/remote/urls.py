@@ -26,15 +26,20 @@ _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | r
 _USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not the user
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
-_QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
-_SIGNED = ("x-amz-", "x-goog-")  # parameters of AWS and Google begin so
+_QUERY = re.compile(  # a bracket that closes may be of the sentence
+    r"(://[^\s'\"?#]*)[?#](?:[^\s'\")>]|\)(?=[\w&=%]))*"
+)
+_SIGNED = ("x-amz-", "x-goog-", "x-oss-", "x-cos-")  # of AWS, Google, Alibaba and Tencent
 _SIGNATURES = {
     "signature": ("expires", "policy"),
     "sig": (
         "se", "si", "sip", "ske", "skoid", "sks", "skt", "sktid", "skv", "sp", "spr", "sr", "srt",
         "ss", "st", "sv",
     ),
-    "awsaccesskeyid": (), "googleaccessid": (), "key-pair-id": (),
+    "awsaccesskeyid": (), "googleaccessid": (), "ossaccesskeyid": (), "key-pair-id": (),
+    "q-signature": ("q-sign-algorithm", "q-ak", "q-sign-time", "q-key-time", "q-header-list",
+                    "q-url-param-list"),
+    "security-token": (), "access_token": (), "token": (), "hdnts": (), "hdnea": (),
 }  # fmt: skip
 """Parameter of a signature -> others that belong to it where it is in the same query."""
 _URL_SIGNS = "%/:@!$&()*+,;=?~[]"  # of a path or query, not encoded

@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from seqdata import Labels, MeanStd, concat, fit, open_store, split, write_store
+from seqdata.cli._doctor.part_contents import PartContents
 from seqdata.cli.app import app
 from tests.cli.planted_leaks import (
     PLANTED,
@@ -237,3 +238,9 @@ def test_locations_may_be_absolute(tmp_path):
     assert look(moved) == look(path)
     assert Path(path).exists()
     assert len(open_store(tmp_path / "train")) == 21
+
+
+def test_contents_are_not_read_where_a_leak_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(PartContents, "contents", property(lambda part: 1 / 0))
+    make, name = PLANTED["same store"]
+    assert name in {one["name"] for one in look(make(tmp_path), code=1)}

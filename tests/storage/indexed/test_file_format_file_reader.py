@@ -9,6 +9,7 @@ from seqdata.storage.indexed.file_format import (
     ABSENT,
     FileReader,
     file_facts,
+    has_facts,
     sibling_facts,
 )
 
@@ -59,6 +60,20 @@ def test_a_change_between_both_ends_gives_other_facts():
     before = file_facts(content)
     content[2_500] = 1
     assert file_facts(content) != before
+
+
+def test_facts_are_compared_by_the_algorithm_that_they_name():
+    content = np.zeros(5_000, dtype=np.uint8)
+    by_others = file_facts(content, "crc32c")
+    assert has_facts(content, file_facts(content))
+    assert has_facts(content, by_others)
+    unknown = by_others[0], by_others[1].replace("crc32c", "crc64")
+    assert has_facts(content, unknown)  # which is all that can be seen here
+    content[2_500] = 1
+    assert not has_facts(content, by_others)
+    content[0] = 1
+    assert not has_facts(content, unknown)
+    assert not has_facts(content, (-1, ABSENT))
 
 
 @pytest.mark.parametrize("name", ["../a.ends", "x/a.ends", ".hidden"])

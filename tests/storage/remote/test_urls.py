@@ -96,6 +96,16 @@ def test_what_is_secret_is_no_part_of_what_tells_locations_apart():
         ),
         ("skoid=1&sktid=2&skt=3&ske=4&sks=b&skv=5&sr=b&sig=s", ""),
         ("signature=s&id=1", "?id=1"),
+        ("x-oss-signature=s&x-oss-date=1&versionId=3", "?versionId=3"),
+        ("OSSAccessKeyId=k&Expires=1&Signature=s&security-token=t", ""),
+        (
+            "q-sign-algorithm=sha1&q-ak=k&q-sign-time=1;2&q-key-time=1;2&q-header-list=host"
+            "&q-url-param-list=&q-signature=s&file=2",
+            "?file=2",
+        ),
+        ("q-ak=1", "?q-ak=1"),
+        ("token=t&name=x", "?name=x"),
+        ("access_token=t&hdnts=exp=1~hmac=2&hdnea=3", ""),
         ("id=1&id=2", "?id=1&id=2"),
         ("si=1&sp=2", "?si=1&sp=2"),  # no signature: they may name a file
         ("Policy=1&Expires=2", "?Policy=1&Expires=2"),
@@ -116,6 +126,14 @@ def test_no_name_keeps_a_query_from_being_hidden(name):
     assert redact_secrets(f"{url}?Signature=secret") == shown
     assert encode_url(f"{url}?id=a b").isascii()
     assert not set(encode_url(f"{url}?id=a b")) & set(" '\"")
+
+
+def test_brackets_do_not_end_a_query():
+    text = "403, message='Forbidden', url='https://host/get?name=a(1)&sig=secret' (try again)"
+    shown = "403, message='Forbidden', url='https://host/get' (try again)"
+    assert redact_secrets(text) == shown
+    text = "(see https://host/get?sig=secret), then"
+    assert redact_secrets(text) == "(see https://host/get), then"
 
 
 @pytest.mark.parametrize(
