@@ -223,12 +223,11 @@ class SequenceDataModule(LightningDataModule):
         Raises:
             ConfigError: If there is no training data.
         """
-        engines = self._get_engines("train")
-        train_run = self._train_run
-        if train_run is not None:
-            start, epoch = train_run.begin_iteration, train_run.epoch
-            return TrainerLoader(engines[0], start, lockstep=self._lockstep, epoch=epoch)
-        return TrainerLoader(engines[0], EpochCounter())
+        engine, run = self._get_engines("train")[0], self._train_run
+        if run is None:
+            return TrainerLoader(engine, EpochCounter())
+        start, epoch = run.begin_iteration, run.epoch
+        return TrainerLoader(engine, start, lockstep=self._lockstep, epoch=epoch)
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Return the validation loaders: one, or a list in the order of the names."""
@@ -370,8 +369,9 @@ class SequenceDataModule(LightningDataModule):
         return engines
 
     def _make_evaluation_loaders(self, kind: DataKind) -> TrainerLoader | list[TrainerLoader]:
+        start = EpochCounter(is_frozen=True) if self.trainer is None else start_first_epoch
         loaders = [
-            TrainerLoader(engine, start_first_epoch, name, lockstep=self._lockstep)
+            TrainerLoader(engine, start, name, lockstep=self._lockstep)
             for engine, name in zip(
                 self._get_engines(kind), self._options.get_names(kind), strict=True
             )

@@ -16,13 +16,14 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import REPLAY_PREFIX, ResumeError, format_step
+from seqdata.errors import REPLAY_PREFIX, ConfigError, ResumeError, format_step
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.lockstep import RankCounter
 from seqdata.loading.base_engine import BaseEngine, EpochBatches
-from seqdata.loading.loader import EpochSetter
+from seqdata.loading.loader import EpochSetter, count_later_ranks
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import EpochProgress, RunPosition
+from seqdata.sharing import World
 
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the position is in the DataModule's state."""
@@ -133,20 +134,37 @@ class TrainerLoader:
 
 
 class EpochCounter:
-    """The starts of iterations without a DataModule: one epoch after the other."""
+    """The starts of iterations without a Trainer's DataModule: one epoch after the other.
 
-    def __init__(self) -> None:
+    Args:
+        is_frozen: Whether all are of epoch 0, for evaluations.
+    """
+
+    def __init__(self, *, is_frozen: bool = False) -> None:
         self._epoch = 0
+        self._is_frozen = is_frozen
+        self._is_single_process = World.current().size == 1  # no process group yet
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with an epoch, unless it is one that has begun."""
-        self._epoch = max(self._epoch, epoch)
+        if not self._is_frozen:
+            self._epoch = max(self._epoch, epoch)
 
     def __call__(self, iteration: LoaderIterator) -> IterationStart:
-        """Return the start of the next epoch."""
-        del iteration
-        self._epoch += 1
-        return IterationStart(RunPosition(self._epoch - 1), UpdateSchedule())
+        """Return the start of the next epoch.
+
+        Raises:
+            ConfigError: If a process group was initialised after the loader was made.
+        """
+        ranks = count_later_ranks(iteration.loader.engine.options.world, self._is_single_process)
+        if ranks:
+            raise ConfigError(
+                "datamodule: a loader was made for one process, before the process group of "
+                f"{ranks} ranks was initialised, so that every rank would read all data. Pass the "
+                "DataModule to the Trainer, as `datamodule`"
+            )
+        epoch, self._epoch = self._epoch, 0 if self._is_frozen else self._epoch + 1
+        return IterationStart(RunPosition(epoch), UpdateSchedule())
 
 
 def start_first_epoch(iteration: LoaderIterator) -> IterationStart:

@@ -309,9 +309,8 @@ class Loader:
 
     def _check_single_process(self) -> None:
         """Raise ConfigError if a process group was initialised after this loader was made."""
-        ranks = World.current().size
-        world = self._engine.options.world
-        if self._is_single_process and ranks > 1 and world.size == world.time_parts == 1:
+        ranks = count_later_ranks(self._engine.options.world, self._is_single_process)
+        if ranks:
             raise ConfigError(
                 f"loader: it was made for one process, before the process group of {ranks} ranks "
                 "was initialised, so that every rank would read all data. Make it once the "
@@ -354,6 +353,18 @@ class EpochSetter:
     def batch_size(self) -> int:
         """1, as without a batch sampler: DeepSpeed's strategy reads it for its log."""
         return 1
+
+
+def count_later_ranks(world: World, is_single_process: bool) -> int:
+    """Return the ranks of a process group that did not exist when a loader was made; 0 if it did.
+
+    Args:
+        world: The world of the loader.
+        is_single_process: Whether there was no process group of several ranks when it was made.
+    """
+    ranks = World.current().size
+    is_for_one = is_single_process and world.size == world.time_parts == 1
+    return ranks if is_for_one and ranks > 1 else 0
 
 
 def _begin_at(epoch: int) -> RunPosition:

@@ -19,7 +19,7 @@ from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.sharing import World
 from tests.distributed.ddp import under_ddp
-from tests.lightning.harness import QUIET, Recorder, quietly, sequences
+from tests.lightning.harness import QUIET, Recorder, data_of, quietly, sequences
 
 COUNT = 6
 
@@ -267,16 +267,21 @@ class OfItsOwn(Recorder):
 
 def plain_loader(spec: dict[str, Any]) -> dict[str, Any]:
     """Fit with a plain ``Loader``: made before the Trainer has made its ranks, or after."""
-    model, early = OfItsOwn(), None
+    model, early, evaluated = OfItsOwn(), None, None
     if spec["early"]:
         with mock.patch.object(World, "current", return_value=World()):  # no group so far
             model, early = Recorder(), OfItsOwn().train_dataloader()
+            if spec["early"] != "loader":
+                data = data_of(11)
+                early, evaluated = data.train_dataloader(), data.val_dataloader()
+    if spec["early"] == "val":
+        early = OfItsOwn().train_dataloader()
     options = {**QUIET, **under_ddp(spec["world"]), "enable_checkpointing": False, "max_epochs": 1}
     trainer = pl.Trainer(**options)
     error = ""
     try:
         with quietly():
-            trainer.fit(model, early)
+            trainer.fit(model, early, evaluated)
     except SeqDataError as refused:
         error = f"{type(refused).__name__}: {refused}"
     return {"train": model.log_of.train, "error": error}

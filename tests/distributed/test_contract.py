@@ -132,12 +132,20 @@ def test_item_38_without_a_trainer_the_process_group_says_who_we_are(ranks):
 
 
 def test_a_plain_loader_that_was_made_before_the_ranks_is_refused_before_the_first_step(ranks):
-    for one in ranks.play("plain_loader", 2, {"early": True}):
+    for one in ranks.play("plain_loader", 2, {"early": "loader"}):
         assert one["train"] == []
         assert one["error"].startswith(
             "ConfigError: loader: it was made for one process, before the"
         )
         assert "in `train_dataloader` of the LightningModule" in one["error"]
+
+
+@pytest.mark.parametrize("kind", ["train", "val"])
+def test_a_loader_without_its_datamodule_is_refused_by_several_ranks(kind, ranks):
+    for one in ranks.play("plain_loader", 2, {"early": kind}):
+        assert one["error"].startswith(
+            "ConfigError: datamodule: a loader was made for one process, before the process group"
+        )
 
 
 def test_a_plain_loader_that_is_made_when_the_ranks_are_there_is_dealt_out(ranks):

@@ -139,7 +139,7 @@ def _make_final_error(
         if isinstance(candidate, WrongBodyError):
             return _make_failed_error(
                 location, str(candidate), attempt, action, (
-                    "Use a server that supports range requests"
+                    "Use a server that supports range requests and does not encode files"
                 ),
             )  # fmt: skip
         if type(candidate).__name__ == "TooManyRedirects":  # of aiohttp and requests
