@@ -99,7 +99,7 @@ class Forecaster(L.LightningModule):
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()
         context = batch.context[self.x]
-        length, width = batch.lengths[is_counted_cpu], context.shape[1] + batch.horizon
+        length, width = batch.lengths[is_counted_cpu], context.shape[1]
         if bool((length < width).any()):
             raise ConfigError(
                 f"forecaster: rows must have equal lengths, but have {int(length.min())} to "
