@@ -28,6 +28,7 @@ from seqdata.storage.dataset_items import check_axes
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.splitting import Folds
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.time_split import TimeUnit, split_along
@@ -186,7 +187,7 @@ def split(  # noqa: PLR0913
         store: A store, a location, or whatever ``open_store`` takes.
         parts: Name -> fraction of the sequences; they add up to 1. With ``along`` a fraction of
             each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``; along an axis "-24..".
-        seed: Another seed gives another split.
+        seed: Another seed gives another split; not with ``along``.
         by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
         exact: Whether each part has its fraction, rounded; with ``by``, of the values of ``by``.
         stratify: A field as ``by``, such as ``"label"``: every part has its fraction of each value,
@@ -215,7 +216,7 @@ def split(  # noqa: PLR0913
     if along is None:
         _refuse_without("along", {"context": context or None, "unit": unit})
         return splitting.split(opened, parts, seed=seed, by=by, exact=exact, stratify=stratify)
-    _refuse_with("along", {"by": by, "exact": exact or None, "stratify": stratify})
+    _refuse_with("along", seed=seed or None, by=by, exact=exact or None, stratify=stratify)
     cut = split_along(opened, parts, along, context=context, unit=unit)
     return splitting.SplitViews({name: View(part) for name, part in cut.items()})
 
@@ -285,7 +286,7 @@ def concat(stores: Sequence[Any]) -> SequenceStore:
     return concat_stores([resolve_store(source) for source in stores])
 
 
-def _refuse_with(option: str, passed: Mapping[str, Any]) -> None:
+def _refuse_with(option: str, **passed: Any) -> None:
     for name, value in passed.items():
         if value is not None:
             raise ConfigError(
@@ -325,7 +326,14 @@ def _prepare_input(
     """Return sequences in the form that a writer takes, and the axes of their fields."""
     check_axes(axes)
     if is_store(data) or is_location(data) or are_locations(data):
-        rows = StoreSequences(resolve_store(data), key)
+        store = resolve_store(data)
+        if context := find_longest_context(store):
+            raise ConfigError(
+                "write_store: what is written must have no context (`split(..., context=)`), which "
+                f"a store does not tell from other timesteps, but has up to {context} timesteps of "
+                "it. Write a part that was split without `context`, or the store before the split"
+            )
+        rows = StoreSequences(store, key)
         data, axes = rows, {**rows.axes, **(axes or {})}
     return resolve_rows(data, axes, group)
 

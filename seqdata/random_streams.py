@@ -30,7 +30,7 @@ class RandomStreams:
     Examples:
         >>> streams = RandomStreams(seed=1)
         >>> noise = torch.randn(2, generator=streams.shared(epoch=0, step=5))
-        >>> bool((noise == torch.randn(2, generator=streams.shared(epoch=0, step=5))).iter_rows())
+        >>> bool((noise == torch.randn(2, generator=streams.shared(epoch=0, step=5))).all())
         True
     """
 

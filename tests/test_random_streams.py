@@ -1,9 +1,11 @@
 """Random streams of a model: alike where they are shared, apart where they are not."""
 
+import doctest
+
 import pytest
 import torch
 
-from seqdata import ConfigError, RandomStreams
+from seqdata import ConfigError, RandomStreams, random_streams
 
 
 def drawn(generator):
@@ -57,3 +59,8 @@ GOLDEN = [586909418, 923584139, 861042107]
 def test_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(ConfigError, match=rf"`seed` must be in \[0, 2\*\*64\), but is {seed}"):
         RandomStreams(seed)
+
+
+def test_the_example_of_the_docstring_holds():
+    result = doctest.testmod(random_streams)
+    assert (result.failed, result.attempted) == (0, 3)

@@ -247,6 +247,8 @@ class SequenceBatch:
             ConfigError: If the field is unknown or runs along no axis, or a row has length 0.
         """
         if self.layout != "padded":
+            if self.horizon:  # whose future is not packed
+                return self.as_layout("padded").packed(name)
             packed_values: PackedSequence = self.as_layout("packed")[name]
             return packed_values
         values = self[name]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -37,6 +38,7 @@ from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import read_manifest
+from seqdata.storage.indexed.find_files import JOINED, expand_braces
 from seqdata.storage.integrity.audit import (
     AuditReport,
     BytesProgressFn,
@@ -92,28 +94,31 @@ def verify(
             f"verify: `--shard` must come with one store, but {len(stores)} are given. Verify the "
             "one that has it."
         )
+    if keep is not None:
+        _refuse_urls(stores)
     reports_of = {  # printed after the bar
         store: list(_iter_reports(store, backend, shard, repair=repair)) for store in stores
     }
     reports = [report for own_reports in reports_of.values() for report in own_reports]
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
-    copies = [path for store, own in reports_of.items() for path in _copy_damaged(store, own, keep)]
+    out = make_console()
     if as_json:
         location = ", ".join(map(redact_secrets, stores))
         files = [asdict(audit_report) for audit_report in reports]
         facts = {"location": location, "damages": damages, "verified": verified, "files": files}
         click.echo(json.dumps(facts, indent=2))
     else:
-        out = make_console()
         for store, own_reports in reports_of.items():
             if len(reports_of) > 1:
                 out.print(f"{redact_secrets(store)}:")
             for report in own_reports:
                 _print_report(out, report)
         out.print(_format_verdict(damages, verified))
-        for path in copies:
-            out.print(f"kept {path}")
+    if keep is not None:
+        for path in _copy_damaged(reports_of, keep):
+            if not as_json:
+                out.print(f"kept {path}")
     if damages:
         raise SystemExit(EXIT_DATA)
 
@@ -130,7 +135,8 @@ def _iter_reports(
         return
     if repair:
         raise ConfigError(
-            f"verify: `--repair-index` must be left out: {store!r} is read without an index"
+            f"verify: `--repair-index` must be left out: {redact_url(store)!r} is read without an "
+            "index"
         )
     is_own = (backend or detect_backend(store)) == "arrow"
     if is_remote(store) and is_own:
@@ -151,8 +157,8 @@ def _iter_reports(
     opened = open_store(store, backend=backend)
     if shard is not None:
         raise ConfigError(
-            f"verify: `--shard` cannot be used with {store!r}, which is not a store of seqdata "
-            "and is read as a whole. Leave it out."
+            f"verify: `--shard` cannot be used with {redact_url(store)!r}, which is not a store of "
+            "seqdata and is read as a whole. Leave it out."
         )
     with _progress_bar(store, len(opened), of="sequences") as on_progress:
         yield audit_by_reading(opened, on_progress)
@@ -226,13 +232,57 @@ def _format_verdict(damages: int, verified: bool) -> str:
     return "unverified: there are no checksums of sequences; all could be read, sizes are right"
 
 
-def _copy_damaged(store: str, reports: list[AuditReport], folder: Path | None) -> list[Path]:
-    if folder is None:
-        return []
-    copies: dict[Path, Any] = {}  # unique, in order
-    for report in reports:
-        for finding in report.findings:
-            path = copy_damaged_bytes(local_path(store), finding, folder)
-            if path is not None:
+def _refuse_urls(stores: Sequence[str]) -> None:
+    """Raise if a store whose damaged bytes would be kept is on another machine."""
+    for part in (part for store in stores for part in store.split(JOINED)):
+        if is_remote(part):
+            raise ConfigError(
+                f"verify: `--keep-bad` must come with files on this machine, but "
+                f"{redact_url(part)!r} is a URL. Copy it to this machine first, or leave the "
+                "option out."
+            )
+
+
+def _copy_damaged(reports_of: Mapping[str, Sequence[AuditReport]], folder: Path) -> list[Path]:
+    """Copy the damaged bytes of all findings; say of how many there is no copy."""
+    copies: dict[Path, None] = {}  # unique, in order
+    lost = 0
+    for store, reports in reports_of.items():
+        for finding in (finding for report in reports for finding in report.findings):
+            root = _find_root(store, str(finding.facts.get("file")))
+            path = None if root is None else copy_damaged_bytes(root, finding, folder)
+            if path is None:
+                lost += 1
+            else:
                 copies[path] = None
+    if lost:
+        make_console(stderr=True).print(
+            f"note: nothing is kept of {_count_places(lost)}, whose bytes are not known or whose "
+            "file is not found. Verify such a file alone"
+        )
     return list(copies)
+
+
+def _find_root(store: str, name: str) -> Path | None:
+    """Return the folder in which a store has a file of this name; None if there are none or more.
+
+    A store may be a folder, a file, or a glob, braces or several of these: their names are the
+    paths below the folder in common.
+    """
+    roots: dict[Path, None] = {}
+    for place in _iter_places(store):
+        for root in (place, *place.parents):
+            path = root / name
+            if path.is_file() and path.is_relative_to(place):
+                roots[root] = None
+    return next(iter(roots)) if len(roots) == 1 else None
+
+
+def _iter_places(store: str) -> Iterator[Path]:
+    """Yield the files and folders that a local location names."""
+    if local_path(store).exists():
+        yield local_path(store)
+        return
+    for part in store.split(JOINED):
+        for path in expand_braces(part):
+            yield from map(Path, glob.iglob(os.fspath(local_path(path)), recursive=True))

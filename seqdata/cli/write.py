@@ -36,6 +36,7 @@ from seqdata.readers.source import (
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.fields import ID_FIELD
+from seqdata.storage.foreign.file_discovery import choose_files, has_table_suffix
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.urls import is_remote, redact_url
 from seqdata.storage.writing.finished_shards import count_unfinished
@@ -133,23 +134,23 @@ def write(
     not expand it; ** is any depth of folders. After an interruption the same command continues.
     """
     begin = time.monotonic()
-    axis_by_field = parse_axes(axes)
+    name = f"source {redact_url(source)!r}"
     options = ReadOptions(field=field, group=group, id=key or None)
     is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
         raise ConfigError(
-            f"source {source!r}: `--backend` opens a store, which has fields and ids. Leave "
+            f"{name}: `--backend` opens a store, which has fields and ids. Leave "
             "`--format`, `--field`, `--group` and `--id` out."
         )
-    existing = open_source(source, backend) if as_store else None
+    existing = open_source(source, backend, skip=out) if as_store else None
     if existing is None and input_format == STORE:
-        raise ConfigError(f"source {source!r}: not a store. Leave `--format store` out.")
+        raise ConfigError(f"{name}: not a store. Leave `--format store` out.")
     write_to = partial(
         write_store,
         out,
         format=format,
-        axes=axis_by_field,
+        axes=parse_axes(axes),
         shard_bytes=shard_bytes,
         key="" if is_numbered else ID_FIELD,
         overwrite=overwrite,
@@ -174,15 +175,18 @@ def write(
     _print_report(store, out, time.monotonic() - begin)
 
 
-def open_source(source: str, backend: str | None = None) -> Store | None:
+def open_source(
+    source: str, backend: str | None = None, *, skip: str | None = None
+) -> Store | None:
     """Return a source as a store, if it is one or its files can be opened as one; None otherwise.
 
     Args:
         source: A path, a glob or a URL.
         backend: Name of the backend that opens it; None: found from the source.
+        skip: A folder whose files a glob leaves out.
 
     Raises:
-        ConfigError: If it is a URL, but not of a store.
+        ConfigError: If it is a URL, but not of a store, or nothing is there.
         DataError: If the store is incomplete.
         RemoteReadError: If the URL cannot be read.
     """
@@ -204,8 +208,8 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
     if (path / MANIFEST).is_file():
         return open_store(source)
     form = detect_backend(source)
-    if not (path.exists() or (form == _TAR_SHARDS and "{" in source)):
-        return None
+    if not path.exists() and ("{" not in source or form in ("arrow", "foreign")):
+        return _open_matches(source, skip)
     if form == "foreign":
         return None if _has_reader(path) else open_store(source)
     if form == "arrow" or path.suffix.lower() in READERS:
@@ -215,9 +219,29 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
     try:
         return open_store(source)
     except ConfigError:  # without an index they are read completely
-        if path.name.endswith(_TAR) or path.is_dir():
+        if path.name.lower().endswith(_TAR) or path.is_dir():
             return None
         raise
+
+
+def _open_matches(source: str, skip: str | None) -> Store | None:
+    """Return the files of a glob as a store, if one backend opens all of them; None otherwise."""
+    files = find_files(source, skip=skip)
+    backends = {_find_backend(file.path.name, default_host()) for file in files}
+    if len(backends) > 1 or None in backends:
+        return None
+    if backends != {"foreign"}:
+        return open_store(source)
+    path_of = {file.key: str(file.path) for file in files}
+    return open_store([path_of[key] for key in choose_files(source, path_of, ())])
+
+
+def _find_backend(name: str, host: PluginHost) -> str | None:
+    """Return the backend that opens files of a name's suffix; None if they are read."""
+    ending = Path(name).suffix.lower()
+    if ending == _TAR or ending in READERS:
+        return None
+    return "foreign" if has_table_suffix(name) else host.backend_of_suffix(name)
 
 
 def _has_reader(path: Path) -> bool:
@@ -257,14 +281,25 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
         return host.reader(input_format)
     bytes_reader = host.reader("bytes")
     counts = count_suffixes(files)
-    found = {ending: _find_reader(ending, host) or bytes_reader for ending in counts}
-    refuse_binary(file for file in files if found[file.path.suffix.lower()] is bytes_reader)
-    if len(set(found.values())) > 1:
-        have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
+    readers = {ending: _find_reader(ending, host) for ending in counts}
+    found = [
+        readers[file.path.suffix.lower()] or _find_backend(file.path.name, host) or bytes_reader
+        for file in files
+    ]
+    refuse_binary(file for file, form in zip(files, found, strict=True) if form is bytes_reader)
+    have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
+    if len(set(found)) > 1:
         raise ConfigError(
             f"source: files of several formats ({have}). Pass `--format`, or a narrower glob."
         )
-    return next(iter(found.values()))
+    if isinstance(found[0], str):
+        raise ConfigError(
+            f"source: files that the backend {found[0]!r} opens ({have}) must be named by a file, "
+            "a folder or a glob, without `--field`, `--group` and `--id`, but are below a folder, "
+            "or one of these is given. Name them by a glob such as '**/*', leave the options out, "
+            "or pass `--format bytes`, which writes the bytes of the files as they are."
+        )
+    return found[0]
 
 
 def _find_reader(ending: str, host: PluginHost) -> Reader | None:

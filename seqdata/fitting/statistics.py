@@ -46,7 +46,8 @@ class Statistics:
 
     Args:
         content: What was fitted, as JSON; compressed where it is long.
-        digest: Of the content, 32 hex digits; empty: it is computed.
+        digest: Of the JSON, not compressed, 32 hex digits; empty: it is computed. That of the
+            compressed content, which releases before saved, is replaced.
         fitted_on: Which view was fitted, by which ``seqdata doctor --leaks`` knows it again: its
             fingerprint, the number of sequences and timesteps, and the lowest hashes of ids.
 
@@ -60,13 +61,13 @@ class Statistics:
         [3.0, 4.633]
     """
 
-    content: str
+    content: str = field(compare=False)  # compressed, it differs between machines
     digest: str = ""
     fitted_on: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        found = hashlib.sha256(self.content.encode()).hexdigest()[:32]
-        if self.digest not in ("", found):
+        found = _digest(self._text)
+        if self.digest not in ("", found, _digest(self.content)):
             raise ConfigError(
                 f"statistics: the content must have the digest {self.digest!r}, but has {found!r}. "
                 "It was damaged or edited: restore it, or fit again."
@@ -89,19 +90,21 @@ class Statistics:
     @cached_property
     def plain(self) -> dict[str, Any]:
         """What was fitted, as plain data."""
-        text = self.content
         try:
-            if text.startswith(_PACKED):
-                unpacker = zlib.decompressobj()
-                packed = base64.b85decode(text.removeprefix(_PACKED))
-                text = unpacker.decompress(packed, _MAX_UNPACKED).decode()
-            plain = json.loads(text)
-            return dict(plain)
-        except (ValueError, TypeError, zlib.error) as error:
-            raise ConfigError(
-                f"statistics: the content must be JSON that `fit` made, but is damaged ({error}). "
-                "Restore it, or fit again."
-            ) from error
+            return dict(json.loads(self._text))
+        except (ValueError, TypeError) as error:
+            raise _make_damage_error(error) from error
+
+    @property
+    def _text(self) -> str:
+        """The content, not compressed."""
+        if not self.content.startswith(_PACKED):
+            return self.content
+        try:
+            packed = base64.b85decode(self.content.removeprefix(_PACKED))
+            return zlib.decompressobj().decompress(packed, _MAX_UNPACKED).decode()
+        except (ValueError, zlib.error) as error:
+            raise _make_damage_error(error) from error
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it is made of."""
@@ -266,6 +269,17 @@ class StatisticsInverse:
                 groups = None if fitted.by is None else predictions.get(fitted.by)
                 found[name] = fitted.inverse(predictions[name], groups)
         return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _make_damage_error(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"statistics: the content must be JSON that `fit` made, but is damaged ({error}). "
+        "Restore it, or fit again."
+    )
 
 
 def _apply(fitted: FittedField, column: Any, groups: Any) -> Any:

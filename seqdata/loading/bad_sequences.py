@@ -36,12 +36,14 @@ class RepairedBatch:
         columns: The columns of all rows.
         axes: Which field runs along which axis.
         errors: Number of a span -> its error.
+        donor: Number of the row that replaces those that fail; None: they are masked.
     """
 
     step: Step
     columns: Columns
     axes: Axes
     errors: Mapping[int, Exception]
+    donor: int | None = None
 
 
 def is_about_data(error: Exception) -> bool:
@@ -71,7 +73,11 @@ def repair_batch(
     rows: list[dict[str, Any]] = []
     errors: dict[int, Exception] = {}
     axes = fetcher.reader.axes
+    is_idle = request.is_idle
     for number in range(len(request.ids)):
+        if is_idle[number]:
+            rows.append({})
+            continue
         try:
             pieces, axes = _fetch_one(fetcher, request, number)
         except Exception as error:
@@ -80,23 +86,24 @@ def repair_batch(
             errors[number] = error
             pieces = {}
         rows.append(pieces)
-    if not errors:
+    if not errors and not is_idle.all():
         return None
     replacement = _find_replacement(request, errors)
-    if on_error == "replace" and step.rows is None and replacement is not None:
-        step = _replace_bad_rows(step, request, rows, errors, replacement, axes)
+    donor = replacement if on_error == "replace" and step.rows is None else None
+    if donor is not None:
+        step = _replace_bad_rows(step, request, rows, errors, donor, axes)
     else:
         step = _mask_bad_rows(step, errors)
     if replacement is not None:
         template = rows[replacement]
     else:
         template, axes = _make_template(fetcher, request)
-    for number in errors:
-        if not rows[number]:
+    for number, pieces in enumerate(rows):
+        if not pieces:
             rows[number] = _make_zeros(fetcher, request, number, template, axes)
     if planned_step.wide is not None:
         step = planned_step._replace(weights=step.weights)
-    return RepairedBatch(step, _make_columns(rows, template), axes, errors)
+    return RepairedBatch(step, _make_columns(rows, template), axes, errors, donor)
 
 
 def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
@@ -156,8 +163,9 @@ def _replace_bad_rows(
     step: Step, request: StepRequest, rows: list[dict[str, Any]], errors: Mapping[int, Exception],
     replacement: int, axes: Axes,
 ) -> Step:  # fmt: skip
-    """Replace each bad row by the donor, cropped to the planned length."""
-    spans = request.spans.copy()
+    """Replace each bad row by the donor, cropped to the planned length; its weight counts."""
+    spans, weights = request.spans.copy(), step.weights.copy()
+    weights[list(errors)] = weights[replacement]
     replacement_length = int(request.lengths[replacement])
     for number in errors:
         length = min(replacement_length, int(request.lengths[number]))
@@ -169,7 +177,7 @@ def _replace_bad_rows(
             else piece
             for name, piece in rows[replacement].items()
         }
-    return step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1])
+    return step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1], weights=weights)
 
 
 def _is_ragged(axes: Axes, name: str, piece: Any) -> bool:
@@ -205,7 +213,10 @@ def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, An
         fields_by_name[TARGETS] = fields[reader.shifted_field]
     value_options = fetcher.value_options or ValueOptions()
     pieces = {
-        name: np.empty((0, *field.shape), dtype=value_options.resolve_dtype(name, field.dtype))
+        name: np.empty(
+            (0, *field.shape),
+            dtype=value_options.resolve_dtype(name, field.dtype, reader.shifted_field),
+        )
         if kind_of(field).is_array
         else kind_of(field).empty
         for name, field in fields_by_name.items()

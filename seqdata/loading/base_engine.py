@@ -342,6 +342,10 @@ class BaseEngine(ABC):
     def shutdown(self) -> None:
         """Stop all threads and worker processes; running iterations end with an error."""
 
+    def forget_plans(self) -> None:
+        """Make all plans again."""
+        self._plans.clear()
+
     def _effective_epoch(self, epoch: int) -> int:
         return 0 if self.options.frozen_epoch else epoch
 
@@ -362,4 +366,5 @@ def _rebuild_engine(
     engine = engine_type(store, policy, options)
     if engine.segments is not None and history is not None:
         engine.segments.history = history
+        engine.forget_plans()  # which were made with another history
     return engine

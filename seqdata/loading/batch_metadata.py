@@ -124,6 +124,7 @@ class StepPreparer:
             horizon=self.plan.lookahead - self.reader.shift,
             joint_targets=self.joint_targets and is_whole_row,
             occurrences=occurrences, is_shifted_stream=step_spans.is_stream,
+            has_lanes=steps.lanes is not None,
         )  # fmt: skip
         return PreparedStep(request, metadata, partial(_make_step, steps, i))
 

@@ -106,7 +106,7 @@ class EpochEngine(BaseEngine):
         fetcher, occurrences = self._make_fetcher()
         check_bounded_lengths(self._reader, find_base_policy(policy), options.on_error)
         check_time_parts(self._reader, options)
-        check_context(store, find_base_policy(policy), self._reader.shift)
+        check_context(store, find_base_policy(policy), self._reader)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collate_columns)

@@ -102,8 +102,8 @@ class ErrorLog:
         return sum(name == loader and position < (epoch, batch) for name, position, _ in keys)
 
     def add(
-        self, error: Exception, request: StepRequest, span: int, *, loader: str, batch: int,
-        part: str | None = None,
+        self, error: Exception, request: StepRequest, span: int, *, loader: str, epoch: int,
+        batch: int, part: str | None = None,
     ) -> None:  # fmt: skip
         """Count an error, and add its line to the list.
 
@@ -112,6 +112,7 @@ class ErrorLog:
             request: The spans that were asked for.
             span: Number of the span that failed.
             loader: Name of the loader.
+            epoch: Epoch of the plan, not that of a part, whose random numbers the request has.
             batch: Number of the batch in the plan.
             part: Name of the part of a mixture that it is of.
 
@@ -125,7 +126,7 @@ class ErrorLog:
             "loader": loader,
             **({} if part is None else {"part": part}),
             "sequence": int(request.ids[span]),
-            "epoch": request.epoch,
+            "epoch": epoch,
             "batch": batch,
         }
         key = _entry_key(entry)

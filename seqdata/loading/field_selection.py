@@ -210,7 +210,7 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
         return
     if isinstance(policy, SupportsMixing):
         for part_policy in policy.policies.values():
-            check_bounded_lengths(reader, part_policy, on_error)
+            check_bounded_lengths(reader, find_base_policy(part_policy), on_error)
         return
     options = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
     for name, value in (("on_error", "replace"), ("keep", "last")):
@@ -261,17 +261,27 @@ def check_time_parts(reader: FieldReader, options: EngineOptions) -> None:
         )
 
 
-def check_context(store: Store, policy: Policy, shift: int) -> None:
+def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
     """Raise ConfigError if timesteps that are context might become targets.
 
     Args:
         store: What is read; a part of a split in time may begin with context.
         policy: Only the futures of its windows are targets, if it has any.
-        shift: Timesteps between inputs and targets.
+        reader: Its transform must keep lengths, and it must have no shift.
     """
     context = find_longest_context(store)
     if not context:
         return
+    if isinstance(policy, SupportsMixing):
+        for part_policy in policy.policies.values():
+            check_context(store, find_base_policy(part_policy), reader)
+        return
+    if reader.has_changed_lengths:
+        raise ConfigError(
+            f"loader: the transform {qualified_name(reader.transform)} must keep lengths with a "
+            f"context of {context} timesteps (`split(..., context=)`), but changes them: targets "
+            "might lie in it. Split without `context`, or let the transform keep lengths"
+        )
     if not isinstance(policy, SupportsFuture) or policy.horizon < 1 or policy.size < context:
         raise ConfigError(
             f"loader: data with a context of {context} timesteps (`split(..., context=)`) must be "
@@ -279,10 +289,10 @@ def check_context(store: Store, policy: Policy, shift: int) -> None:
             f"lies in it, but the policy is {describe_policy(policy)}. Use e.g. "
             f"Windows({context}, horizon=1), or a smaller context"
         )
-    if shift:
+    if reader.shift:
         raise ConfigError(
-            f"loader: `shift` must be 0 with a context (`split(..., context=)`), but is {shift}: "
-            "targets would lie in it. Use batch.context and batch.future"
+            "loader: `shift` must be 0 with a context (`split(..., context=)`), but is "
+            f"{reader.shift}: targets would lie in it. Use batch.context and batch.future"
         )
 
 

@@ -66,6 +66,13 @@ class RunStart:
                     "Leave them out, and set them where a segment begins",
                 )
             )  # fmt: skip
+        if segments is None and values is not None:
+            raise ResumeError(
+                must_be(
+                    "resume: `weights`", "None, since the policy has no segments", "given",
+                    "Leave them out",
+                )
+            )  # fmt: skip
         if segments is None:
             return ""
         if not self.is_changed:

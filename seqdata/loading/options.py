@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch.axes import Axes, are_names, format_unknown_name
+from seqdata.batch.axes import TARGETS, Axes, are_names, format_unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact, as_whole_number, check_flags, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
@@ -58,10 +58,12 @@ class ValueOptions:
             )
         check_flags("loader", check_values=self.check)
 
-    def resolve_dtype(self, name: str, dtype: Any) -> np.dtype[Any]:
-        """Return the dtype in which a field is delivered."""
+    def resolve_dtype(self, name: str, dtype: Any, shifted: str | None = None) -> np.dtype[Any]:
+        """Return the dtype of a field; targets without one have that of the shifted field."""
         stored_dtype: np.dtype[Any] = np.dtype(dtype)
         if isinstance(self.dtype, Mapping):
+            if name == TARGETS and name not in self.dtype and shifted is not None:
+                name = shifted
             return np.dtype(self.dtype.get(name, stored_dtype))
         return (
             stored_dtype if self.dtype is None or stored_dtype.kind != "f" else np.dtype(self.dtype)
@@ -81,25 +83,40 @@ class ValueOptions:
         Raises:
             ConfigError: If ``dtype`` names a field that does not exist.
         """
-        if isinstance(self.dtype, Mapping):
-            for name in self.dtype:
-                if name not in columns:
-                    raise ConfigError(f"loader: `dtype` names {format_unknown_name(name, columns)}")
+        self._check_names(columns, axes)
+        shifted = next(iter(axes.shift), None)
         converted: dict[str, Any] = {}
         for name, column in columns.items():
             if isinstance(column, list):
                 converted[name] = column
                 continue
             array_column: Any = column
-            dtype = self.resolve_dtype(name, array_column.dtype)
+            dtype = self.resolve_dtype(name, array_column.dtype, shifted)
             if dtype != array_column.dtype or (self.check and dtype.kind in "fc"):
                 begins = request.spans[:, 1] if axes.along(name) == axes.axis else None
+                if begins is not None and name == TARGETS and shifted is not None:
+                    begins = begins + axes.shift[shifted]
                 converted[name] = ConvertedColumn(
                     array_column, name, dtype, self.check, request.ids, begins, store
                 )
             else:
                 converted[name] = array_column
         return converted
+
+    def _check_names(self, columns: Mapping[str, Any], axes: Axes) -> None:
+        given = self.dtype if isinstance(self.dtype, Mapping) else {}
+        for name, dtype in given.items():
+            if name in columns:
+                continue
+            if name != TARGETS or not axes.shift:
+                raise ConfigError(f"loader: `dtype` names {format_unknown_name(name, columns)}")
+            shifted = next(iter(axes.shift))  # one column has both
+            found = self.resolve_dtype(shifted, columns[shifted].dtype).name
+            if found != dtype:
+                raise ConfigError(
+                    f"loader: `dtype[{name!r}]` must be that of {shifted!r}, {found}, but is "
+                    f"{dtype!r}. Leave it out"
+                )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,7 @@ from seqdata.errors import (
     describe_stop,
     format_step,
 )
-from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
+from seqdata.loading.bad_sequences import RepairedBatch, is_about_data, repair_batch, shorten_step
 from seqdata.loading.batch_metadata import PreparedStep, StepPreparer
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
@@ -233,6 +233,9 @@ class BatchPipeline:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._fill_counts(self._preparer.prepare(step), number)
         batch.axes, batch.bounds = repaired.axes, None  # the columns differ from the planned ones
+        if repaired.donor is not None and isinstance(batch.part, list):
+            batch.part = _copy_label(batch.part, repaired)
+            batch.part_epoch = _copy_label(batch.part_epoch, repaired)
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
 
     def _log_errors(
@@ -243,8 +246,9 @@ class BatchPipeline:
         for span, error in sorted(errors.items()):
             own_part = part[span] if isinstance(part, list) else part  # a row has one sequence
             self.parts.error_log.add(
-                error, request, span, loader=name, batch=step.number, part=own_part
-            )
+                error, request, span,
+                loader=name, epoch=self.epoch, batch=step.number, part=own_part,
+            )  # fmt: skip
 
     def _set_totals(self, batch: SequenceBatch, number: int, horizon: int) -> None:
         """Set what the step and its update count over all ranks, known from the plan."""
@@ -301,3 +305,8 @@ class BatchPipeline:
             epoch=self.epoch, batch=batch, step=step, rank=world.rank, size=world.size,
             worker=worker,
         )  # fmt: skip
+
+
+def _copy_label(labels: Any, repaired: RepairedBatch) -> list[Any]:
+    """Return the labels of rows, with that of the donor for the rows that it replaces."""
+    return [labels[repaired.donor if row in repaired.errors else row] for row in range(len(labels))]

@@ -108,9 +108,12 @@ class SegmentedRun:
         Raises:
             ConfigError: If they are invalid.
         """
-        weights = self._policy.make_weights(self._index, values)
+        weights = self._make_weights(values)
         self.history.set(epoch, first, weights)
         return weights
+
+    def _make_weights(self, values: Any) -> Weights:
+        return self._policy.make_weights(self._index, values)
 
     @property
     def weighted_policy(self) -> Policy:
@@ -154,6 +157,8 @@ class SegmentedRun:
         changes: Sequence[WeightChange] = ()
         if digest is not None and self._max_changes is None:
             changes = self._parse_changes(digest)
+            if values is not None:
+                self._check_same(self._make_weights(values), str(changes[-1].weights.digest))
         elif digest is not None:
             if values is None:
                 raise ResumeError(
@@ -162,14 +167,8 @@ class SegmentedRun:
                         "None", "Pass them: load_state_dict(state, weights=...)",
                     )
                 )  # fmt: skip
-            weights = self._policy.make_weights(self._index, values)
-            if weights.digest != digest:
-                raise ResumeError(
-                    must_be(
-                        "resume: the digest of `weights`", digest, weights.digest,
-                        "Pass the weights of the saved run",
-                    )
-                )  # fmt: skip
+            weights = self._make_weights(values)
+            self._check_same(weights, digest)
             changes = [WeightChange(run_position.epoch, first, weights)]
         elif values is not None:
             raise ResumeError(
@@ -179,6 +178,16 @@ class SegmentedRun:
                 )
             )  # fmt: skip
         self.history.restore(changes, run_position.epoch, first)
+
+    @staticmethod
+    def _check_same(weights: Weights, digest: str) -> None:
+        if weights.digest != digest:
+            raise ResumeError(
+                must_be(
+                    "resume: the digest of `weights`", digest, str(weights.digest),
+                    "Pass the weights of the saved run",
+                )
+            )  # fmt: skip
 
     @staticmethod
     def _describe(changes: Sequence[WeightChange]) -> str:

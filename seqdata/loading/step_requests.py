@@ -32,6 +32,7 @@ class StepRequest:
         on_sequence: Called with the base number of each sequence before it is read or transformed.
         is_shifted_stream: Whether spans already include the timesteps of a shift along a stream, so
             that nothing is read after them.
+        has_lanes: Whether spans without timesteps are those of idle lanes, which no transform sees.
     """
 
     spans: NDArray[np.int64]
@@ -42,12 +43,19 @@ class StepRequest:
     occurrences: NDArray[np.int64] | None = None
     on_sequence: Callable[[int], None] = ignore_sequence
     is_shifted_stream: bool = False
+    has_lanes: bool = False
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Timesteps of each span, int64 (n,)."""
         lengths: NDArray[np.int64] = self.spans[:, 2] - self.spans[:, 1]
         return lengths
+
+    @property
+    def is_idle(self) -> NDArray[np.bool_]:
+        """Whether each span is that of an idle lane, bool (n,)."""
+        is_empty: NDArray[np.bool_] = self.lengths == 0
+        return is_empty & self.has_lanes
 
     def get_occurrences(self) -> NDArray[np.int64]:
         """Return the draw of its sequence that each span is, int64 (n,)."""

@@ -80,7 +80,7 @@ class DrawRates:
         """
         weights = np.zeros(len(self.fixed), dtype=np.float32)
         support = self.support
-        weights[support] = self.draws * _ONE / (len(support) * self.fixed[support])
+        weights[support] = self.draws * _ONE / (float(len(support)) * self.fixed[support])
         return weights
 
     def count(self, draw: Draw) -> NDArray[np.int64]:

@@ -26,6 +26,7 @@ from seqdata.plan_table import (
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.part_positions import PartPosition, PartPositions
 from seqdata.planning.parts import number_part_crops
+from seqdata.planning.wrapping import has_importance
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
@@ -197,7 +198,7 @@ class MixTable:
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches; None: all are 1."""
-        if not any(getattr(run.policy, "importance", False) for run in self.parts):
+        if not any(has_importance(run.policy) for run in self.parts):
             return None
         weights = []
         for part, epoch, own_number in map(self._locate, numbers):

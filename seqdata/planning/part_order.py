@@ -195,4 +195,4 @@ def scale_weights(weights: Sequence[Fraction]) -> list[int]:
 def compute_root(count: int, temperature: float) -> Fraction:
     """Return ``count ** (1 / temperature)``, the same on every machine."""
     with localcontext(prec=_DIGITS):
-        return Fraction(Decimal(count) ** (1 / Decimal(repr(temperature))))
+        return Fraction(Decimal(count) ** (1 / Decimal(repr(float(temperature)))))

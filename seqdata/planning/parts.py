@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
 from seqdata.planning.part_order import compute_root
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.wrapping import find_base_policy
+from seqdata.planning.wrapping import find_base_policy, find_planned
 from seqdata.protocols import (
     Policy,
     SupportsCrops,
@@ -42,6 +43,10 @@ class Part:
 
     def __post_init__(self) -> None:
         _check_weight("a `weight`", self.weight)
+        weight: Any = self.weight
+        if isinstance(weight, np.generic):  # a Fraction does not take all of NumPy's numbers
+            plain = int(weight) if isinstance(weight, np.integer) else float(weight)
+            object.__setattr__(self, "weight", plain)
 
 
 def as_part(name: Any, part: Any) -> Part:
@@ -87,13 +92,32 @@ def derive_part_seed(seed: int, name: str) -> int:
     return int(Draw(seed, 0).raw(Purpose.PARTS, 1, block)[0])
 
 
-def count_planned(policy: Policy, index: SequenceIndex) -> tuple[int, int]:
-    """Return the rows' sequences and the scored timesteps of one epoch of a part."""
+def count_planned(policy: Policy, index: SequenceIndex, *, whole: bool = False) -> tuple[int, int]:
+    """Return the sequences and the scored timesteps of one epoch of a part.
+
+    Args:
+        policy: Of the part.
+        index: Its lengths.
+        whole: Whether each sequence that is not left out counts once; else each piece of one
+            counts, as often as an epoch has it.
+    """
     if isinstance(policy, SupportsPlannedCounts):
-        return policy.count_planned(index)
-    plan = policy.plan(index, seed=0, epoch=0)
-    report = plan.report
-    return report.sequences, report.timesteps
+        pieces, timesteps = policy.count_planned(index)
+    else:
+        pieces, timesteps = _count_spans(policy.plan(index, seed=0, epoch=0))
+    return int(find_planned(index, policy).sum()) if whole else pieces, timesteps
+
+
+def _count_spans(plan: Plan) -> tuple[int, int]:
+    """Return the spans of a plan, and their timesteps, block by block."""
+    pieces = timesteps = first = 0
+    while first < len(plan):
+        stop = plan.prepare(first)
+        spans = plan.slice(first, stop).spans
+        lengths = spans[:, 2] - spans[:, 1]
+        pieces, timesteps = pieces + int((lengths > 0).sum()), timesteps + int(lengths.sum())
+        first = stop
+    return pieces, timesteps
 
 
 def number_part_crops(

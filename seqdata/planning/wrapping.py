@@ -145,6 +145,13 @@ def has_draws(policy: Policy) -> bool:
     return isinstance(policy, SupportsDraws)
 
 
+def has_importance(policy: Policy) -> bool:
+    """Return whether a policy, or one that it wraps, gives rows importance weights."""
+    while isinstance(policy, SupportsWrapping) and not getattr(policy, "importance", False):
+        policy = policy.inner_policy
+    return bool(getattr(policy, "importance", False))
+
+
 def repeats_sequences(policy: Policy) -> bool:
     """Return whether an epoch may have a sequence several times, without weights."""
     return isinstance(policy, SupportsStagedRun) and policy.repeats_sequences

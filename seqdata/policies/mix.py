@@ -345,7 +345,7 @@ class Mix:
             PartRun(
                 name, first, part_index, policy, derive_part_seed(seed, name),
                 policy.num_batches(part_index) if self._weigh(name, 1) else 0,
-                getattr(policy, "horizon", 0),
+                getattr(find_base_policy(policy), "horizon", 0),
             )
             for (name, part_index), first in zip(parts.items(), starts)  # noqa: B905 - one start more
             for policy in [self._get_policy(name)]
@@ -380,7 +380,7 @@ class Mix:
         unit = self.by or ("sequences" if self.rows else "batches")
         if unit == "batches" or (unit == "sequences" and self.rows):
             return rate
-        sequences, timesteps = count_planned(policy, index)
+        sequences, timesteps = count_planned(policy, index, whole=self.rows)
         own = sequences if self.rows else batches  # what comes as often as the rate says
         return rate * own / (sequences if unit == "sequences" else timesteps)
 

@@ -35,7 +35,7 @@ from seqdata.planning.mix_table import MixTable, PartRun, join_rows, make_mix_re
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.parts import check_part_policy, derive_part_seed, match_parts
 from seqdata.planning.segments import SupportsSegments
-from seqdata.planning.wrapping import disable_shuffle
+from seqdata.planning.wrapping import disable_shuffle, find_base_policy
 from seqdata.protocols import Policy, SupportsMixing
 from seqdata.report import PlanReport, make_report
 
@@ -95,7 +95,7 @@ class ZippedPart:
         """
 
         def make_run() -> PartRun:
-            lookahead = getattr(self.policy, "horizon", 0)
+            lookahead = getattr(find_base_policy(self.policy), "horizon", 0)
             count = self.policy.num_batches(index)
             return PartRun(
                 self.name, first_sequence, index, self.policy, seed, count, lookahead, "zip"

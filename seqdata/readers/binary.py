@@ -49,6 +49,10 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     ".midi": "pretty_midi or mido",
     ".pdf": "pypdf.PdfReader",
     ".docx": "python-docx",
+    ".arrow": "pyarrow.ipc.open_file",
+    ".feather": "pyarrow.feather.read_table",
+    ".parquet": "pyarrow.parquet.read_table",
+    ".idx": "what wrote it (Megatron's: name the .bin file, with the plugin seqdata-tokens)",
     ".tsv": "pandas.read_csv(..., sep='\\t')",
     ".json": "json.load (a file with one object per line ends in .jsonl)",
 }
@@ -69,6 +73,10 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\xff\xd8\xff", ".jpg"),
     (b"%PDF-", ".pdf"),
     (b"SQLite format 3", ".sqlite"),
+    (b"ARROW1", ".arrow"),
+    (b"FEA1", ".feather"),
+    (b"PAR1", ".parquet"),
+    (b"MMIDIDX", ".idx"),
 )
 """First bytes -> the usual suffix of such files."""
 

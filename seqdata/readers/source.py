@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.fields import ID_FIELD
+from seqdata.storage.remote.urls import is_remote, redact_url
 
 _WILDCARDS = set("*?[")
 
@@ -77,9 +78,18 @@ def find_files(
         skip: A folder whose files are left out.
 
     Raises:
-        ConfigError: If there are no files, or one of them is a link to nothing.
+        ConfigError: If it is a URL, there are no files, or one of them is a link to nothing.
     """
     text = os.fspath(source)
+    if is_remote(text):
+        raise ConfigError(
+            must_be(
+                f"source {redact_url(text)!r}",
+                "a file, a folder or a glob on this machine, unless it is opened as a store",
+                "a URL",
+                "Copy the files to this machine",
+            )
+        )
     path = Path(text)
     if path.is_file():
         return [SourceFile(path, path.name)]

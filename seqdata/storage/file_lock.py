@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +71,25 @@ def unlock(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in _UNSUPPORTED_ERRORS:
             raise
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder; yield False if another one holds it, True where none can.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    is_held = True
+    try:
+        with suppress(NoLocksError, OSError):  # NFS locks only what is opened to write
+            is_held = lock(descriptor)
+        yield is_held
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for child processes that inherited it
+        os.close(descriptor)
 
 
 def record_owner(descriptor: int) -> None:

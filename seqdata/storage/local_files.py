@@ -57,8 +57,9 @@ def local_path(location: str | os.PathLike[str]) -> Path:
         return _check_path(text, text)
     url = urlsplit(text)
     if scheme != "file" or url.netloc not in ("", "localhost"):
+        shown = f"{scheme}://{url.netloc.rpartition('@')[2]}{url.path}"  # without secrets
         raise ConfigError(
-            f"store: location must be a local path or a file:// URL, but {text!r} is remote "
+            f"store: location must be a local path or a file:// URL, but {shown!r} is remote "
             f"({scheme}). Copy it to a local folder first"
         )
     return _check_path(unquote(url.path), text)

@@ -107,15 +107,7 @@ def _assign_exactly(
         classes: uint64 (n,), hashes of the values to balance; None: all are one class.
         fractions: The fraction of each part.
     """
-    keys = (hashes,) if classes is None else (hashes, classes)
-    order = np.lexsort(keys)
-    begins_unit = np.ones(len(order), dtype=bool)
-    begins_class = np.ones(len(order), dtype=bool)  # begins of classes
-    if classes is None:
-        begins_class[1:] = False
-    else:
-        begins_class[1:] = np.diff(classes[order]) != 0
-    begins_unit[1:] = (np.diff(hashes[order]) != 0) | begins_class[1:]
+    order, begins_unit, begins_class = _sort_units(hashes, classes)
     units = np.cumsum(begins_unit) - 1
     class_offsets = [*units[begins_class].tolist(), int(units[-1]) + 1 if len(units) else 0]
     part_of = np.empty(class_offsets[-1], dtype=np.int64)
@@ -128,6 +120,21 @@ def _assign_exactly(
     chosen = np.empty(len(order), dtype=np.int64)
     chosen[order] = part_of[units]
     return chosen
+
+
+def _sort_units(
+    hashes: NDArray[np.uint64], classes: NDArray[np.uint64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the order by class and hash, and where in it a unit begins, and where a class.
+
+    A unit is what stays together: the sequences of one hash within a class.
+    """
+    order = np.lexsort((hashes,) if classes is None else (hashes, classes))
+    begins_unit = np.ones(len(order), dtype=bool)
+    begins_class = np.ones(len(order), dtype=bool)
+    begins_class[1:] = False if classes is None else np.diff(classes[order]) != 0
+    begins_unit[1:] = (np.diff(hashes[order]) != 0) | begins_class[1:]
+    return order, begins_unit, begins_class
 
 
 def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
@@ -153,9 +160,10 @@ def folds(
     if stratify is None:
         fold, distinct = _assign_folds(all_hashes, max(2, count))
     else:
-        order = np.lexsort((all_hashes, hash_sequences("folds", store, 0, stratify)))
-        fold, distinct = np.empty(len(store), dtype=np.int64), len(store)
-        fold[order] = np.arange(len(store)) % max(2, count)
+        classes = hash_sequences("folds", store, 0, stratify)
+        order, begins_unit, _ = _sort_units(all_hashes, classes)
+        fold, distinct = np.empty(len(store), dtype=np.int64), int(begins_unit.sum())
+        fold[order] = (np.cumsum(begins_unit) - 1) % max(2, count)
     if not 2 <= count <= distinct:
         unit = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from seqdata import TBPTT, Fixed, Loader
+from seqdata import TBPTT, Fixed, Loader, Windows
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
@@ -276,3 +276,11 @@ def test_a_batch_is_iterated_like_a_dict():
     assert {name: batch[name] for name in batch}["note"] == ["n"]
     assert "x" in batch
     assert len(batch) == 1  # rows
+
+
+@pytest.mark.parametrize("collator", ["varlen", "jagged", "packed"])
+def test_the_future_of_windows_is_not_packed(collator):
+    rows, windows = [np.arange(10.0)], Windows(4, stride=2, batch_size=3, horizon=2, shuffle=False)
+    (padded,), (other,) = Loader(rows, windows), Loader(rows, windows, collator=collator)
+    assert torch.equal(other.packed("x").data, padded.packed("x").data)
+    assert len(other.packed("x").data) == 12

@@ -229,6 +229,61 @@ def test_files_that_others_wrote_are_read_and_called_unverified(tmp_path):
     assert "`--shard` cannot be used with" in run(tmp_path / "a.arrow", "--shard", 0, status=2)
 
 
+@pytest.fixture
+def shards(tmp_path):
+    """Gives the path of a damaged tar shard in a folder of a name, and its damaged bytes."""
+    pytest.importorskip("seqdata_webdataset")
+
+    def give(name):
+        write_store(tmp_path / name, [{"x": np.arange(9)}], format="webdataset")
+        (path,) = (tmp_path / name).glob("*.tar")
+        content = bytearray(path.read_bytes())
+        begin = content.find(np.arange(9).tobytes())
+        content[begin] ^= 1
+        path.write_bytes(content)
+        return path, bytes(content[begin : begin + 72])
+
+    return give
+
+
+@pytest.mark.parametrize("source", ["", "/*.tar", "/shard-000000.tar", "/shard-{000000..0}.tar"])
+def test_damaged_bytes_of_a_shard_are_kept_however_it_is_named(shards, tmp_path, source):
+    path, damaged = shards("tar")
+    text = run(f"{path.parent}{source}", "--keep-bad", tmp_path / "bad", status=1)
+    (kept,) = (tmp_path / "bad").iterdir()
+    assert kept.read_bytes() == damaged
+    assert text.endswith(f"write the store again\nkept {kept}\n")
+    assert "note" not in text
+
+
+def test_what_cannot_be_kept_is_said(shards, store, tmp_path):
+    location = f"{shards('a')[0]}::{shards('b')[0]}"
+    said = run(location, "--keep-bad", tmp_path / "bad", status=1)
+    assert "note: nothing is kept of 2 places, whose bytes are not known or whose file" in said
+    assert not (tmp_path / "bad").exists()
+    (store / "part-00001.arrow").unlink()
+    assert "is kept of 1 place, whose" in run(store, "--keep-bad", tmp_path / "bad", status=1)
+
+
+def test_bytes_of_a_url_are_not_kept_which_is_said_first(store, tmp_path):
+    url = "https://someone:p4ssw0rd@host/a?X-Amz-Signature=s1gn4ture"
+    for location in (url, f"{tmp_path}/a.tar::{url}"):
+        said = run(store, location, "--keep-bad", tmp_path / "bad", status=2)
+        assert said == (
+            "error: verify: `--keep-bad` must come with files on this machine, but "
+            "'https://host/a' is a URL. Copy it to this machine first, or leave the option out.\n"
+        )
+
+
+def test_the_report_comes_though_bytes_cannot_be_kept(store, tmp_path):
+    file, place = place_of(open_store(store), 3, "x")
+    flip(store / file, place)
+    (tmp_path / "bad").touch()
+    text = CliRunner().invoke(app, ["verify", str(store), "--keep-bad", f"{tmp_path}/bad/er"])
+    assert "damaged in 1 place: restore these files" in text.stdout
+    assert text.stderr.startswith("error: ")
+
+
 def test_on_a_terminal_a_bar_is_shown_and_the_report_goes_where_it_should(store, tmp_path):
     ours, theirs = pty.openpty()
     with open(tmp_path / "report.txt", "wb") as report:

@@ -1,6 +1,8 @@
 """What is missing or unknown goes by rule; statistics are copied, saved and read back."""
 
+import hashlib
 import pickle
+import zlib
 
 import numpy as np
 import pytest
@@ -130,6 +132,38 @@ def test_a_vocabulary_of_many_words_is_small_in_a_checkpoint(tmp_path):
     torch.save(stats.state_dict(), tmp_path / "state.pt")
     assert (tmp_path / "state.pt").stat().st_size < 100_000
     assert len(Statistics.from_state_dict(stats.state_dict())["t"].tokens) == 20_000
+
+
+def test_other_compression_does_not_change_statistics(tmp_path, monkeypatch):
+    """Compressed bytes depend on the version of zlib, or on what stands in for it."""
+    words = " ".join(f"word{number}" for number in range(2_000))
+    ours = fit([{"x": [1], "t": words}], {"t": Vocabulary()})
+    ours.save(tmp_path / "stats.json")
+    state = ours.state_dict()
+    compress = zlib.compress
+    monkeypatch.setattr(zlib, "compress", lambda data, level: compress(data, 1))
+    theirs = Statistics.load(tmp_path / "stats.json")
+    assert theirs.content != ours.content
+    assert theirs == ours
+    assert theirs.digest == ours.digest
+    assert Statistics.from_state_dict(state) == theirs
+    with pytest.raises(ConfigError, match="must have the digest"):
+        Statistics.from_state_dict(state | {"digest": "0" * 32})
+    with pytest.raises(ConfigError, match="must have the digest"):
+        Statistics.from_state_dict(state | {"content": ours.content[:-10]})
+
+
+def test_statistics_that_were_saved_with_a_digest_of_what_is_compressed_are_read(tmp_path):
+    words = " ".join(f"word{number}" for number in range(2_000))
+    stats = fit([{"x": [1], "t": words}], {"t": Vocabulary()})
+    digest = hashlib.sha256(stats.content.encode()).hexdigest()[:32]
+    assert digest != stats.digest
+    read = Statistics.from_state_dict(stats.state_dict() | {"digest": digest})
+    assert (read, read.digest) == (stats, stats.digest)
+    stats.save(tmp_path / "stats.json")
+    text = (tmp_path / "stats.json").read_text("utf-8").replace(stats.digest, digest)
+    (tmp_path / "stats.json").write_text(text)
+    assert Statistics.load(tmp_path / "stats.json") == stats
 
 
 def test_copies_are_equal_and_have_no_more_than_the_texts(fitted):

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata import TBPTT, Bucketed, ConfigError, Fixed, Loader, Packed, Windows, write_store
+from seqdata import (
+    TBPTT,
+    Bucketed,
+    ConfigError,
+    Fixed,
+    Loader,
+    Mix,
+    Packed,
+    Weighted,
+    Windows,
+    write_store,
+)
 from seqdata.errors import DataError, LimitError
 from seqdata.loading.bad_sequences import is_about_data
 from seqdata.loading.transforms.declare import Ragged, columnar
@@ -282,3 +293,55 @@ def test_an_output_that_does_not_tell_masked_rows_is_refused(store, on_error):
     rows = [{"x": np.ones(3), "weight": 1.0}]
     with pytest.raises(ConfigError, match=r"Add 'score'\."):
         Loader(rows, Fixed(1), on_error=on_error, as_tuple=("x", "weight"))
+
+
+def test_a_replaced_row_of_a_mixture_has_the_part_of_its_donor():
+    def positive(sequence, rng):
+        if sequence["x"][0, 0] < 0:
+            raise ValueError("negative")
+        return sequence
+
+    parts = {
+        name: [
+            {"x": np.full((3, 1), sign * (100 * at + number + 1.0))}
+            for number, sign in enumerate([1, -1, 1, 1] * 5)
+        ]
+        for at, name in enumerate("ab")
+    }
+    policy = Mix({"a": 1, "b": 1}, Fixed(8), rows=True)
+    loader = Loader(parts, policy, transform=positive, on_error="replace")
+    replaced = 0
+    for batch in loader:
+        for part, number, x in zip(batch.part, batch.ids.tolist(), batch["x"], strict=True):
+            assert x[0, 0] == parts[part][number]["x"][0, 0]
+        replaced += len(batch) - len({*zip(batch.part, batch.ids.tolist(), strict=True)})
+    assert replaced > 3
+
+
+def test_a_replaced_row_has_the_weight_of_its_donor():
+    policy = Weighted(Fixed(4), [1.0, 2.0, 4.0, 8.0] * 3, draws=40, importance=True)
+    rows = [{"x": np.full((3 + number, 1), number)} for number in range(12)]
+
+    def odd(sequence, rng):
+        if sequence["x"][0, 0] % 5 == 2:
+            raise ValueError("not odd")
+        return sequence
+
+    weight_of = {}
+    for batch in Loader(rows, policy, transform=odd, on_error="replace"):
+        for number, weight in zip(batch.ids.tolist(), batch.weight.tolist(), strict=True):
+            assert weight_of.setdefault(number, weight) == weight
+
+
+def test_errors_are_listed_by_the_epoch_of_the_mixture():
+    def positive(sequence, rng):
+        if sequence["x"][0] < 0:
+            raise ValueError("negative")
+        return sequence
+
+    parts = {"a": [{"x": np.ones(3)}] * 60, "b": [{"x": np.ones(3)}, {"x": -np.ones(3)}]}
+    policy = Mix({"a": 1, "b": 1}, Fixed(2), keep="batch", batches=20)
+    loader = Loader(parts, policy, transform=positive, on_error="mask")
+    masked = [(0, batch.number) for batch in loader if not batch.weight.all()]
+    assert [(entry["epoch"], entry["batch"]) for entry in loader.errors] == masked
+    assert len(masked) > 3

@@ -16,7 +16,7 @@ def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_
     def listed(number):
         tally = ErrorLog(100, path)
         request = StepRequest(np.array([[5, 0, 2], [6, 0, 2]]), np.array([0, number]), epoch=4)
-        tally.add(ValueError(f"error {number}"), request, 1, loader="train", batch=3)
+        tally.add(ValueError(f"error {number}"), request, 1, loader="train", epoch=4, batch=3)
         return len(tally)
 
     assert listed(1) == 1
@@ -43,7 +43,7 @@ class Foreign(Exception):
 def test_facts_of_errors_that_are_not_ours_are_not_listed(tmp_path):
     log = ErrorLog(100, tmp_path / "errors.jsonl")
     request = StepRequest(np.array([[5, 0, 2]]), np.array([7]), epoch=4)
-    log.add(Foreign("broken"), request, 0, loader="train", batch=3)
+    log.add(Foreign("broken"), request, 0, loader="train", epoch=4, batch=3)
     (entry,) = read_error_list(tmp_path / "errors.jsonl")
     assert entry == log.entries[0]
     assert list(entry) == ["error", "message", "loader", "sequence", "epoch", "batch"]

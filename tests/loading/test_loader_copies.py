@@ -70,3 +70,10 @@ def test_a_copy_of_zipped_parts_has_all_of_them(copied):
         assert {name: part.ids.tolist() for name, part in batch.items()} == {
             name: part.ids.tolist() for name, part in other.items()
         }
+
+
+@COPIED
+def test_a_copy_has_the_weights_that_were_set_where_errors_are_replaced(copied):
+    loader = make_loader(Segments(Weighted(Bucketed(8)), batches=5), on_error="replace")
+    loader.set_weights(np.arange(len(LENGTHS)) + 1.0)
+    assert ids_of(copied(loader)) == ids_of(loader)

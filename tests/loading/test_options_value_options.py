@@ -198,3 +198,33 @@ def test_complex_numbers_do_not_fit_a_real_dtype():
     assert play(lambda s, r: {"x": s["x"] + 1}).tolist() == [[2, 3, 0], [2, 3, 4]]
     with pytest.raises(DecodeError, match=r"which does not fit float32\. Pass another `dtype`"):
         play(lambda s, r: {"x": np.fft.fft(s["x"])})
+
+
+@pytest.mark.parametrize("collator", ["padded", "varlen", "packed", "jagged"])
+@pytest.mark.parametrize(
+    "policy", [Packed(2, 12), TBPTT(2, 3), TBPTT(2, 3, continuous=True), Fixed(3)]
+)
+def test_targets_have_the_dtype_of_their_field(policy, collator):
+    if collator == "packed" and not isinstance(policy, Fixed):
+        pytest.skip("rows of length 0 cannot be packed")
+    rows = [{"tokens": np.arange(n + 2, dtype=np.uint16)} for n in range(9)]
+    options = {"shift": 1, "collator": collator, "fields": ("tokens",)}
+    for given in ({"tokens": "int64"}, {"tokens": "int64", "targets": "int64"}):
+        for batch in Loader(rows, policy, dtype=given, **options):
+            for name in ("tokens", "targets"):
+                values = batch[name]
+                assert getattr(values, "data", values).dtype == torch.int64
+
+
+def test_targets_that_are_one_column_with_their_field_have_no_other_dtype():
+    rows = [{"tokens": np.arange(5, dtype=np.uint16)}]
+    said = r"`dtype\['targets'\]` must be that of 'tokens', int64, but is 'int32'\. Leave it out"
+    with pytest.raises(ConfigError, match=said):
+        list(Loader(rows, Fixed(1), shift=1, dtype={"tokens": "int64", "targets": "int32"}))
+
+
+def test_a_value_of_targets_that_is_not_finite_is_named_by_its_own_timestep():
+    rows = [{"x": np.array([1.0, 2.0, 3.0, np.nan])}]
+    loader = Loader(rows, Fixed(1), shift=1, check_values=True, collator="varlen")
+    with pytest.raises(DecodeError, match="timestep 3"):
+        list(loader)

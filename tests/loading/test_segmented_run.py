@@ -7,7 +7,9 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError, ResumeError
 from seqdata.loading.loader import Loader
+from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.mix import Mix
 from seqdata.policies.segments import Segments
 from seqdata.policies.weighted import Weighted
 from seqdata.sharing import World
@@ -119,3 +121,23 @@ def test_a_loader_that_is_shut_down_begins_no_segment():
     with pytest.raises(Exception, match="shut down"):
         list(batches)
     assert begun == [(0, 0)]
+
+
+def test_weights_that_are_passed_to_a_mixture_are_compared():
+    def mixed():
+        parts = {name: [{"x": np.ones(3)}] * 40 for name in "ab"}
+        return Loader(parts, Segments(Mix({"a": 1, "b": 1}, Bucketed(8)), batches=5))
+
+    loader = mixed()
+    loader.set_weights({"a": 0.9, "b": 0.1})
+    state = loader.state_dict()
+    mixed().load_state_dict(state)
+    mixed().load_state_dict(state, weights={"a": 0.9, "b": 0.1})
+    with pytest.raises(ResumeError, match="the digest of `weights` must be"):
+        mixed().load_state_dict(state, weights={"a": 0.1, "b": 0.9})
+
+
+def test_a_policy_without_segments_takes_no_weights():
+    loader = Loader([np.ones(3)] * 8, Bucketed(4))
+    with pytest.raises(ResumeError, match="must be None, since the policy has no segments, but"):
+        loader.load_state_dict(loader.state_dict(), weights=[1.0] * 8)

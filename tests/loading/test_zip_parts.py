@@ -10,7 +10,9 @@ from seqdata import (
     DataError,
     Fixed,
     Loader,
+    Mix,
     Packed,
+    Part,
     PlanError,
     Weighted,
     Windows,
@@ -188,6 +190,32 @@ def test_a_policy_around_a_zip_goes_into_its_parts():
 
     with pytest.raises(ConfigError, match=r"a Around must be around the policy of a part, but"):
         Loader({"labelled": make_zip_rows(3, 1), "unlabelled": make_zip_rows(3, 2)}, Around())
+
+
+def test_importance_weights_are_those_of_a_policy_that_is_wrapped():
+    drawn = Weighted(Fixed(3), "w", draws=30, importance=True)
+    staged = Curriculum(drawn, max_length=[(0, 50), (1, None)])
+    rows = [{"x": np.ones(3), "w": 1.0 + number % 3} for number in range(12)]
+    plain = [{"x": np.ones(3), "w": 1.0} for _ in range(30)]
+    weights = [
+        torch.cat([step["a"].weight for step in Loader({"a": rows, "b": plain}, policy)])
+        for policy in (Zip({"a": drawn, "b": Fixed(3)}), Zip({"a": staged, "b": Fixed(3)}))
+    ]
+    assert len(weights[0].unique()) == 3
+    assert torch.equal(weights[0].unique(), weights[1].unique())
+    mixed = Loader({"a": rows, "b": plain}, Mix({"a": Part(1, staged), "b": 1}, Fixed(3)))
+    found = torch.cat([batch.weight for batch in mixed if batch.part == "a"])
+    assert set(found.tolist()) <= set(weights[0].tolist())
+    assert set(found.tolist()) != {1.0}
+
+
+def test_windows_with_a_future_may_be_drawn_by_weight():
+    crops = Weighted(Windows(4, horizon=2, random=True, batch_size=3), "w", draws=30)
+    rows = [{"x": np.ones(20), "w": 1.0 + number % 3} for number in range(12)]
+    steps = list(Loader({"a": rows, "b": rows}, Zip({"a": crops, "b": Fixed(3)})))
+    assert {step["a"].horizon for step in steps} == {2}
+    mixed = list(Loader({"a": rows, "b": rows}, Mix({"a": Part(1, crops), "b": Part(1, crops)})))
+    assert {batch.horizon for batch in mixed} == {2}
 
 
 def test_a_curriculum_of_a_fixed_number_of_draws_may_be_a_part():

@@ -44,3 +44,13 @@ def test_importance_makes_draws_count_as_the_data_does():
     rates = DrawRates.from_weights(WEIGHTS, 20)
     weighted = rates.importance() * rates.to_float()
     np.testing.assert_allclose(weighted, (WEIGHTS > 0) * 20 / 5, rtol=1e-6)
+
+
+def test_importance_is_right_for_rates_and_counts_of_any_size():
+    rare = np.ones(1_000_000)
+    rare[:100] = 9_999  # a class of 100, drawn as often as all others
+    rates = DrawRates.from_weights(rare, len(rare))
+    assert len(rare) * int(rates.fixed[0]) >= 1 << 63  # more than int64 holds
+    weights = rates.importance()
+    np.testing.assert_allclose(weights[[0, 99, 100, -1]], [2e-4, 2e-4, 2, 2], rtol=1e-3)
+    np.testing.assert_allclose((weights * rates.to_float()).sum(), rates.draws, rtol=1e-6)

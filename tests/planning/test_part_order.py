@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdata.planning.part_order import WEIGHT_UNITS, make_part_order, scale_weights
+from seqdata.planning.part_order import (
+    WEIGHT_UNITS,
+    compute_root,
+    make_part_order,
+    scale_weights,
+)
 
 CASES = settings().max_examples
 EVENTS = 20_000
@@ -98,3 +103,9 @@ def test_integer_weights_add_up_and_are_near(shares):
     for unit, share in zip(units, shares, strict=True):
         assert (unit > 0) == (share > 0)
         assert abs(unit - share * WEIGHT_UNITS / total) <= len(shares)
+
+
+@pytest.mark.parametrize("temperature", [2, 2.0, np.float64(2)])
+def test_roots_are_the_same_for_each_kind_of_number(temperature):
+    assert compute_root(400, temperature) == 20
+    assert compute_root(7, temperature) == compute_root(7, 2.0)

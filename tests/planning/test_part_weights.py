@@ -37,6 +37,22 @@ def test_ten_changes_of_twenty_parts_are_less_than_a_kilobyte():
     assert len(text) < 1_000
 
 
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.int8, np.float64])
+def test_a_run_with_weights_of_numpy_is_one_with_plain_numbers(number):
+    def run_with(number):
+        parts = {"books": number(4), "code": number(3), "none": number(0)}
+        policy = Segments(Mix(parts, Fixed(1), batches=32), 8)
+        loader = Loader(DATA, policy, prefetch=0)
+        names = []
+        for count, batch in enumerate(loader, 1):
+            names.append(batch.part)
+            if count == 8:
+                loader.set_weights({"books": number(1), "code": number(5), "none": number(0)})
+        return names, loader.state_dict()
+
+    assert run_with(number) == run_with(int if number is np.int8 else float)
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [

@@ -28,6 +28,24 @@ def test_a_part_may_be_its_weight_alone(weight):
     assert as_part("a", Part(weight, Fixed(2))) == Part(weight, Fixed(2))
 
 
+@pytest.mark.parametrize(
+    ("weight", "plain"),
+    [
+        (np.float64(0.7), 0.7),
+        (np.float32(0.75), 0.75),
+        (np.longdouble(0.5), 0.5),
+        (np.int8(3), 3),
+        (Fraction(1, 3), Fraction(1, 3)),
+        (2, 2),
+    ],
+)
+def test_a_weight_of_numpy_is_kept_as_a_plain_number(weight, plain):
+    part = Part(weight)
+    assert part.weight == plain
+    assert type(part.weight) is type(plain)
+    assert repr(part) == repr(Part(plain))
+
+
 @pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), True, "1", None])
 def test_a_weight_is_a_finite_number_of_at_least_0(weight):
     with pytest.raises(ConfigError, match="weight of part 'a' must be a finite number"):

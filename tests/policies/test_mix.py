@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata import Bucketed, Fixed, Mix, Packed, Part, SequenceIndex, Sorted, TokenBudget, Windows
+from seqdata import (
+    Bucketed,
+    Curriculum,
+    Fixed,
+    Mix,
+    Packed,
+    Part,
+    SequenceIndex,
+    Sorted,
+    TokenBudget,
+    Windows,
+)
 from seqdata.index import DEFAULT_AXIS
 from seqdata.planning.build import describe_policy
 from seqdata.resolve import resolve_policy
@@ -205,6 +216,20 @@ def test_a_policy_of_others_is_counted_by_its_plan():
     theirs = Mix({"books": 1, "code": Part(1, Fixed(5))}, ForeignPolicy(), by="timesteps")
     index = make_index(books=30, code=20)
     assert ours._count_units(index) == theirs._count_units(index)
+
+
+@pytest.mark.parametrize("by", ["sequences", "timesteps"])
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        Curriculum(Fixed(8), max_length=[(0, None)], batches=500),  # each comes ten times
+        Curriculum(Fixed(8, max_length=10, too_long="split"), max_length=[(0, 5)], batches=70),
+    ],
+)
+def test_shares_count_what_an_epoch_repeats(repeated, by):
+    mix = Mix({"a": Part(1, repeated), "b": Part(1, Fixed(8))}, by=by, batches=400, keep="batch")
+    index = make_index(a=400, b=400)
+    assert shares_of(mix, index, of=by) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.02)
 
 
 def test_a_temperature_evens_out_shares():

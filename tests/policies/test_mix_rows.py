@@ -110,6 +110,23 @@ def test_shares_may_be_of_timesteps():
     assert lengths[spans[:, 0] < 400].sum() == pytest.approx(lengths.sum() / 2, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "policy", [Windows(10, 10), Windows(10, 5), Fixed(4, max_length=10, too_long="split")]
+)
+def test_shares_of_timesteps_hold_where_a_sequence_makes_several_rows(policy):
+    lengths = {"long": [100] * 100 + [0] * 50, "short": [10] * 100}
+    index = SequenceIndex.from_parts(
+        {name: SequenceIndex.from_lengths(own) for name, own in lengths.items()}
+    )
+    mix = Mix({"long": 0.5, "short": 0.5}, policy, rows=True, by="timesteps")
+    spans = mix.plan(index, seed=0, epoch=0).spans
+    played = spans[:, 2] - spans[:, 1]
+    assert played[spans[:, 0] < 150].sum() == pytest.approx(played.sum() / 2, rel=0.05)
+    by_sequences = Mix({"long": 0.5, "short": 0.5}, policy, rows=True, by="sequences")
+    drawn = by_sequences.plan(index, seed=0, epoch=0).spans[:, 0]
+    assert [len(np.unique(drawn[drawn < 150])), len(np.unique(drawn[drawn >= 150]))] == [100, 100]
+
+
 def test_a_sample_has_the_lengths_of_its_part():
     """A third of a part, drawn evenly along the order of length, is no shorter nor longer."""
     lengths = np.random.default_rng(0).integers(1, 10_000, size=3_000)

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from seqdata.errors import DecodeError
-from seqdata.readers.binary import read_npy
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.readers.binary import read_npy, refuse_binary
 from seqdata.readers.source import ReadOptions, find_files
 
 
@@ -75,3 +75,18 @@ def test_bytes_behind_an_array_are_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(saved(np.zeros(3)) + b"more")
     with pytest.raises(DecodeError, match=r"has more bytes than its header says \(\(3,\)\)"):
         list(read_npy(find_files(tmp_path), ReadOptions()))
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "library"),
+    [
+        (b"ARROW1\0\0", ".arrow", "pyarrow.ipc.open_file"),
+        (b"FEA1", ".feather", "pyarrow.feather.read_table"),
+        (b"PAR1", ".parquet", "pyarrow.parquet.read_table"),
+        (b"MMIDIDX\0\0", ".idx", "what wrote it .Megatron's: name the .bin file"),
+    ],
+)
+def test_tables_and_indexes_are_known_by_their_first_bytes(tmp_path, content, suffix, library):
+    (tmp_path / "a.dat").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"begins like a '{suffix}' file, .*{library}"):
+        refuse_binary(find_files(tmp_path))

@@ -89,3 +89,10 @@ def test_keys_lose_their_suffixes_where_they_stay_different(tree):
 def test_a_field_that_hides_the_ids_is_refused():
     with pytest.raises(ConfigError, match=r"format 'npy': `field` must be a name .*, but is 'id'"):
         ReadOptions(field="id").one_field("npy")
+
+
+@pytest.mark.parametrize("name", ["meters.parquet", "*.parquet"])
+def test_a_url_is_refused_without_its_secrets(name):
+    with pytest.raises(ConfigError, match=r"is a URL\. Copy the files to this machine") as caught:
+        find_files(f"https://someone:p4ssw0rd@host/{name}?X-Amz-Signature=s1gn4ture")
+    assert str(caught.value).startswith(f"source 'https://host/{name}' must be a file, a folder")

@@ -11,6 +11,7 @@ from seqdata.storage import file_lock
 from seqdata.storage.file_lock import (
     LockOwner,
     NoLocksError,
+    hold_folder,
     is_alive,
     is_free,
     lock,
@@ -105,3 +106,39 @@ def test_another_error_stays_what_it_is(monkeypatch, opened):
     for call in (lock, unlock):
         with pytest.raises(OSError, match="broken"):
             call(opened())
+
+
+def test_a_folder_is_held_by_one_at_a_time(tmp_path):
+    with hold_folder(tmp_path) as first:
+        with hold_folder(tmp_path) as second, hold_folder(tmp_path) as third:
+            assert (first, second, third) == (True, False, False)
+        with hold_folder(tmp_path) as second:
+            assert not second  # who was refused has taken nothing from the first
+    with hold_folder(tmp_path) as second:
+        assert second
+    with pytest.raises(FileNotFoundError), hold_folder(tmp_path / "gone"):
+        pass
+
+
+def test_a_child_process_does_not_keep_the_lock_of_a_folder(tmp_path, monkeypatch):
+    """It has the descriptor, too, so that closing it here does not unlock."""
+    kept = []
+    with monkeypatch.context() as patch:
+        patch.setattr(file_lock.os, "close", kept.append)
+        with hold_folder(tmp_path):
+            pass
+    with hold_folder(tmp_path) as is_held:
+        assert is_held
+    for descriptor in kept:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EBADF])
+def test_a_folder_that_cannot_be_locked_counts_as_held(tmp_path, monkeypatch, number):
+    def refuse(descriptor, operation):
+        raise OSError(number, os.strerror(number))  # EBADF: of NFS
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", refuse)
+    with hold_folder(tmp_path) as first, hold_folder(tmp_path) as second:
+        assert first
+        assert second

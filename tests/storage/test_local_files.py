@@ -9,6 +9,7 @@ import pytest
 
 from seqdata import ConfigError, open_store, write_store
 from seqdata.errors import DataError, MissingShardError
+from seqdata.storage.local_files import local_path
 
 LONG = "x" * 300
 ROWS = [{"id": "a", "x": np.zeros((3, 2), "float32")}]
@@ -111,3 +112,8 @@ def test_a_folder_that_may_not_be_entered_is_told(monkeypatch):
     text = r"'good' must be in folders that may be entered, but there is no permission"
     with pytest.raises(ConfigError, match=text):
         open_store("good")
+
+
+def test_the_secrets_of_a_url_are_not_shown():
+    with pytest.raises(ConfigError, match=r"'s3://bucket/a' is remote \(s3\)\. Copy it"):
+        local_path("s3://someone:p4ssw0rd@bucket/a?X-Amz-Signature=s1gn4ture#t0k3n")

@@ -333,6 +333,19 @@ def test_stratified_parts_and_folds_have_every_value_evenly(by):
     assert shares(split(store, fractions, stratify=by, seed=2)) == shares(parts)
 
 
+def test_stratified_folds_keep_copies_together():
+    once = MemoryStore.of(rows_of(60))
+    copies = [*range(60), *range(0, 60, 3), 9, 9]
+    whole = [set(val.numbers.tolist()) for _, val in folds(once, 4, stratify="level")]
+    for (train, val), expected in zip(
+        folds(once.take(copies), 4, stratify="level"), whole, strict=True
+    ):
+        assert set(val.numbers.tolist()) == expected
+        assert not set(train.numbers.tolist()) & expected
+    with pytest.raises(ConfigError, match=r"folds: `count` must be in \[2, 3\], .* but is 4"):
+        folds(once.take([5, 7, 8, 5, 5]), 4, stratify="level")
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

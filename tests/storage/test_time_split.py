@@ -14,6 +14,8 @@ from seqdata import (
     DataError,
     Fixed,
     Loader,
+    Mix,
+    Part,
     Windows,
     concat,
     measure_lengths,
@@ -188,6 +190,38 @@ def test_a_shift_is_refused_with_a_context():
         Loader(val, Windows(2, horizon=1), shift=1)
 
 
+def halve(sequence, rng):
+    return {"x": sequence["x"][::2]}
+
+
+halve.lengths = lambda lengths: (lengths + 1) // 2
+
+
+def test_a_transform_that_changes_lengths_is_refused_with_a_context():
+    parts = split(rows(), DATES, along="when", context=2)
+    windows = Windows(2, horizon=1)
+    message = r"transform .* must keep lengths with a context of 2 timesteps .*, but changes"
+    with pytest.raises(ConfigError, match=message):
+        Loader(parts["val"], windows, transform=halve)
+    with pytest.raises(ConfigError, match=message):
+        Loader(measure_lengths(parts["val"], lambda *given: halve(*given)), windows)
+    with pytest.raises(ConfigError, match=message):
+        Loader({"val": parts["val"]}, Mix({"val": Part(1, windows)}), transform=halve)
+    assert len(Loader(parts["train"], Fixed(2), transform=halve)) == 1
+    assert len(Loader(parts["val"], windows, transform=lambda sequence, rng: sequence)) == 1
+
+
+def test_a_context_is_not_written_as_ordinary_timesteps(tmp_path):
+    parts = split(rows(), DATES, along="when", context=2)
+    for view in (parts["val"], concat([parts["train"], parts["val"]])):
+        with pytest.raises(ConfigError, match=r"must have no context .*, but has up to 2 timestep"):
+            write_store(tmp_path / "val", view)
+    assert not (tmp_path / "val").exists()
+    plain = split(rows(), DATES, along="when")["val"]
+    assert contents(write_store(tmp_path / "val", plain)) == contents(plain)
+    assert len(write_store(tmp_path / "train", parts["train"])) == 2  # which has none before it
+
+
 # errors
 
 
@@ -216,6 +250,7 @@ def test_a_shift_is_refused_with_a_context():
         ),
         (DATES, {"context": -1}, "split: `context` must be an integer of at least 0, in timesteps"),
         (DATES, {"unit": "h"}, "split: `unit` must be 's', 'ms', 'us' or 'ns', but is 'h'"),
+        (DATES, {"seed": 5}, "split: `seed` cannot be given with `along`, but is 5: every"),
         (DATES, {"by": "site"}, "split: `by` cannot be given with `along`, but is 'site'"),
         (DATES, {"stratify": "site"}, "split: `stratify` cannot be given with `along`, but is"),
         (DATES, {"exact": True}, "split: `exact` cannot be given with `along`, but is True"),

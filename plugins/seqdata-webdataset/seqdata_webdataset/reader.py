@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import numpy as np
 
 from seqdata.backends import (
     ReadOptions,
+    ShardStore,
     SourceFile,
     default_axis,
+    find_key,
     open_once,
 )
+from seqdata.errors import SeqDataWarning
 from seqdata_webdataset.indexed_format import IndexedTar
 
 _SAMPLES_PER_READ = 64  # sequences per read
@@ -22,7 +26,8 @@ _SAMPLES_PER_READ = 64  # sequences per read
 def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Yield the samples of tar shards; files with other suffixes are skipped.
 
-    A field is named by its extension, and ``id`` is the key.
+    A field is named by its extension, and ``id`` is the key, unless members have that extension:
+    these are kept, with a warning.
 
     Args:
         files: The files, in order.
@@ -33,13 +38,29 @@ def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
         DataError: If a shard is damaged, or does not hold samples.
     """
     options.one_field("webdataset")
+    lost = False
     for file in files:
-        if file.path.suffix == ".tar":
-            yield from _iter_samples(file.path)
+        if file.path.suffix.lower() != ".tar":
+            continue
+        store = open_once(file.path, IndexedTar())
+        if not lost and "id" in store.fields and find_key(store.fields, "id") is None:
+            lost = True  # once, not for each shard
+            _warn_of_lost_keys(file.path)
+        yield from _iter_samples(store)
 
 
-def _iter_samples(path: Path) -> Iterator[dict[str, Any]]:
-    store = open_once(path, IndexedTar())
+def _warn_of_lost_keys(path: Path) -> None:
+    """Warn that keys are left out, as they are where a store with such a field is written."""
+    warnings.warn(
+        f"{path}: keys are left out: its members '.id' become the field 'id', which does not hold "
+        "texts. To keep the keys, open the shards, `rename` the field, and pass that to "
+        "`write_store`",
+        SeqDataWarning,
+        stacklevel=3,
+    )
+
+
+def _iter_samples(store: ShardStore) -> Iterator[dict[str, Any]]:
     names = list(store.fields)
     axis = default_axis(store.lengths_of)
     for first in range(0, len(store), _SAMPLES_PER_READ):

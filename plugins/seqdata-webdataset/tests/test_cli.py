@@ -83,3 +83,30 @@ def test_shards_become_a_store_and_a_store_shards(folder, tmp_path):
     assert open_store(tmp_path / "tar").lengths.tolist() == [3]
     told = run("write", folder, out, "--format", "webdataset", "--group", "cls", code=2)
     assert "must be left out" in told
+
+
+def test_shards_are_read_whatever_the_case_of_their_suffix(tar, npy, tmp_path):
+    for name in ("a.tar", "b.TAR"):
+        tar([(f"{name[0]}.npy", npy(np.arange(3)))], name=name)
+    tar([("c.npy", npy(np.arange(3)))], name="note.txt")
+    for source in (tmp_path, tmp_path / "?.*"):
+        run("write", source, tmp_path / "out", "--format", "webdataset", "--overwrite")
+        assert open_store(tmp_path / "out").keys([0, 1]) == ["a", "b"]
+
+
+def test_keys_that_members_id_replace_are_a_note_with_and_without_an_index(tar, npy, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        members = [(f"{name}.npy", npy(np.arange(3))), (f"{name}.id", b"same")]
+        tar(members, name=f"in/{name}.tar")
+    told = run("write", tmp_path / "in", tmp_path / "out")
+    assert told.count("note: ") == 1
+    assert f"{tmp_path / 'in' / 'a.tar'}: keys are left out: its members '.id' become" in told
+    assert "To keep the keys, open the shards, `rename` the field" in told
+    run("index", tmp_path / "in", "--workers", "0")
+    assert "note: store: ids are left out: " in run("write", tmp_path / "in", tmp_path / "again")
+    for made in map(open_store, (tmp_path / "out", tmp_path / "again")):
+        assert made.keys([0, 1]) == ["0", "1"]
+        assert [row["id"] for row in made] == [b"same", b"same"]
+    renamed = open_store(tmp_path / "in").rename({"id": "label"})
+    assert write_store(tmp_path / "kept", renamed).keys([0, 1]) == ["a", "b"]

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from seqdata.errors import ConfigError, SeqDataError, SeqDataWarning
+from seqdata.storage.remote.urls import redact_secrets
 
 Parameters = ParamSpec("Parameters")
 EXIT_USAGE, EXIT_DATA = 2, 1  # exit codes
@@ -38,7 +39,8 @@ def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, N
                 warnings.showwarning = _show_warning
                 command(*args, **options)
         except (SeqDataError, OSError) as error:
-            make_console(stderr=True).print(f"error: {_rewrite_arguments(str(error))}", style="red")
+            text = redact_secrets(f"error: {_rewrite_arguments(str(error))}")
+            make_console(stderr=True).print(text, style="red")
             raise SystemExit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_DATA) from error
 
     return wrapper
@@ -94,4 +96,4 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     del category, filename, lineno, file, line  # without the place in seqdata's code
-    click.echo(f"note: {message}", err=True)
+    click.echo(redact_secrets(f"note: {message}"), err=True)

@@ -115,7 +115,9 @@ class TransformApplier:
                 from the planned one; it names the sequence.
             ConfigError: If the results do not have the field that is shifted.
         """
-        reader = self.reader
+        reader, is_idle = self.reader, request.is_idle
+        if is_idle.any():
+            request = self._fill_idle(request, is_idle)
         spans = request.spans
         read_spans = spans if request.is_shifted_stream else reader.widen(spans, request.horizon)
         inputs = reader.read_inputs(read_spans)
@@ -130,7 +132,25 @@ class TransformApplier:
         if reader.has_bounded_lengths:
             request = self._shorten_spans(results, request)
             begins = request.spans[:, 1]
+        if is_idle.any():
+            ends = np.where(is_idle, request.spans[:, 1], request.spans[:, 2])
+            request = replace(request, spans=np.column_stack([request.spans[:, :2], ends]))
         return self._cut_to_spans(results, begins, request)
+
+    def _fill_idle(self, request: StepRequest, is_idle: NDArray[np.bool_]) -> StepRequest:
+        """Return the request with the shortest other span in place of those of idle lanes.
+
+        A transform need not work for no timesteps, and its results are cut to none.
+        """
+        spans, ids = request.spans.copy(), request.ids.copy()
+        lengths = np.where(is_idle, np.iinfo(np.int64).max, request.lengths)
+        shortest = int(lengths.argmin())
+        if is_idle.all():  # the first timestep of a sequence that has one
+            stored = np.asarray(self.reader.store.lengths_of[self.axes.axis])
+            spans[shortest] = int(np.argmax(stored > 0)), 0, 1
+            ids[shortest] = self.reader.store.base_numbers(spans[shortest, :1])[0]
+        spans[is_idle], ids[is_idle] = spans[shortest], ids[shortest]
+        return replace(request, spans=spans, ids=ids)
 
     def _shorten_spans(self, results: TransformResults, request: StepRequest) -> StepRequest:
         """Return the request with spans that end where the results end."""

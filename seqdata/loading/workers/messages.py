@@ -55,7 +55,7 @@ def write_requests(slot: memoryview, requests: Sequence[StepRequest]) -> None:
     for request in requests:
         count, occurrences = len(request.ids), request.occurrences
         has_occurrences = occurrences is not None
-        flags = request.joint_targets + 2 * request.is_shifted_stream
+        flags = request.joint_targets + 2 * request.is_shifted_stream + 4 * request.has_lanes
         numbers[offset : offset + _HEADER_NUMBERS] = (
             count,
             request.epoch,
@@ -87,12 +87,13 @@ def read_requests(slot: memoryview, on_sequence: OnSequence) -> list[StepRequest
         spans = content[: 3 * count].reshape(count, 3)
         occurrences = content[4 * count :] if has_occurrences else None
         ids = content[3 * count : 4 * count]
-        joint_targets, streamed = bool(flags & 1), bool(flags & 2)
+        joint_targets, is_streamed, has_lanes = bool(flags & 1), bool(flags & 2), bool(flags & 4)
         requests.append(
             StepRequest(
-                spans, ids, epoch, horizon, joint_targets, occurrences, on_sequence, streamed
+                spans, ids, epoch, horizon, joint_targets, occurrences, on_sequence, is_streamed,
+                has_lanes,
             )
-        )
+        )  # fmt: skip
     return requests
 
 

@@ -46,6 +46,11 @@ class ColumnType:
         """Whether a cell is one ``str`` or ``bytes``."""
         return not kind_of(Field(self.dtype)).is_array
 
+    @property
+    def is_id(self) -> bool:
+        """Whether a cell can name its sequence: a ``str``."""
+        return kind_of(Field(self.dtype)).is_id
+
     def is_alike(self, other: ColumnType | None) -> bool:
         """Return whether both are the same field, regardless of storage."""
         return other is not None and replace(self, plain=True) == replace(other, plain=True)

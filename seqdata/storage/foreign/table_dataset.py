@@ -144,7 +144,7 @@ def open_paths(
     ids = column_types.get(ID_FIELD) if must_compare else None
     scan = scan_lengths(
         folder, files, ragged, digest_versions(files, digest_files(files, ragged)),
-        ids=ids if ids is not None and ids.is_text else None,
+        ids=ids if ids is not None and ids.is_id else None,
     )  # fmt: skip
     for name, (low, high) in scan.widths.items():
         if low == high and (low or not scan.lengths[name].any()):

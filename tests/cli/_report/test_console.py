@@ -1,8 +1,13 @@
-"""Sizes are written for people."""
+"""Sizes are written for people; errors and warnings show no secrets."""
 
+import warnings
+
+import click
 import pytest
+from click.testing import CliRunner
 
-from seqdata.cli._report.console import format_bytes
+from seqdata.cli._report.console import format_bytes, report_errors
+from seqdata.errors import ConfigError, SeqDataWarning
 
 
 @pytest.mark.parametrize(
@@ -11,3 +16,19 @@ from seqdata.cli._report.console import format_bytes
 )
 def test_sizes_are_written_for_people(count, text):
     assert format_bytes(count) == text
+
+
+def test_errors_and_warnings_show_no_secrets_of_urls():
+    url = "https://someone:p4ssw0rd@host/a?X-Amz-Signature=s1gn4ture"
+
+    @click.command()
+    @report_errors
+    def fail():
+        warnings.warn(f"{url}: is slow. Wait?", SeqDataWarning, stacklevel=1)
+        raise ConfigError(f"{url}: must be a store, but is none. Check it?")
+
+    done = CliRunner().invoke(fail)
+    assert done.stderr == (
+        "note: https://host/a is slow. Wait?\n"
+        "error: https://host/a must be a store, but is none. Check it?\n"
+    )

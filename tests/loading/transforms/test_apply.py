@@ -8,12 +8,16 @@ import pytest
 from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.engine import EpochEngine
+from seqdata.loading.loader import Loader
 from seqdata.loading.options import EngineOptions
+from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.loading.transforms.rng import count_occurrences
 from seqdata.planning.randomness import Purpose
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.windows import Windows
+from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from tests.loading.transforms.samples import LONG, PLAIN, STORE, halve, make_batch
 
@@ -334,3 +338,40 @@ def test_an_error_of_ours_in_a_transform_gets_the_sequence():
     ) as error:
         make_batch(fail, store=LONG)
     assert error.value.facts.items() >= {"frame": 3, "sequence": 0, "batch": 0}.items()
+
+
+def to_peak(sequence, rng):
+    return {"x": sequence["x"] / sequence["x"].max()}
+
+
+@columnar
+def to_peaks(columns, seeds):
+    x = columns["x"]
+    peaks = np.maximum.reduceat(x.values, np.cumsum(x.lengths) - x.lengths)
+    return {"x": Ragged(x.values / np.repeat(peaks, x.lengths), x.lengths)}
+
+
+@pytest.mark.parametrize("transform", [to_peak, to_peaks])
+@pytest.mark.parametrize("options", [{}, {"on_error": "mask"}, {"world": World(1, 2)}])
+def test_idle_lanes_are_not_transformed(transform, options):
+    rows = [np.full(3, number + 1.0) for number in range(3)]
+    loader = Loader(rows, TBPTT(2, 3), transform=transform, **options)
+    batches = list(loader)
+    assert [batch.lengths.tolist() for batch in batches][-1][-1] == 0  # an idle lane
+    values = np.concatenate([batch["x"][batch.weight > 0].flatten() for batch in batches])
+    assert set(values.tolist()) == {1.0}
+    assert not loader.errors
+
+
+def test_idle_lanes_are_no_errors_where_another_row_is_one():
+    rows = [np.full(3, value) for value in (-1.0, 2.0, -1.0)]
+
+    def positive(sequence, rng):
+        if sequence["x"].max() < 0:
+            raise ValueError("negative")
+        return to_peak(sequence, rng)
+
+    loader = Loader(rows, TBPTT(2, 3, shuffle=False), transform=positive, on_error="mask")
+    batches = list(loader)
+    assert [batch.weight.tolist() for batch in batches] == [[0.0, 1.0], [0.0, 0.0]]
+    assert [entry["sequence"] for entry in loader.errors] == [0, 2]

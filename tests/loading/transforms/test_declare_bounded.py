@@ -8,10 +8,13 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows
+from seqdata.policies.zip import Zip
 from seqdata.sharing import World
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 40)
@@ -180,3 +183,10 @@ def test_workers_deliver_the_same():
     assert content(Loader(ROWS, Bucketed(8), num_workers=2, **options)) == content(
         Loader(ROWS, Bucketed(8), **options)
     )
+
+
+def test_wrapped_policies_of_parts_are_looked_at_too():
+    last = Weighted(Bucketed(8, max_length=40, too_long="truncate", keep="last"))
+    for policy in (Zip({"a": last, "b": Fixed(4)}), Mix({"a": Part(1, last), "b": 1}, Fixed(4))):
+        with pytest.raises(ConfigError, match="`keep`='last' needs exact lengths"):
+            Loader({"a": ROWS, "b": ROWS}, policy, transform=speed)

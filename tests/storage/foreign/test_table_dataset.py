@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from seqdata.errors import CorruptShardError, DataError, LimitError
+from seqdata import open_store
+from seqdata.errors import CorruptShardError, DataError, DecodeError, LimitError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.arrow_columns import ColumnType
 from seqdata.storage.foreign.table_dataset import check_width, make_fields, open_tables
@@ -99,3 +100,13 @@ def test_a_column_of_later_files_only_is_named(tmp_path):
     opened, left_out = tables(tmp_path, {"x": [[1]]}, {"x": [[2]], "y": [3]})
     assert set(opened.fields) == {"x"}
     assert left_out == {"y": "not in the first file, 0.parquet"}
+
+
+@pytest.mark.parametrize("type_", [pa.binary(), pa.dictionary(pa.int8(), pa.binary())])
+def test_bytes_in_a_column_id_name_nothing_and_may_repeat(tmp_path, type_):
+    ids = pa.array([b"a", b"a"], pa.binary()).cast(type_)
+    opened, _ = tables(tmp_path, {"x": [[1], [2]], "id": ids})
+    assert opened.fields["id"].dtype == "bytes"
+    assert open_store(tmp_path).keys([0, 1]) == ["0", "1"]
+    with pytest.raises(DecodeError, match="the id must be unique, but 'a' is also the id of"):
+        tables(tmp_path, {"x": [[1], [2]], "id": ["a", "a"]})

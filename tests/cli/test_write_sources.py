@@ -1,0 +1,120 @@
+"""``seqdata write`` of a glob: the same as of its file or folder, or refused; never other bytes."""
+
+import io
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyarrow import feather, parquet
+
+from seqdata.api import open_store
+from seqdata.cli.app import app
+
+URL = "https://someone:p4ssw0rd@host/meters.parquet?X-Amz-Signature=s1gn4ture"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def write(*arguments, code=0):
+    done = CliRunner().invoke(app, ["write", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.stderr
+
+
+def table(*ids):
+    return pa.table({"x": [[1, 2], [3]], "id": list(ids)})
+
+
+def read(location):
+    store = open_store(location)
+    return store.keys([*range(len(store))]), [row["x"].tolist() for row in store]
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".feather", ".FEATHER", ".ipc", ".pq"])
+@pytest.mark.parametrize("source", ["in/*", "in/*{}", "in/?{}", "i*/*{}"])
+def test_tables_of_others_are_opened_by_a_glob(folder, suffix, source):
+    save = parquet.write_table if suffix == ".pq" else feather.write_feather
+    save(table("a", "b"), folder / f"1{suffix}")
+    save(table("c", "d"), folder / f"2{suffix}")
+    write("in", "due")
+    write(source.format(suffix), "store")
+    assert read("store") == read("due") == (["a", "b", "c", "d"], [[1, 2], [3]] * 2)
+
+
+def test_a_glob_leaves_out_the_store_that_is_written(folder):
+    feather.write_feather(table("a", "b"), folder / "1.arrow")
+    for _ in range(2):
+        write("**/*.arrow", "store", "--overwrite")
+        assert read("store")[0] == ["a", "b"]
+
+
+def test_token_files_are_opened_by_a_glob_or_braces(folder):
+    pytest.importorskip("seqdata_tokens")
+    for name, count in (("a", 8), ("b", 6)):
+        np.arange(count, dtype=np.uint16).tofile(folder / f"{name}.bin")
+    for source in ("in", "in/*", "in/*.bin", "in/{a,b}.bin"):
+        write(source, "store", "--overwrite")
+        assert open_store("store").fields["tokens"].dtype == "uint16"
+        assert open_store("store").lengths.tolist() == [8, 6]
+    write("in/*", "store", "--overwrite", "--format", "bytes")
+    assert open_store("store").lengths.tolist() == [16, 12]
+
+
+def test_files_of_a_backend_and_others_in_one_glob_are_refused(folder):
+    feather.write_feather(table("a", "b"), folder / "a.feather")
+    (folder / "b.txt").write_text("b")
+    said = write("in/*", "store", code=2)
+    assert "files of several formats (1 .feather, 1 .txt). Pass `--format`, or a narrower" in said
+    parquet.write_table(table("a", "b"), folder / "a.pq")
+    said = write("in/a.*", "store", code=1)
+    assert "must be of the same kind as 'a.pq' next to it, but is not" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "options"), [("in", []), ("in/deep/a.arrow", ["--field", "y"]),
+                            ("in/deep/*", ["--group", "id"])],
+)  # fmt: skip
+def test_files_of_a_backend_are_never_read_as_bytes_unless_asked_for(folder, source, options):
+    (folder / "deep").mkdir()
+    feather.write_feather(table("a", "b"), folder / "deep" / "a.arrow")
+    said = write(source, "store", *options, code=2)
+    assert "files that the backend 'foreign' opens (1 .arrow) must be named by a file" in said
+    assert "'**/*', leave the options out, or pass `--format bytes`" in said
+    write("in/**/*", "store")
+    assert read("store")[0] == ["a", "b"]
+    write("in", "bytes", "--format", "bytes")
+    assert open_store("bytes").lengths.tolist() == [(folder / "deep" / "a.arrow").stat().st_size]
+
+
+@pytest.mark.parametrize("source", ["in", "in/*", "in/x.TAR"])
+def test_tar_shards_may_end_in_capital_letters(folder, source):
+    pytest.importorskip("seqdata_webdataset")
+    content = io.BytesIO()
+    np.save(content, np.arange(5))
+    with tarfile.open(folder / "x.TAR", "w") as shard:
+        member = tarfile.TarInfo("a.npy")
+        member.size = len(content.getvalue())
+        shard.addfile(member, io.BytesIO(content.getvalue()))
+    write(source, "store")
+    assert open_store("store").lengths.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--group", "site"], " must be a file, a folder or a glob on this machine, unless it is"),
+        (["--field", "x", "--backend", "foreign"], ": `--backend` opens a store, which has"),
+        (["--field", "x", "--format", "store"], ": not a store. Leave `--format store` out"),
+    ],
+)
+def test_the_secrets_of_a_url_are_not_shown(folder, monkeypatch, options, text):
+    monkeypatch.setattr("seqdata.cli._report.console.redact_secrets", str)  # what each place says
+    said = write(URL, "store", *options, code=2)
+    assert f"error: source 'https://host/meters.parquet'{text}" in said
