@@ -17,6 +17,7 @@ from seqdata.storage.local_files import sync_file
 INDEX_FOLDER = "seqdata-index"
 """The folder of index files, next to the data."""
 INDEX_SUFFIX = ".idx"
+_CLOCK_STEP = 2 * 10**9  # nanoseconds: the coarsest times that file systems record
 
 
 def cache_folder() -> Path:
@@ -39,8 +40,14 @@ def index_files(file: Path, root: Path | None = None) -> tuple[Path, Path]:
 
 
 def find_index(file: Path, root: Path | None = None) -> Path | None:
-    """Return the path of the index of a file; None if there is none."""
-    return next((path for path in index_files(file, root) if path.is_file()), None)
+    """Return the path of the index of a file, the newer of two; None if there is none."""
+    return next(iter(list_indexes(file, root)), None)
+
+
+def list_indexes(file: Path, root: Path | None = None) -> list[Path]:
+    """Return the paths of the indexes of a file, the newest first."""
+    found = [path for path in index_files(file, root) if path.is_file()]
+    return sorted(found, key=lambda path: -path.stat().st_mtime_ns)
 
 
 def locate_index(dataset: str, number: int, path: Path) -> DataLocation:
@@ -59,7 +66,7 @@ def read_index(
 
 
 def write_index(file: Path, index: ShardIndex, root: Path | None = None) -> Path:
-    """Write an index next to its file, or to the cache if that is not writable.
+    """Write an index next to its file, or to the cache if that is not writable; it is the newest.
 
     Raises:
         ConfigError: If no folder is writable.
@@ -67,15 +74,24 @@ def write_index(file: Path, index: ShardIndex, root: Path | None = None) -> Path
     beside, cached = index_files(file, root)
     content = dump_index(index)
     try:
-        return put_file(beside, content)
+        return _make_newest(put_file(beside, content), cached)
     except OSError:  # the folder is not writable, or the disk is full
         try:
-            return put_file(cached, content)
+            return _make_newest(put_file(cached, content), beside)
         except OSError as error:
             raise ConfigError(
                 f"{file}: its index must be written to {beside.parent} or {cached.parent}, but "
                 f"neither is writable ({error.strerror}). Set SEQDATA_CACHE to a writable folder"
             ) from error
+
+
+def _make_newest(path: Path, other: Path) -> Path:
+    """Return an index that was just written, later than the other one, whatever clocks say."""
+    with suppress(OSError):  # there is no other
+        least = other.stat().st_mtime_ns + _CLOCK_STEP
+        if path.stat().st_mtime_ns < least:
+            os.utime(path, ns=(least, least))
+    return path
 
 
 def put_file(path: Path, content: bytes) -> Path:

@@ -85,7 +85,16 @@ class RemoteShard:
 
     def read_sibling(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Fetch another file of the same folder; see ``shards.Shard``."""
-        return replace(self, name=name).content(place)
+        try:
+            return replace(self, name=name).content(place)
+        except RemoteReadError as error:
+            if not error.facts.get("refused"):
+                raise
+            raise place.make_error(  # see ``_get_if_exists``
+                MissingShardError,
+                "is not there, or is refused: who may not list a folder cannot tell. Restore it, "
+                "or check the permissions",
+            ) from error
 
     def repair_copy(
         self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.errors import CorruptShardError
+from seqdata.errors import CorruptShardError, UnsafeContentError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shard_index import INVALID_JSON
 
 SHARD_LIST = "shards.json"
 """Its name in the folder of indexes."""
 _VERSION = 1
+_LEADS_ELSEWHERE = re.compile(r"(^|/)\.{0,2}(/|$)|^[A-Za-z]:|[\\\x00-\x1f\x7f-\x9f]")
 DeclaredFields = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
 
 
@@ -57,6 +59,7 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
 
     Raises:
         CorruptShardError: If it is damaged.
+        UnsafeContentError: If a name leads out of the folder: indexes are written by that name.
     """
     try:
         facts = json.loads(content)
@@ -73,6 +76,12 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
             CorruptShardError,
             f"must be unchanged since it was written, but is {state}. Restore it, or, if shards "
             "were replaced, remove it and rebuild their indexes with `seqdata index --rebuild`",
+        )
+    for name in (name for name, _ in shards if _LEADS_ELSEWHERE.search(name)):
+        raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(
+            UnsafeContentError,
+            "must name shards by their paths below the folder, without '..', '\\' and control "
+            f"characters, but names {name!r}. Do not use this data, or remove the list",
         )
     return {name: ListedShard(sha256, declared) for name, sha256 in shards}
 

@@ -23,6 +23,7 @@ from seqdata.storage.indexed.index_storage import (
     INDEX_FOLDER,
     find_index,
     index_files,
+    list_indexes,
     read_index,
     write_index,
 )
@@ -225,12 +226,22 @@ class LocalShard:
         return _is_of(lambda: self.index(self.folder, 0, file_format))
 
     def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
-        """Return its index; see ``Shard``."""
-        file = find_index(self.path, self.root)
-        found = None if file is None else read_index(dataset, number, file, file_format)
-        return (
-            found if found is not None and found.format_identity == file_format.identity else None
-        )
+        """Return its index, the newest that fits; see ``Shard``."""
+        found: ShardIndex | None = None
+        for path in list_indexes(self.path, self.root):
+            index = read_index(dataset, number, path, file_format)
+            if index.format_identity != file_format.identity:
+                continue
+            if self._is_described_by(index):
+                return index
+            found = index if found is None else found
+        return found
+
+    def _is_described_by(self, index: ShardIndex) -> bool:
+        """Return whether an index is of this file, as far as that is known without reading it."""
+        if self.listed is not None:
+            return index.sha256 == self.listed.sha256
+        return index.bytes == self.size()
 
     def save_index(self, index: ShardIndex) -> str:
         """Save its index next to it, or in the cache; return the folder."""

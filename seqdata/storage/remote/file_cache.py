@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from seqdata.errors import CacheError, DataError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.local_files import describe_limit
+from seqdata.storage.local_files import describe_limit, sync_file
 from seqdata.storage.remote.cache_folder import (
     PARTIAL_SUFFIX,
     POLL_SECONDS,
@@ -268,9 +269,12 @@ class FileCache:
             with explain_full_disk(folder, descriptor):
                 self._make_room(partial, descriptor, download_spec.size, release, timeout)
                 download(download_spec, descriptor)
+                os.fsync(descriptor)  # it is believed by its size later
             cached = _map_cached(path, descriptor, download_spec.size)
             with cache_lock(folder, self.remote.stall_seconds):  # else neither name may be counted
                 move_into_place(partial, path, descriptor)
+            with suppress(FileNotFoundError):  # the folder was removed
+                sync_file(folder)
             return cached
         finally:
             if is_still_at(descriptor, partial):

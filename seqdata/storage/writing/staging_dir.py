@@ -13,12 +13,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
+from seqdata.storage.file_lock import hold_folder
 from seqdata.storage.local_files import sync_file, write_atomically
 from seqdata.storage.writing.writer_lock import (
     WriterLockedError,
@@ -80,6 +81,8 @@ def open_staging_dir(
     folder, lock = _take_staging_dir(root, files, resume=resume)
     must_keep = False
     try:
+        _check_alone(root, folder)
+        check_target(root, files, overwrite=overwrite)  # one may have been finished meanwhile
         yield folder
     except BaseException:
         must_keep = _has_facts(folder)
@@ -88,8 +91,9 @@ def open_staging_dir(
         if not must_keep:
             shutil.rmtree(folder, ignore_errors=True)
         release_lock(lock)
-        if not was_empty and not any(root.iterdir()):
-            root.rmdir()
+        if not was_empty:
+            with suppress(OSError):  # it holds a store, or another writer has removed it
+                root.rmdir()
 
 
 def _check_parents(root: Path) -> None:
@@ -192,29 +196,45 @@ def _remove_committed(root: Path, files: StoreFiles) -> None:
         return
     for staging_dir in find_staging_dirs(root):
         if (staging_dir / _MOVES_FILE).exists() and not (staging_dir / files.last).exists():
-            folder, lock = _take_over(root, staging_dir)
-            shutil.rmtree(folder, ignore_errors=True)
-            release_lock(lock)
+            _remove_abandoned(root, staging_dir)
+
+
+def _remove_abandoned(root: Path, staging_dir: Path) -> None:
+    with _explain_lock(root):
+        folder, lock = take_over_staging_dir(root, staging_dir)
+    shutil.rmtree(folder, ignore_errors=True)
+    release_lock(lock)
+
+
+def _check_alone(root: Path, folder: Path) -> None:
+    """Raise if another writer has a staging directory, too: both began at the same time.
+
+    The lock of the folder prevents that where the file system has locks. Elsewhere both may be
+    refused, but two never write at the same time.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    for staging_dir in find_staging_dirs(root):
+        if staging_dir != folder:
+            _remove_abandoned(root, staging_dir)
 
 
 def _take_staging_dir(root: Path, files: StoreFiles, *, resume: bool) -> tuple[Path, int]:
     """Return a staging directory with its lock: one that a writer left, or a new one."""
     resumed: tuple[Path, int] | None = None
-    for staging_dir in find_staging_dirs(root):
-        folder, lock = _take_over(root, staging_dir)
-        _undo_moves(root, folder, files)
-        if resume and resumed is None and _has_facts(folder):
-            resumed = folder, lock
-            continue
-        shutil.rmtree(folder, ignore_errors=True)
-        release_lock(lock)
-    with _explain_lock(root):
+    with _explain_lock(root), hold_folder(root) as is_held:
+        if not is_held:
+            raise WriterLockedError
+        for staging_dir in find_staging_dirs(root):
+            folder, lock = take_over_staging_dir(root, staging_dir)
+            _undo_moves(root, folder, files)
+            if resume and resumed is None and _has_facts(folder):
+                resumed = folder, lock
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            release_lock(lock)
         return resumed or create_staging_dir(root)
-
-
-def _take_over(root: Path, folder: Path) -> tuple[Path, int]:
-    with _explain_lock(root):
-        return take_over_staging_dir(root, folder)
 
 
 @contextmanager
@@ -222,8 +242,9 @@ def _explain_lock(root: Path) -> Iterator[None]:
     """Turn the error of a locked folder into one with a message."""
     try:
         yield
-    except WriterLockedError as error:
-        hint = f". {error.remedy}" if error.remedy else ""
+    except (WriterLockedError, FileNotFoundError) as error:  # another one has removed a folder
+        remedy = error.remedy if isinstance(error, WriterLockedError) else ""
+        hint = f". {remedy}" if remedy else ""
         raise ConfigError(
             f"{root}: another process is writing here. Wait for it, or choose another folder{hint}."
         ) from error

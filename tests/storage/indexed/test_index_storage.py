@@ -1,15 +1,18 @@
 """Index files: next to the data where that can be written, otherwise in the user's cache."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from seqdata.errors import ConfigError, CorruptShardError
+from seqdata.storage.indexed import index_storage
 from seqdata.storage.indexed.index_storage import (
     INDEX_FOLDER,
     cache_folder,
     find_index,
     index_files,
+    list_indexes,
     put_file,
     read_index,
     write_index,
@@ -59,6 +62,25 @@ def test_it_is_written_to_the_cache_where_the_folder_cannot_be_written(file, cac
     path = write_index(file, make_index())
     assert path == find_index(file)
     assert path.is_relative_to(cache)
+
+
+@pytest.mark.parametrize("hours_ahead", [-1, 0, 1])
+def test_the_index_that_was_written_last_counts_whatever_clocks_say(file, monkeypatch, hours_ahead):
+    near, cached = index_files(file)
+
+    def refuse(path, content):
+        if path == near:
+            raise PermissionError
+        return put_file(path, content)
+
+    for is_refused, due in ((False, near), (True, cached), (False, near), (True, cached)):
+        with monkeypatch.context() as patch:
+            if is_refused:
+                patch.setattr(index_storage, "put_file", refuse)
+            assert write_index(file, make_index()) == find_index(file) == due
+        now = due.stat().st_mtime_ns + hours_ahead * 3600 * 10**9  # of another machine's clock
+        os.utime(due, ns=(now, now))
+    assert set(list_indexes(file)) == {near, cached}
 
 
 def test_neither_can_be_written(file, cache):

@@ -5,10 +5,21 @@ import pickle
 import pytest
 
 from seqdata.errors import ConfigError, DataError
+from seqdata.storage.indexed import index_storage
+from seqdata.storage.indexed.audit import audit_files
+from seqdata.storage.indexed.backend import index_files
+from seqdata.storage.indexed.index_storage import put_file
 from seqdata.storage.indexed.opening import check_arguments, open_files, open_once
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata_testing.stores import check_reads
-from tests.storage.indexed.records import Records, sequences, write_file, write_files
+from tests.storage.indexed.records import (
+    Documents,
+    Records,
+    sequences,
+    write_documents,
+    write_file,
+    write_files,
+)
 
 FORMAT = UserFormat(Records())
 ROWS = sequences(6)
@@ -78,3 +89,48 @@ def test_a_file_is_read_once_without_a_trace(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(DataError, match="cannot be read by Records"):
         open_once(path, FORMAT)
+
+
+@pytest.fixture
+def read_only(tmp_path, monkeypatch):
+    """Make what comes next unable to write to the folder of the data; root always can."""
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "cache"))
+
+    def refuse(path, content):
+        if path.is_relative_to(tmp_path / "data"):
+            raise PermissionError
+        return put_file(path, content)
+
+    return lambda: monkeypatch.setattr(index_storage, "put_file", refuse)
+
+
+def test_files_that_cannot_be_written_to_are_opened_with_other_options(
+    folder, read_only, monkeypatch
+):
+    options = [UserFormat(Records(with_notes)) for with_notes in (True, False)]
+    first = open_files(folder, options[0]).fingerprint
+    read_only()
+    second = open_files(folder, options[1]).fingerprint
+    assert index_files(folder, options[1], rebuild=True)["sequences"] == len(ROWS)
+    monkeypatch.setattr(Records, "index", None)  # it is not asked again
+    assert [open_files(folder, one).fingerprint for one in options] == [first, second]
+
+
+def test_a_sibling_that_is_replaced_where_nothing_can_be_written_is_read(tmp_path, read_only):
+    file_format = UserFormat(Documents())
+    path = write_documents(tmp_path / "data" / "a.tok", 10, 100)
+    assert open_files(path, file_format).lengths.tolist() == [10, 90]
+    read_only()
+    write_documents(path, 3, 100)
+    for _ in range(2):
+        assert open_files(path, file_format).lengths.tolist() == [3, 97]
+    write_documents(path, 4, 100)
+
+    def count_damages(repair):
+        _, reports = audit_files(
+            str(path), file_format, shard=None, repair=repair, on_bytes=lambda _: None
+        )
+        return [report.damages for report in reports]
+
+    assert [count_damages(repair) for repair in (False, True, False)] == [[1], [0], [0]]
+    assert open_files(path, file_format).lengths.tolist() == [4, 96]

@@ -6,10 +6,20 @@ import fsspec
 import numpy as np
 import pytest
 
-from seqdata import open_store
-from seqdata.errors import DataError, FingerprintMismatch
+from seqdata import Remote, open_store
+from seqdata.errors import DataError, FingerprintMismatch, MissingShardError, RemoteReadError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.remote_shards import RemoteShard
+from seqdata_testing.faults.network import Answer, folder_of, served, unavailable
 from seqdata_testing.stores import check_store, digest_of
-from tests.storage.indexed.records import Records, sequences, write_file, write_files
+from tests.storage.indexed.records import (
+    Documents,
+    Records,
+    sequences,
+    write_documents,
+    write_file,
+    write_files,
+)
 
 ROWS = sequences()
 HOW = ["cache", "ranges"]
@@ -81,3 +91,29 @@ def test_files_in_memory_of_fsspec_too(tmp_path):
     system.pipe_file("/recs/a.recs", path.read_bytes())
     check_store(open_store("memory://recs/a.recs", backend=Records()), ROWS[:3])
     system.rm("/recs", recursive=True)
+
+
+def test_a_sibling_that_is_not_there_is_refused_to_who_may_not_list(tmp_path, monkeypatch):
+    """A bucket answers 403 for it, as for what may not be read."""
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "index"))
+    path = write_documents(tmp_path / "data" / "a.tok", 10, 100)
+    inner = folder_of(path.parent)
+
+    def refuse_what_is_not_there(request):
+        answer = inner(request)
+        return Answer(403, (), b"no") if answer.status == 404 else answer
+
+    remote = Remote(cache_dir=tmp_path / "cache", retry_seconds=0.1)
+    place = DataLocation(dataset="d", file="a.ends")
+    with served(refuse_what_is_not_there) as web:
+        shard = RemoteShard(web.url, "a.tok", remote)
+        due = path.with_suffix(".ends").read_bytes()
+        assert shard.read_sibling("a.ends", place).tobytes() == due
+        path.with_suffix(".ends").unlink()
+        with pytest.raises(MissingShardError, match=r'"a.ends".*: is not there, or is refused'):
+            shard.read_sibling("a.ends", place)
+        store = open_store(f"{web.url}/a.tok", backend=Documents(), remote=remote)
+        assert store.lengths.tolist() == [100]  # as without one
+        web.fault = unavailable()
+        with pytest.raises(RemoteReadError, match="could not be read"):
+            shard.read_sibling("a.ends", place)

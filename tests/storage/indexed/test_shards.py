@@ -1,11 +1,14 @@
 """A file of this machine as a shard: its bytes, its index, and where more is kept."""
 
+import os
+
 import pytest
 
 from seqdata.errors import MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
-from seqdata.storage.indexed.index_storage import INDEX_FOLDER
+from seqdata.storage.indexed.index_storage import INDEX_FOLDER, index_files, put_file
+from seqdata.storage.indexed.shard_index import dump_index
 from seqdata.storage.indexed.shard_list import ListedShard
 from seqdata.storage.indexed.shards import LocalShard, save_sealed, with_declared
 from tests.storage.indexed.samples import make_index
@@ -67,6 +70,34 @@ def test_an_index_is_kept_for_kinds_of_its_identity(shard):
     assert not shard.has_index(Records("another"))
     assert shard.index("/d", 0, Records("another")) is None
     assert shard.has_index(Records(""))  # any: the suffix says the format
+
+
+def put_both(shard, near, cached):
+    """Write an index next to the file, then another one into the cache."""
+    for path, index in zip(index_files(shard.path, shard.root), (near, cached), strict=True):
+        put_file(path, dump_index(index))
+    os.utime(path, ns=(1 << 62, 1 << 62))
+
+
+def test_the_cache_may_have_the_index_of_other_options(shard):
+    put_both(shard, make_index(), make_index(format_identity="another"))
+    for identity in (Records().identity, "another"):
+        assert shard.has_index(Records(identity))
+        assert shard.index("/d", 0, Records(identity)).format_identity == identity
+    assert shard.index("/d", 0, Records("a third")) is None
+
+
+def test_of_two_indexes_the_newest_that_fits_its_file_counts(shard):
+    """A newer one may be of a file that was replaced by an older one, with its index."""
+    first, second = "1" * 64, "2" * 64
+    shard.path.write_bytes(b"12 bytes now")
+    put_both(shard, make_index(sha256=first), make_index(sha256=second))
+    assert shard.index("/d", 0, Records()).sha256 == second
+    assert shard.with_listed(ListedShard(first, {})).index("/d", 0, Records()).sha256 == first
+    shard.path.write_bytes(b"13 bytes now.")
+    assert shard.index("/d", 0, Records()).sha256 == second  # none does: what is wrong is told
+    put_both(shard, make_index(bytes=13, sha256=first), make_index(sha256=second))
+    assert shard.index("/d", 0, Records()).sha256 == first
 
 
 def test_a_damaged_index_is_not_one_that_is_there(shard):

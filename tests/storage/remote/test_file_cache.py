@@ -85,6 +85,30 @@ def test_a_file_is_renamed_into_place_while_nobody_counts(web, tmp_path, monkeyp
     assert found == [False]
 
 
+def test_a_file_is_flushed_before_it_has_its_name(web, tmp_path, monkeypatch):
+    """After a power failure a file of the right size that was not flushed may hold zeros."""
+    cache, done = cache_at(web, tmp_path), []
+    cache.acquire(CacheRequest("a"))  # makes the folder, and its marker
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        done.append(("flushed", path.name, path.is_dir() or path.read_bytes()[-1:]))
+        fsync(descriptor)
+
+    def note_replace(source, target):
+        done.append(("renamed", Path(source).name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    partial = f"{name_of(cache, 'b')}.part"
+    folder = folder_in(tmp_path).name
+    assert done == [("flushed", partial, b"\1"), ("renamed", partial), ("flushed", folder, True)]
+    name_of(cache, "b")
+    assert len(done) == 3  # not again for what is there
+
+
 def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
     cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=patient(0.2))
     held = [cache.acquire(CacheRequest(name)) for name in "ab"]

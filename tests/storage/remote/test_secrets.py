@@ -145,16 +145,24 @@ def raised(error):
     raise error
 
 
-COMMANDS = ["stats", "verify", "plan", "index", "replay", "doctor"]
+COMMANDS = {
+    "stats": [], "plan": [], "index": [], "replay": [], "doctor": [],
+    "verify": [["--repair-index"], ["--shard", "0"], ["--keep-bad", "bad"]],
+    "write": [["out"], ["out", "--group", "site"], ["out", "--field", "x", "--backend", "foreign"],
+              ["out", "--field", "x", "--format", "store"], ["out", "--backend", "nope"]],
+}  # fmt: skip
+"""Command -> its options in further calls."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_shows_no_secret(web, command, tmp_path, shown, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "kept"))
-    for path in ("arrow", "tar/shard-000000.tar", "nothing"):
+    monkeypatch.setattr("seqdata.cli._report.console.redact_secrets", str)  # what each place says
+    monkeypatch.chdir(tmp_path)
+    for path in ("arrow", "tar/shard-000000.tar", "nothing", "x.parquet"):
         location = with_secrets(f"{web.url}/{path}")
-        for more in ([], ["--json"]):
+        for more in ([], ["--json"], *COMMANDS[command]):
             done = CliRunner().invoke(app, [command, location, *more])
             shown(done.output)
             if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -1,14 +1,18 @@
 """A store is there as a whole or not at all, whoever fails, is killed or writes beside."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
+from seqdata.storage import file_lock
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import ArrowFormat, write_arrow
@@ -112,6 +116,114 @@ def test_two_writers_of_one_folder_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="another process is writing here"):
         write_arrow(tmp_path, rows())
+
+
+def write_at_once(folder, lengths, monkeypatch, step):
+    """Write stores of one sequence each from threads that meet before and after a step.
+
+    Returns:
+        The lengths that were written, and the errors.
+    """
+    written, errors = [], []
+    met, known = threading.Barrier(len(lengths)), getattr(staging_dir, step)
+
+    def meet(root):
+        met.wait(patient())
+        given = known(root)
+        met.wait(patient())
+        return given
+
+    def write(length):
+        try:
+            write_arrow(folder, numbers(length))
+            written.append(length)
+        except ConfigError as error:
+            errors.append(str(error))
+
+    monkeypatch.setattr(staging_dir, step, meet)
+    threads = [threading.Thread(target=write, args=(length,)) for length in lengths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(patient())
+    return written, errors
+
+
+def test_of_writers_that_begin_at_once_one_writes(tmp_path, monkeypatch):
+    """All have seen an empty folder; a writer that begins when another has ended sees its store."""
+    folder = tmp_path / "store"
+    written, errors = write_at_once(folder, [1, 2, 3, 4], monkeypatch, "make_folder")
+    assert open_arrow(folder).lengths.tolist() == written
+    told = ("another process is writing here", "already holds a store")
+    assert [any(text in error for text in told) for error in errors] == [True] * 3
+    assert not list(folder.glob(".seqdata-tmp-*"))
+
+
+def test_a_writer_that_begins_while_another_one_makes_its_folder_is_refused(tmp_path, monkeypatch):
+    known, refused = staging_dir.create_staging_dir, []
+
+    def create(root):
+        monkeypatch.setattr(staging_dir, "create_staging_dir", known)
+        with pytest.raises(ConfigError, match="another process is writing here"):
+            write_arrow(tmp_path, numbers(7))
+        refused.append(root)
+        return known(root)
+
+    monkeypatch.setattr(staging_dir, "create_staging_dir", create)
+    assert write_arrow(tmp_path, numbers(1)).lengths.tolist() == [1]
+    assert refused == [tmp_path]
+
+
+def test_without_locks_no_writer_goes_on_beside_another_one(tmp_path, monkeypatch):
+    def flock(descriptor, kind):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", flock)
+    folder = tmp_path / "store"
+    written, errors = write_at_once(folder, [1, 2], monkeypatch, "create_staging_dir")
+    assert len(written) <= 1
+    assert len(errors) + len(written) == 2
+    assert all("another process is writing here" in error for error in errors)
+    if written:  # the other one had gone by then
+        assert open_arrow(folder).lengths.tolist() == written
+    assert not list(tmp_path.glob("store/.seqdata-tmp-*"))
+
+
+def test_a_store_that_was_finished_since_the_first_look_is_not_replaced(tmp_path, monkeypatch):
+    known = staging_dir.make_folder
+
+    def write_first(root):
+        monkeypatch.setattr(staging_dir, "make_folder", known)
+        write_arrow(root, numbers(7))
+        known(root)
+
+    monkeypatch.setattr(staging_dir, "make_folder", write_first)
+    with pytest.raises(ConfigError, match="already holds a store"):
+        write_arrow(tmp_path, numbers(1))
+    assert open_arrow(tmp_path).lengths.tolist() == [7]
+
+
+@pytest.mark.parametrize("step", ["hold_folder", "create_staging_dir"])
+def test_a_folder_that_another_writer_removes_at_its_end_is_in_use(tmp_path, monkeypatch, step):
+    known = getattr(staging_dir, step)
+
+    def remove(root):
+        root.rmdir()
+        return known(root)
+
+    monkeypatch.setattr(staging_dir, step, remove)
+    with pytest.raises(ConfigError, match="another process is writing here"):
+        write_arrow(tmp_path / "store", numbers(1))
+
+
+def test_an_error_stays_what_it_is_where_the_folder_was_removed_meanwhile(tmp_path):
+    def rows():
+        yield {"x": [1]}
+        shutil.rmtree(tmp_path / "store")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        write_arrow(tmp_path / "store", rows())
 
 
 @pytest.mark.parametrize("name", ["scheme.json", "moves.json", "00000.done"])
