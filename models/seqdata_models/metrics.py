@@ -7,9 +7,11 @@ in float64 are not.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 
 from seqdata_models.functional import token_nll
@@ -20,6 +22,8 @@ UNLABELLED = -100
 
 class ExactMeanMetric(Metric):
     """A sum over a count, both float64, each added up over batches and ranks.
+
+    They stay float64 if the module is converted: of bfloat16 a count would stand still at 256.
 
     Examples:
         >>> mean = ExactMeanMetric()
@@ -53,6 +57,15 @@ class ExactMeanMetric(Metric):
         """Return the mean, () float64; 0 over nothing, never NaN."""
         is_empty = self.count == 0
         return torch.where(is_empty, 0.0, self.total / torch.where(is_empty, 1.0, self.count))
+
+    def _apply(self, fn: Callable[..., Any], *options: Any) -> nn.Module:
+        """Move the states, also if `fn` converts them: `precision="bf16-true"` does so."""
+
+        def move(value: Tensor) -> Tensor:
+            moved: Tensor = fn(value)
+            return moved if moved.dtype == value.dtype else value.to(moved.device)
+
+        return super()._apply(move, *options)
 
 
 def update_label_means(

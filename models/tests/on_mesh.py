@@ -123,6 +123,7 @@ def main() -> None:
         results[name] = train(kind, case, getattr(torch, dtype), mesh, lane_groups=lane_groups)
     torch.save(results, folder / f"{rank}.pt")
     mesh.barrier("the end")
+    (folder / f"{rank}.keys").write_text(str(mesh._link._store.num_keys()))
     if "first" in spec:
         end_in_turn(rank, mesh, folder, first=spec["first"])
         return

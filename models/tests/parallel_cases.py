@@ -12,11 +12,12 @@ from seqdata_models import ByteLM, StatefulLM, StatefulTagger
 from seqdata_models.parallel import Engine, Mesh, Ring, TorchWavefront, Wavefront
 from torch import nn
 
-from seqdata import TBPTT, Fixed, Loader, SequenceBatch, World
+from seqdata import TBPTT, Fixed, LaneStates, Loader, SequenceBatch, World
 
 TOKENS, CHUNKS, UPDATES = 7, 4, 3
 CASES = (
     "lstm", "gru", "segments", "lanes", "dropout", "projection", "tied", "whole rows", "frozen",
+    "initial",
 )  # fmt: skip
 LAYERS = 3
 
@@ -46,6 +47,9 @@ def make_model(case: str, dtype: torch.dtype) -> nn.Module:
     if case == "frozen":  # the lower stages whole
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith("head") or name.endswith(f"l{LAYERS - 1}"))
+    if case == "initial":  # of a sequence, learned
+        model.initial = nn.ParameterList(torch.randn(LAYERS, 6) for _ in range(2))
+        model.lanes = LaneStates(initial=tuple(model.initial))
     return model.to(dtype)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from seqdata_models.metrics import BitsPerToken, ExactMeanMetric, Perplexity
+from torch import nn
 
 
 def test_mean_over_unequal_batches_is_the_mean_over_all():
@@ -56,3 +58,27 @@ def test_perplexity_and_bits_over_nothing_are_of_a_mean_of_zero():
         metric.update(torch.tensor(0.0), 0)
     assert float(perplexity.compute()) == 1.0
     assert float(bits.compute()) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_metrics_of_a_module_that_is_converted_stay_float64(dtype):
+    """As `precision="bf16-true"` converts it, of which a count stands still at 256."""
+    module = nn.ModuleList([ExactMeanMetric(), Perplexity(), BitsPerToken()])
+    module[0].update(torch.tensor(5.0), 1)
+    module.to(dtype)
+    for number in range(2):  # after a reset the states are the defaults
+        for metric in module:
+            for _ in range(3000 - (number == 0 and metric is module[0])):
+                metric.update(torch.tensor(5.0), 1)
+        assert [float(metric.compute()) for metric in module] == [5, math.exp(5), 5 / math.log(2)]
+        for metric in module:
+            metric.reset()
+            assert metric.total.dtype == metric.count.dtype == torch.float64
+
+
+def test_metrics_move_to_a_device_as_they_are():
+    module = nn.ModuleList([ExactMeanMetric()]).to("meta", torch.bfloat16)
+    assert module[0].count.device.type == module[0].device.type == "meta"
+    assert module[0].count.dtype == torch.float64
+    module.to_empty(device="cpu")
+    assert module[0].total.device.type == "cpu"

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from seqdata import ConfigError, LaneStates, ResumeError, World
+from seqdata import ConfigError, LaneStates, Loader, ResumeError, Windows, World
 from seqdata_testing.waiting import patient
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,8 +22,11 @@ from parallel_cases import CASES, difference, make_model, make_updates, train, t
 from seqdata_models.parallel import Mesh, Ring, TorchWavefront, Wavefront
 from seqdata_models.parallel.deferred import DeferredLayer, WeightGradients
 from seqdata_models.parallel.engine import run_pipeline
+from seqdata_models.parallel.slices import split_rows, split_time
+from seqdata_models.parallel.stack import dropout_mask
 
 KINDS = ["wave", "ring", "fed"]
+KEYS = 20  # two of each barrier, for there are seven, and signs of life
 BOUNDS = {"float64": 1e-14, "float32": 1e-6, "autocast": torch.finfo(torch.bfloat16).eps}
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
 
@@ -70,6 +74,7 @@ TWO = [  # kind, case, type, groups of lanes: each of them once at least
     ("fed", "lstm", "float32"), ("wave+split", "deep", "float64", 1),
     ("ring+split", "dropout", "float64", 5), ("torch+GPipe", "tied", "float64", 5),
     ("torch+1F1B", "frozen", "float64", 1), ("torch+ZBV", "deep", "float32", 1),
+    ("wave", "initial"), ("ring", "initial"),
 ]  # fmt: skip
 MORE = [
     ("wave", "lstm"), ("ring", "segments"), ("fed", "whole rows"),
@@ -78,6 +83,7 @@ MORE = [
     ("torch+1F1B", "dropout", "float64", 5), ("torch+ZBV", "deep", "float64", 1),
     ("ring", "frozen"), ("wave", "autocast", "float32"),
     ("torch+1F1B", "autocast", "float32", 1), ("wave+split", "autocast", "float32"),
+    ("torch+GPipe", "initial", "float64", 5), ("ring+split", "initial", "float64", 5),
 ]  # fmt: skip
 THREE = [
     ("wave+split", "segments", "float64", 1), ("ring+split", "segments", "float64", 1),
@@ -85,7 +91,7 @@ THREE = [
 ]  # fmt: skip
 FOUR = [
     ("fed", "segments"), ("wave", "empty", "float64", 1), ("ring", "empty", "float64", 1),
-    ("wave", "segments"), ("torch+1F1B", "lstm", "float64", 1),
+    ("wave", "segments"), ("torch+1F1B", "lstm", "float64", 1), ("wave", "frozen"),
 ]  # fmt: skip
 
 
@@ -112,6 +118,8 @@ FOUR = [
 )  # fmt: skip
 def test_several_processes_train_as_one_does(world, spec, tmp_path):
     found = play(world, tmp_path, spec)
+    keys = [int((tmp_path / f"{rank}.keys").read_text()) for rank in range(world)]
+    assert max(keys) <= KEYS * world  # of the store on rank 0, however many values have travelled
     for name in found[0]:
         kind, case, dtype, _ = name.split("/")
         engine = "wave" if kind.startswith("torch") else kind.replace("fed", "ring")
@@ -212,6 +220,30 @@ def test_dropout_is_the_same_however_rows_are_grouped_and_is_not_none():
     assert difference(*found) <= BOUNDS["float64"]
     plain = train("wave", "segments", torch.float64, Mesh(1))
     assert difference(plain["model"], found[0]["model"]) > 0.01
+
+
+def test_without_lanes_rows_of_one_sequence_have_masks_of_their_own_however_they_are_split():
+    batch = next(iter(Loader([np.arange(49)], Windows(12, 12, batch_size=4), shift=1)))
+    assert batch.ids.tolist() == [0] * 4
+    assert batch.lanes is None
+
+    def draw(groups: int, parts: int) -> torch.Tensor:
+        """Return the masks of the whole batch, (r, T, 8), as processes draw them by parts."""
+        rows = [
+            [split_time(part, number, parts) for number in range(parts)]
+            for part in split_rows(batch, groups)
+        ]
+        return torch.cat([
+            torch.cat([
+                dropout_mask(p, (len(p.batch), int(p.batch.lengths[0]), 8), 0.5, (0, 1)) for p in ps
+            ], dim=1)
+            for ps in rows
+        ])  # fmt: skip
+
+    whole = draw(1, 1)
+    assert len({row.numpy().tobytes() for row in whole}) == 4
+    for groups, parts in [(1, 3), (3, 1), (4, 2)]:
+        assert torch.equal(draw(groups, parts), whole)
 
 
 def test_a_ring_refuses_another_part_than_its_own():

@@ -14,13 +14,13 @@ from lightning.pytorch.callbacks import StochasticWeightAveraging
 from seqdata_models import StatefulLM
 from seqdata_models.parallel import Mesh, Ring, RingStrategy, WavefrontStrategy
 
-from seqdata import ConfigError
+from seqdata import ConfigError, Feedback, LossRecord, RankConsistency, SeqDataWarning
 from seqdata_testing.waiting import patient
 from tests.preloaded import python
 
 sys.path.insert(0, str(Path(__file__).parent))
 import on_ranks_parallel
-from parallel_cases import difference
+from parallel_cases import difference, make_updates
 
 CHAINS = {
     "all": (("one", 1), ("wave", 2), ("ring", 2), ("data", 2), ("hybrid", 4), ("one", 1)),
@@ -108,22 +108,85 @@ def test_a_trainer_that_cannot_be_split_is_refused(trainer_of):
         trainer.strategy.training_step(None)
 
 
-def test_callbacks_that_average_weights_are_refused_where_stages_step_their_own(trainer_of):
-    trainer = trainer_of(callbacks=[StochasticWeightAveraging(0.1)])
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (
+            StochasticWeightAveraging(0.1),
+            r"not average weights.* is a StochasticWeightAveraging\. L",
+        ),
+        (
+            RankConsistency(),
+            r"not compare the weights of ranks.* there is a RankConsistency\. Leave",
+        ),
+    ],
+)
+def test_callbacks_that_need_whole_weights_are_refused_where_stages_step_their_own(
+    callback, message, trainer_of
+):
+    trainer = trainer_of(callbacks=[callback])
     model = StatefulLM(7, 4, 6, 2)
     trainer.strategy.connect(model)
     model.trainer = trainer
     RingStrategy(1).check_trainer(trainer)
-    with pytest.raises(ConfigError, match=r"not average weights.* is a StochasticWeightAveraging"):
+    with pytest.raises(ConfigError, match=message):
         WavefrontStrategy(1).check_trainer(trainer)
+
+
+def connect_ring(trainer: Any) -> StatefulLM:
+    """Give a Trainer's strategy a model and an engine of one process, and return the model."""
+    model = StatefulLM(7, 4, 6, 2)
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    model.log = lambda *_, **__: None
+    trainer.strategy.engine = Ring(model, Mesh(1))
+    return model
+
+
+@pytest.mark.parametrize("callback", [LossRecord(), Feedback()])
+@pytest.mark.parametrize(("every", "replicas"), [(2, 1), (1, 2)])
+def test_callbacks_that_record_losses_are_refused_where_an_update_has_several_batches(
+    callback, every, replicas, trainer_of
+):
+    for batches, message in [
+        (1, "must be SequenceBatch"),
+        (
+            2,
+            rf"of one batch with {type(callback).__name__}, .* but is of 2 \(accumulated batches x",
+        ),
+    ]:
+        trainer = trainer_of(strategy=RingStrategy(1), callbacks=[callback])
+        connect_ring(trainer)
+        if batches == 2:
+            trainer.accumulate_grad_batches, trainer.strategy.engine.mesh.data = every, replicas
+        with pytest.raises(ConfigError, match=message):
+            trainer.strategy.training_step({})
+
+
+def test_gradients_of_an_update_outlive_that_an_optimizer_sets_them_to_zero(trainer_of):
+    trainer = trainer_of(strategy=RingStrategy(1))
+    model = connect_ring(trainer)
+    (batch, *_), *_ = make_updates("lstm")
+    loss = trainer.strategy.training_step(batch)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.zero_grad(set_to_none=False)
+    trainer.strategy.backward(loss, optimizer)
+    assert all(float(parameter.grad.abs().max()) > 0 for parameter in model.parameters())
+
+
+def test_a_checkpoint_in_the_middle_of_an_update_is_warned_of(trainer_of):
+    trainer = trainer_of(strategy=RingStrategy(1), accumulate_grad_batches=2)
+    model = connect_ring(trainer)
+    trainer.fit_loop.epoch_loop.batch_progress.current.ready = 1  # the first batch of an epoch
+    trainer.strategy.training_step(make_updates("lstm")[0][0])
+    with pytest.warns(SeqDataWarning, match="is saved while 1 wait for the others.* Save after a"):
+        saved = trainer.strategy.lightning_module_state_dict()
+    assert saved.keys() == model.state_dict().keys()
 
 
 def test_an_optimizer_that_asks_for_gradients_again_is_refused(trainer_of):
     trainer = trainer_of(strategy=RingStrategy(1))
-    model = StatefulLM(7, 4, 6, 2)
-    trainer.strategy.connect(model)
-    model.trainer = trainer
-    trainer.strategy.engine = Ring(model, Mesh(1))
+    model = connect_ring(trainer)
     trainer.strategy.optimizers = [torch.optim.LBFGS(model.parameters())]
     with pytest.raises(ConfigError, match="must be SequenceBatch"):
         trainer.strategy.training_step({})

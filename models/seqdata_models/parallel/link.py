@@ -22,9 +22,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn
 
 import torch.distributed as dist
@@ -33,7 +33,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from seqdata import PeerFailedError, SeqDataError, SeqDataWarning
 
 _SLICE = timedelta(seconds=0.5)
-_POLL = 0.02  # seconds
 _ERROR, _CLOSED = "error", "closed"
 _LEAST_SECONDS = 1e-3  # of a thread's processor time: less is none
 _LEAST_SHARE = 0.02  # of one processor, of all other threads
@@ -72,27 +71,25 @@ class Link:
         self._rank, self._world, self._timeouts = rank, world, timeouts
         wait = timedelta(seconds=timeouts.unresponsive)
         host = os.environ.get("MASTER_ADDR", "localhost")
+        connect = partial(TCPStore, host, wait_for_workers=False, timeout=wait)
         port = [0]
         if rank == 0:
-            self._server = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+            self._server = connect(0, is_master=True)
             port = [self._server.port]
         dist.broadcast_object_list(port)
-        stores = [
-            TCPStore(host, port[0], is_master=False, wait_for_workers=False, timeout=wait)
-            for _ in range(2)
-        ]
-        self._store, self._thread_store = stores
+        self._store, self._thread_store = (connect(port[0], is_master=False) for _ in range(2))
         self.place = ""
         self._computing: tuple[int, int] | None = None  # a thread's clock, and which block it is
         self._blocks = itertools.count()
         self._closed = threading.Event()
         self._failure: str | None = None  # of a process, once the thread has seen it
+        self._store.set(f"wait/{rank}", "")
         self._store.set(f"beat/{rank}", "")
         self._thread = threading.Thread(target=self._watch, name="parallel-link", daemon=True)
         self._thread.start()
         atexit.register(self._close_at_exit)
 
-    @contextmanager
+    @contextlib.contextmanager
     def computing(self, *, is_computing: bool) -> Iterator[None]:
         """Note whether this thread computes in the block, or waits for other processes."""
         before, self._computing = self._computing, None
@@ -108,6 +105,13 @@ class Link:
         """Set a key."""
         try:
             self._store.set(key, "1")
+        except RuntimeError as cause:
+            self._raise_lost_store(cause)
+
+    def forget(self, key: str) -> None:
+        """Delete a key for which no process waits any more."""
+        try:
+            self._store.delete_key(key)
         except RuntimeError as cause:
             self._raise_lost_store(cause)
 
@@ -132,6 +136,8 @@ class Link:
         while True:
             try:
                 self._store.wait([key], _SLICE)
+                if is_noted:  # before the key is deleted, which others would take for one not set
+                    self._store.set(f"wait/{self._rank}", "")
                 return
             except dist.DistNetworkError as cause:
                 self._raise_lost_store(cause)
@@ -155,8 +161,8 @@ class Link:
     def _check_awaited(self) -> None:
         """Return if what this process waits for may still come.
 
-        What a process waits for is noted before, and was not set after: then it waits, until the
-        other one sets it. If that one waits in turn, at last for this process, none ever will.
+        A process waits if what it waits for was noted, was not set after, and is noted still. If
+        the one that sets it waits in turn, at last for this process, none of them ever ends.
 
         Raises:
             PeerFailedError: If it cannot: its process has closed, or waits for this one, itself or
@@ -164,12 +170,13 @@ class Link:
         """
         rank, places = self._rank, []
         for _ in range(self._world):
-            if not self._store.check([f"wait/{rank}"]):
+            note = bytes(self._store.get(f"wait/{rank}"))
+            if not note:
                 return
-            target, key, event = json.loads(self._store.get(f"wait/{rank}"))
+            target, key, event = json.loads(note)
             has_closed = bytes(self._store.get(f"beat/{target}")) == _CLOSED.encode()
             self.raise_failure()  # a process that has failed closes, too
-            if self._store.check([key]):
+            if self._store.check([key]) or bytes(self._store.get(f"wait/{rank}")) != note:
                 return
             places.append(f"rank {rank} waits for {event}")
             if has_closed or target == self._rank:
@@ -264,7 +271,7 @@ class Link:
                         del seen[rank]
                     elif beat != before:
                         seen[rank] = beat, now
-                time.sleep(_POLL)
+                time.sleep(0.02)
                 now = time.monotonic()
 
     def _end_after_error(self) -> None:
@@ -279,7 +286,7 @@ class Link:
         self._sign_off()
         if self._failure is not None:
             _raise_saved(self._failure, cause)
-        raise PeerFailedError.at(_describe_lost_rank(0), rank=0) from cause
+        raise _make_lost_error(0) from cause
 
     def _watch(self) -> None:
         seen: dict[int, tuple[bytes, float]] = {}
@@ -294,8 +301,7 @@ class Link:
                     self._thread_store.set(f"seen/{self._rank}", "")
                     break
         except RuntimeError:  # rank 0 keeps the store
-            error = PeerFailedError.at(_describe_lost_rank(0), rank=0)
-            self._failure = _pickle_error(error, "rank 0", 0)
+            self._failure = _pickle_error(_make_lost_error(0), "rank 0", 0)
         if self._failure is not None and not self._closed.wait(self._timeouts.exit_grace):
             self._exit(self._failure)
 
@@ -309,10 +315,8 @@ class Link:
             if rank not in seen or seen[rank][0] != beat:
                 seen[rank] = beat, now
             elif beat != _CLOSED.encode() and now - seen[rank][1] > self._timeouts.unresponsive:
-                error = PeerFailedError.at(_describe_lost_rank(rank), rank=rank)
-                self._thread_store.compare_set(
-                    _ERROR, "", _pickle_error(error, f"rank {rank}", rank)
-                )
+                saved = _pickle_error(_make_lost_error(rank), f"rank {rank}", rank)
+                self._thread_store.compare_set(_ERROR, "", saved)
 
     def _report_still(self) -> None:
         error = PeerFailedError.at(
@@ -369,8 +373,9 @@ class Progress:
         return is_idle and now - self._begin > self._seconds
 
 
-def _describe_lost_rank(rank: int) -> str:
-    return f"parallel: rank {rank} gives no sign of life; it was killed or stopped"
+def _make_lost_error(rank: int) -> PeerFailedError:
+    text = f"parallel: rank {rank} gives no sign of life; it was killed or stopped"
+    return PeerFailedError.at(text, rank=rank)
 
 
 def _pickle_error(error: BaseException, place: str, rank: int) -> str:

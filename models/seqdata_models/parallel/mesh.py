@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -138,6 +138,7 @@ class Mesh:
         key = self._key(source, self.rank, kind)
         event = f"{self.describe(source)} to send {kind}; at {self._place}"
         self._link.wait(key, event, source)
+        self._link.forget(key)  # nobody else reads it
         with self.computing(is_computing=False):
             dist.recv(value, source, group=self._groups["model"], tag=_tag(kind))
         return value
@@ -149,30 +150,41 @@ class Mesh:
                 work.wait()  # ends: within the group's timeout
         self._works.clear()
 
-    def barrier(self, name: str, patience: float = math.inf) -> None:
+    def barrier(
+        self, name: str, patience: float = math.inf, ranks: Sequence[int] | None = None
+    ) -> None:
         """Return once all processes are here; errors of any are raised.
 
         Args:
             name: What comes next, for errors.
             patience: Seconds after which a warning names the process that is not here.
+            ranks: Of the processes that come; None: all. Of one name they are always the same.
         """
         if self.world == 1:
             return
         number = self._count(name)
         self._link.notify(f"{name}/{number}/{self.rank}")
-        for rank in range(self.world):
+        if number > 2:  # all have come to the barrier before this one, so all have left that one
+            self._link.forget(f"{name}/{number - 2}/{self.rank}")
+        for rank in range(self.world) if ranks is None else ranks:
             event = f"{self.describe(rank)} to come to: {name}"
             self._link.wait(f"{name}/{number}/{rank}", event, rank, patience)
 
     def all_reduce(self, value: Tensor, axis: str) -> Tensor:
-        """Sum a tensor in place over an axis of the mesh, and return it; all processes call it.
+        """Sum a tensor in place over an axis of the mesh, and return it.
+
+        All processes along the axis call it: of ``data`` those with one place in each replica, of
+        ``model`` those of one replica.
 
         Args:
-            value: Of one shape everywhere.
+            value: Of one shape on all of them.
             axis: ``data`` or ``model``.
         """
-        if self.world > 1 and (self.data if axis == "data" else self.size) > 1:
-            self.barrier(f"sum over {axis}")
+        ranks = range(self.position, self.world, self.size)
+        if axis == "model":
+            ranks = range(self.replica * self.size, (self.replica + 1) * self.size)
+        if self.world > 1 and len(ranks) > 1:
+            self.barrier(f"sum over {axis}", ranks=ranks)
             with self.computing(is_computing=False):
                 dist.all_reduce(value, group=self._groups[axis])
         return value

@@ -75,8 +75,7 @@ class Ring(Engine):
 
     def _run_batch(self, batch: SequenceBatch, scale: float, number: int) -> None:
         size, position = self.mesh.size, self.mesh.position
-        whole_batch = find_whole_batch(batch)
-        self._initial: State = self.stack.take(whole_batch, self.stack.lanes)
+        self._whole_batch = find_whole_batch(batch)
         self._ends: list[State] = []
         self._scale, self._number = scale * batch.loss_scale, number
         self._graphs.clear()
@@ -87,7 +86,7 @@ class Ring(Engine):
         if self.stack.lanes is not None and batch.lanes is not None:
             ends = map_state(lambda *leaves: torch.cat(leaves, dim=1), *self._ends)
             flat = self.mesh.broadcast(flatten_state(ends).detach(), size - 1)
-            self.stack.lanes.put(whole_batch, self._unflatten(flat, len(batch)))
+            self.stack.lanes.put(self._whole_batch, self._unflatten(flat, len(batch)))
 
     def _forward(self, group: BatchPart) -> None:
         first, stop = group.rows
@@ -95,7 +94,7 @@ class Ring(Engine):
         part = split_time(group, self.mesh.position, self.mesh.size)
         received = None
         if self.mesh.position == 0:
-            state = map_state(lambda leaf: leaf[:, first:stop].contiguous(), self._initial)
+            state = self.stack.take(self._whole_batch, self.stack.lanes, group.rows)
         else:
             flat = flatten_state(self.stack.make_zeros(stop - first))
             received = self.mesh.receive(flat, self.mesh.position - 1, "states").requires_grad_()

@@ -84,8 +84,8 @@ class Stack:
 
     Args:
         module: Names its parts.
-        seed: Of the dropout masks. Each is drawn for (seed, epoch, batch, step, lane), so that it
-            is the same however the stack, rows and timesteps are split.
+        seed: Of the dropout masks. Each is drawn for (seed, epoch, batch, step, lane or row), so
+            that it is the same however the stack, rows and timesteps are split.
         weights: Where gradients of layers' weights wait; None: they do not.
 
     Attributes:
@@ -203,17 +203,27 @@ class Stack:
         nll: Tensor = self.module.parallel_nll(outputs, batch)
         return nll.sum()
 
-    def take(self, batch: SequenceBatch, lanes: LaneStates | None) -> State:
-        """Return the states of all layers where a batch begins, of lanes or zeros."""
+    def take(self, batch: SequenceBatch, lanes: LaneStates | None, rows: tuple[int, int]) -> State:
+        """Return the states of all layers where some rows of a batch begin, of lanes or zeros.
+
+        Each group of rows takes its own: gradients reach a learned initial state through it once.
+
+        Args:
+            batch: The whole one.
+            lanes: Where states are kept; None: they are zeros.
+            rows: [first, stop).
+        """
         if lanes is None or batch.lanes is None:
-            return self.make_zeros(len(batch))
+            return self.make_zeros(rows[1] - rows[0])
         if lanes.has_initial and batch.segments is not None and not batch.carry:
             raise ConfigError(
                 "parallel: sequences that begin within a row must begin with zeros, but `initial` "
                 "of the module's LaneStates is given. Plan with segments=False."
             )
         state = lanes.take(batch)
-        return self.make_zeros(len(batch)) if state is None else state
+        if state is None:
+            return self.make_zeros(rows[1] - rows[0])
+        return map_state(lambda leaf: leaf[:, slice(*rows)].contiguous(), state)
 
     def _drop(self, x: Tensor, part: BatchPart, step: Step) -> Tensor:
         if not step.module.training:
@@ -234,8 +244,9 @@ def dropout_mask(
 ) -> Tensor:
     """Return factors 0 or 1 / (1 - drop), the same for a timestep however its batch is split.
 
-    Each lane has a stream of its own (Philox counters; Salmon et al. 2011, "Parallel random
-    numbers: as easy as 1, 2, 3"), which is entered at the part's first timestep.
+    Each lane, or without lanes each row of the whole batch, has a stream of its own (Philox
+    counters; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which is entered
+    at the part's first timestep.
 
     Args:
         part: Of a batch.
@@ -249,9 +260,9 @@ def dropout_mask(
     rows, width, features = shape[0], shape[1], int(np.prod(shape[2:], dtype=np.int64))
     draws = -(-features // 4)  # a Philox block has four numbers
     batch, (seed, step) = part.batch, key
-    ids = batch.ids if batch.lanes is None else batch.on_cpu("lanes")
+    streams = range(*part.rows) if batch.lanes is None else batch.on_cpu("lanes").tolist()
     factors = np.zeros((rows, width, 4 * draws))
-    for row, (identity, offset) in enumerate(zip(ids.tolist(), part.offsets.tolist(), strict=True)):
+    for row, (identity, offset) in enumerate(zip(streams, part.offsets.tolist(), strict=True)):
         counter = np.array([offset * draws, identity % 2**64, step, batch.number], np.uint64)
         chosen = np.array([seed % 2**64, batch.epoch], np.uint64)
         stream = np.random.Generator(np.random.Philox(counter=counter, key=chosen))

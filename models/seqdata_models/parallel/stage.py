@@ -69,7 +69,6 @@ class Stage:
         self._stack, self._steps, self.lanes = stack, steps, lanes
         layers = [step.layer for step in steps if step.layer is not None]
         self.layers = layers[0], layers[-1] + 1
-        self._state: State = None
         self._ends: list[State] = []
 
     def forward(self, item: Item, x: Tensor) -> Tensor:
@@ -83,9 +82,8 @@ class Stage:
             (r, T, ...).
         """
         if item.is_first:
-            self._state, self._ends = self._stack.take(item.batch, self.lanes), []
-        rows = slice(*item.part.rows)
-        initial = map_state(lambda leaf: leaf[:, rows].contiguous(), self._state)
+            self._ends = []
+        initial = self._stack.take(item.batch, self.lanes, item.part.rows)
         out, ends = self._stack.run(
             self._steps, item.part, x,
             lambda layer: map_state(lambda leaf: leaf[layer : layer + 1], initial),

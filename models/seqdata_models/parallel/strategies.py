@@ -7,17 +7,19 @@ Makes: gradients as of one process, whole checkpoints, from which any strategy r
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer, callbacks
+from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from seqdata import ConfigError, SequenceBatch
+from seqdata import ConfigError, SeqDataWarning, SequenceBatch
+from seqdata_models.parallel.callbacks import check_scores, check_whole_weights
 from seqdata_models.parallel.engine import Engine
 from seqdata_models.parallel.link import LinkTimeouts
 from seqdata_models.parallel.mesh import Mesh, check_mesh
@@ -25,12 +27,6 @@ from seqdata_models.parallel.replicas import Replicas
 from seqdata_models.parallel.ring import Ring
 from seqdata_models.parallel.torch_engine import TorchWavefront, check_schedule
 from seqdata_models.parallel.wavefront import Wavefront
-
-AVERAGING: tuple[type, ...] = tuple(
-    getattr(callbacks, name)
-    for name in ("StochasticWeightAveraging", "WeightAveraging")  # the second from 2.6
-    if hasattr(callbacks, name)
-)
 
 
 class ParallelStrategy(DDPStrategy):
@@ -148,13 +144,16 @@ class ParallelStrategy(DDPStrategy):
         self._batches.append(next(iter((*args, *kwargs.values()))))
         every = trainer.accumulate_grad_batches
         self.check_update(every)
+        check_scores(trainer, every * engine.mesh.data)
         if (trainer.fit_loop.batch_idx + 1) % every and not trainer.is_last_batch:
             return self._latest_loss
         batches, self._batches = self._batches, []
         with self.precision_plugin.train_step_context():
             total, count = engine.update(batches, 1 / every)
-        # Lightning sets gradients to None between this and `backward`.
+        # Between this and `backward` gradients are set to None, or to 0 in place.
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+        for parameter in module.parameters():
+            parameter.grad = None
         mean = total / count.clamp(min=1)
         module.log("train_loss", mean.float(), batch_size=int(count), prog_bar=True)
         self._latest_loss = mean.to(self.root_device)
@@ -178,6 +177,14 @@ class ParallelStrategy(DDPStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the weights of all stages, under the names of the whole module."""
+        if self._batches and self.is_global_zero:
+            text = (
+                "parallel: a checkpoint must be saved at the end of an update, whose batches run "
+                f"together, but is saved while {len(self._batches)} wait for the others: a run "
+                "that resumes from it does not train them, and its lanes restart. Save after a "
+                "multiple of `accumulate_grad_batches` batches."
+            )
+            warnings.warn(text, SeqDataWarning, stacklevel=2)
         if self.engine is not None:
             self.engine.synchronize()
         return super().lightning_module_state_dict()
@@ -306,17 +313,10 @@ class WavefrontStrategy(ParallelStrategy):
         """Return if the Trainer's options can be kept.
 
         Raises:
-            ConfigError: If they cannot, or a callback averages weights.
+            ConfigError: If they cannot, or a callback averages weights or compares those of ranks.
         """
         super().check_trainer(trainer)
-        untyped_trainer: Any = trainer
-        for callback in untyped_trainer.callbacks:
-            if isinstance(callback, AVERAGING):
-                raise ConfigError(
-                    "wavefront: callbacks must not average weights, for a process has stepped only "
-                    f"those of its stage, but there is a {type(callback).__name__}. Leave it out, "
-                    "or use `RingStrategy` or 'ddp'."
-                )
+        check_whole_weights(trainer)
 
     def check_update(self, batches: int) -> None:
         """Return if an update is of ``chunks`` batches.

@@ -41,6 +41,7 @@ class RankConsistency(Callback):
     instance norms are left out: each rank has its own, until DDP's next forward pass.
 
     In the first step batches are compared as well: rank 0 warns of ranks with equal batches.
+    `WavefrontStrategy` refuses it, for there each rank trains layers of its own.
 
     Args:
         every_n_steps: Number of steps between comparisons.

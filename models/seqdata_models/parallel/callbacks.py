@@ -1,0 +1,65 @@
+"""Callbacks that a strategy cannot serve, since it trains a module by parts and updates.
+
+Place in the flow: below the strategies, which ask before training. Reads: the Trainer's callbacks.
+Makes: errors that name one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Trainer, callbacks
+
+from seqdata import ConfigError, Feedback, LossRecord, RankConsistency
+
+_AVERAGING: tuple[type, ...] = tuple(
+    getattr(callbacks, name)
+    for name in ("StochasticWeightAveraging", "WeightAveraging")  # the second from 2.6
+    if hasattr(callbacks, name)
+)
+
+
+def check_whole_weights(trainer: Trainer) -> None:
+    """Return if no callback needs the weights of all stages in each step.
+
+    Raises:
+        ConfigError: If one averages weights, or compares those of ranks.
+    """
+    if name := _find_name(trainer, _AVERAGING):
+        raise ConfigError(
+            "wavefront: callbacks must not average weights, for a process has stepped only "
+            f"those of its stage, but there is a {name}. Leave it out, or use `RingStrategy` or "
+            "'ddp'."
+        )
+    if name := _find_name(trainer, (RankConsistency,)):
+        raise ConfigError(
+            "wavefront: callbacks must not compare the weights of ranks, for a process has stepped "
+            f"only those of its stage, but there is a {name}. Leave it out, or use `RingStrategy` "
+            "or 'ddp'."
+        )
+
+
+def check_scores(trainer: Trainer, batches: int) -> None:
+    """Return if the loss of an update is that of the batch with which callbacks record it.
+
+    Args:
+        trainer: Of the fit.
+        batches: Of an update, over all replicas.
+
+    Raises:
+        ConfigError: If an update has several batches, and a callback records losses of batches.
+    """
+    name = _find_name(trainer, (Feedback, LossRecord)) if batches > 1 else None
+    if name:
+        raise ConfigError(
+            f"parallel: an update must be of one batch with {name}, for its batches run together "
+            f"and have one loss, but is of {batches} (accumulated batches x replicas). Leave the "
+            "callback out, or use 'ddp'."
+        )
+
+
+def _find_name(trainer: Trainer, kinds: tuple[type, ...]) -> str | None:
+    """Return the name of the first callback of some kinds; None: there is none."""
+    untyped_trainer: Any = trainer
+    found = (type(one).__name__ for one in untyped_trainer.callbacks if isinstance(one, kinds))
+    return next(found, None)
