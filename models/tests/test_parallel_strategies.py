@@ -134,7 +134,7 @@ def test_callbacks_that_need_whole_weights_are_refused_where_stages_step_their_o
 
 
 def connect_ring(trainer: Any) -> StatefulLM:
-    """Give a Trainer's strategy a model and an engine of one process, and return the model."""
+    """Return the model of a Trainer's strategy, with an engine of one process."""
     model = StatefulLM(7, 4, 6, 2)
     trainer.strategy.connect(model)
     model.trainer = trainer

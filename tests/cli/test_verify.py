@@ -231,7 +231,7 @@ def test_files_that_others_wrote_are_read_and_called_unverified(tmp_path):
 
 @pytest.fixture
 def shards(tmp_path):
-    """Gives the path of a damaged tar shard in a folder of a name, and its damaged bytes."""
+    """Return a function that makes a damaged tar shard in a folder: its path and damaged bytes."""
     pytest.importorskip("seqdata_webdataset")
 
     def give(name):

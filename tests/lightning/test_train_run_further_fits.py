@@ -227,7 +227,7 @@ def test_a_fit_goes_on_after_a_fit_that_was_refused():
 
 
 class Replacing(Stateless):
-    """Its callbacks are made anew for each fit."""
+    """Its callbacks are new ones in each fit."""
 
     score = "row_loss"
 
