@@ -1,5 +1,6 @@
 """Ranks for tests: forked from one process that has imported everything."""
 
+import contextlib
 import json
 import pickle
 import select
@@ -85,7 +86,9 @@ class Ranks:
 
     def close(self) -> None:
         """End the process."""
-        self._server.stdin.close()
+        with contextlib.suppress(OSError):  # it has ended already
+            self._server.stdin.write("\n")
+            self._server.stdin.close()
         try:
             self._server.wait(timeout=patient())
         except subprocess.TimeoutExpired:

@@ -2,7 +2,8 @@
 
 Run as a program: reads one job per line from stdin (task, world, specs, seconds, folder), forks
 ``world`` ranks that call ``tasks.TASKS[task](specs[rank])``, and answers one line with what became
-of each. Importing torch and lightning takes seconds, forking milliseconds.
+of each. An empty line ends it: a process that a test has forked and left may hold the pipe open.
+Importing torch and lightning takes seconds, forking milliseconds.
 """
 
 import gc
@@ -21,11 +22,13 @@ from seqdata_testing.waiting import patient
 
 
 def serve() -> None:
-    """Answer jobs until stdin ends."""
+    """Answer jobs until an empty line, or the end of stdin."""
     from tests.distributed import tasks
 
     warm_up()
-    for line in sys.stdin:
+    for line in iter(sys.stdin.readline, ""):
+        if not line.strip():
+            return
         job = json.loads(line)
         answer = play(tasks.TASKS[job["task"]], job)
         sys.stdout.write(json.dumps(answer) + "\n")
