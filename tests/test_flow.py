@@ -7,7 +7,7 @@ from seqdata import Loader, TokenBudget, open_store, write_store
 from tests.flow import follow, later_batch, write_remote
 
 MOST_FILES = {"arrow": 10, "webdataset": 12}
-MOST_BY_RANGES = {"arrow": (21, 16), "webdataset": (20, 15)}
+MOST_BY_RANGES = {"arrow": (19, 16), "webdataset": (18, 15)}
 """Where ranges are requested, and where they are in memory."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 from seqdata.errors import ConfigError
@@ -65,14 +64,3 @@ def keep_alive(system: Any) -> None:
     responses that never arrive.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(system))
-
-
-def call_filesystem(
-    system: Any, name: str, arguments: Sequence[Any], seconds: float | None, **more: Any
-) -> Any:
-    """Call a method of a file system, with a timeout in seconds if it is asynchronous."""
-    from fsspec.asyn import AsyncFileSystem, sync
-
-    if not isinstance(system, AsyncFileSystem):
-        return getattr(system, name)(*arguments, **more)
-    return sync(system.loop, getattr(system, f"_{name}"), *arguments, timeout=seconds, **more)

@@ -16,13 +16,15 @@ name the file without credentials.
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.remote.filesystems import call_filesystem, keep_alive, make_filesystem
+from seqdata.storage.remote.filesystems import keep_alive, make_filesystem
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
 from seqdata.storage.remote.urls import (
@@ -183,7 +185,7 @@ class FsspecFiles:
         remote: The options for reading.
     """
 
-    __slots__ = ("_folder", "_location", "_remote", "_scheme", "_system")
+    __slots__ = ("_folder", "_location", "_paths", "_remote", "_scheme", "_system")
 
     def __init__(self, folder: str, remote: Remote) -> None:
         self._scheme = check_url(folder)
@@ -191,7 +193,8 @@ class FsspecFiles:
         self._location = redact_url(folder)
         self._remote = remote
         self._system: Any = None
-        self._get_filesystem(folder)  # a missing package is an error now
+        self._paths: tuple[int, dict[str, tuple[Any, str]]] = (os.getpid(), {})
+        self._get_filesystem()  # a missing package is an error now
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecFiles, (self._folder, self._remote)
@@ -217,7 +220,7 @@ class FsspecFiles:
         """Return the files in the folder with their bytes; see ``RemoteFiles``."""
 
         def call(seconds: float) -> dict[str, int | None]:
-            system, path = self._get_filesystem(self._folder)
+            system, path = self._get_filesystem()
             system.invalidate_cache()
             found = call_filesystem(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # otherwise the cache would be asked
@@ -233,10 +236,10 @@ class FsspecFiles:
 
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Return size and tag of a file; see ``RemoteFiles``."""
-        url, file_location = self.url(name), self._locate(name, location)
+        file_location = self._locate(name, location)
 
         def call(seconds: float) -> FileStat:
-            system, path = self._get_filesystem(url)
+            system, path = self._get_filesystem(name)
             return _parse_info(call_filesystem(system, "info", (path,), seconds), file_location)
 
         return retry(call, file_location, self._remote)
@@ -245,11 +248,10 @@ class FsspecFiles:
         """Return bytes ``start:stop`` of a file; see ``RemoteFiles``."""
         if start >= stop:
             return b""
-        url = self.url(name)
         file_location = replace(self._locate(name, location), offset=start, length=stop - start)
 
         def call(seconds: float) -> bytes:
-            system, path = self._get_filesystem(url)
+            system, path = self._get_filesystem(name)
             body: bytes = call_filesystem(
                 system, "cat_file", (path,), seconds, start=start, end=stop
             )
@@ -266,11 +268,11 @@ class FsspecFiles:
 
     def upload(self, name: str, path: Path) -> FileStat:
         """Send a local file; see ``WritableFiles``."""
-        url, location, size = self.url(name), self._locate(name, None), path.stat().st_size
+        location, size = self._locate(name, None), path.stat().st_size
 
         def call(seconds: float) -> FileStat:
             del seconds  # a shard may take long: the transport bounds each of its requests
-            system, remote_path = self._get_filesystem(url)
+            system, remote_path = self._get_filesystem(name)
             call_filesystem(system, "put_file", (str(path), remote_path), None)
             stat = _parse_info(
                 call_filesystem(system, "info", (remote_path,), self._remote.stall_seconds),
@@ -284,10 +286,10 @@ class FsspecFiles:
 
     def create(self, name: str, content: bytes) -> None:
         """Make a file that is not there yet; see ``WritableFiles``."""
-        url, location = self.url(name), self._locate(name, None)
+        location = self._locate(name, None)
 
         def call(seconds: float) -> bool:
-            system, path = self._get_filesystem(url)
+            system, path = self._get_filesystem(name)
             try:
                 call_filesystem(system, "pipe_file", (path, content), seconds, mode="create")
             except FileExistsError:  # an earlier attempt may have created it
@@ -302,10 +304,9 @@ class FsspecFiles:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there; see ``WritableFiles``."""
-        url = self.url(name)
 
         def call(seconds: float) -> None:
-            system, path = self._get_filesystem(url)
+            system, path = self._get_filesystem(name)
             try:
                 call_filesystem(system, "rm_file", (path,), seconds)
             except FileNotFoundError:
@@ -313,16 +314,33 @@ class FsspecFiles:
 
         retry(call, self._locate(name, None), self._remote, action="removed")
 
-    def _get_filesystem(self, url: str) -> tuple[Any, str]:
-        """Return the file system of this process, and a path in it."""
-        system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
-        if system is not self._system:
-            self._system = system
-            keep_alive(system)
-        return system, path
+    def _get_filesystem(self, name: str = "") -> tuple[Any, str]:
+        """Return the file system of this process, and the path of a file in it; "": the folder."""
+        process, paths = self._paths
+        if process != os.getpid():  # a forked process must not use connections of its parent
+            self._paths = _, paths = os.getpid(), {}
+        if name not in paths:
+            url = self.url(name) if name else self._folder
+            system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
+            if system is not self._system:
+                self._system = system
+                keep_alive(system)
+            paths[name] = system, path
+        return paths[name]
 
     def _locate(self, name: str, location: DataLocation | None) -> DataLocation:
         return DataLocation(dataset=self._location, file=name) if location is None else location
+
+
+def call_filesystem(
+    system: Any, name: str, arguments: Sequence[Any], seconds: float | None, **more: Any
+) -> Any:
+    """Call a method of a file system, with a timeout in seconds if it is asynchronous."""
+    from fsspec.asyn import AsyncFileSystem, sync
+
+    if not isinstance(system, AsyncFileSystem):
+        return getattr(system, name)(*arguments, **more)
+    return sync(system.loop, getattr(system, f"_{name}"), *arguments, timeout=seconds, **more)
 
 
 def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:
