@@ -27,7 +27,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # more processes than cores: one 
 
 # The same cases on every machine in CI; new ones every night (`make test-nightly`).
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
     "nightly", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow]

@@ -45,6 +45,9 @@ _THIRD_PARTIES = (
     "rich.progress",
     "fsspec",
     "yaml",
+    "jsonargparse",
+    "pluggy",
+    "torch.distributed.run",
 )
 _READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_")
 _LENGTH = 8  # bytes of a request's length
@@ -128,6 +131,7 @@ class _Server:
         self._listener = socket.socket(fileno=listener)
         self._pipe = pipe
         self._connections: dict[int, socket.socket] = {}
+        self._leaders: set[int] = set()  # of a session each
         self._ended, self._ends = socket.socketpair()
         for one in (self._ended, self._ends):
             one.setblocking(False)
@@ -173,10 +177,14 @@ class _Server:
             for one in self._connections.values():
                 one.close()
             os.close(self._pipe)
+            if request["leads"]:
+                os.setsid()
             return _become(request, streams)
         for one in streams:
             os.close(one)
         self._connections[pid] = connection
+        if request["leads"]:
+            self._leaders.add(pid)
         with contextlib.suppress(OSError):
             connection.sendall(f"{pid}\n".encode())
         waiting.register(connection, selectors.EVENT_READ, pid)
@@ -190,6 +198,7 @@ class _Server:
                 if not pid:
                     return
                 connection = self._connections.pop(pid)
+                self._leaders.discard(pid)
                 with contextlib.suppress(KeyError):
                     waiting.unregister(connection)
                 with contextlib.suppress(OSError):
@@ -199,6 +208,9 @@ class _Server:
     def _kill(self, *pids: int) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
+            if pid in self._leaders:  # who kills it may mean all of its group
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -23,9 +23,8 @@ def main():
     }
     told.pop("PYTHONPATH", None)
     kind = words[1:2] if words[:1] == ["-u"] else words[:1]
-    is_leader = os.getsid(0) == os.getpid()  # what is forked would be in the server's session
     is_other = told != SERVER["known"] or not kind
-    if is_leader or is_other or (kind[0][0] == "-" and kind[0] not in ("-m", "-c")):
+    if is_other or (kind[0][0] == "-" and kind[0] not in ("-m", "-c")):
         os.execv(
             SERVER["python"], [SERVER["python"], *words]
         )  # another Python than the one that is there
@@ -36,6 +35,7 @@ def main():
         "folder": os.getcwd(),
         "environment": dict(os.environ),
         "program": os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "python"),
+        "leads": os.getsid(0) == os.getpid(),  # a session of its own
     }
     body = json.dumps(request).encode()
     streams = array.array("i", [0, 1, 2])
@@ -46,8 +46,15 @@ def main():
     connection.sendall(body)
     answers = connection.makefile()
     pid = int(answers.readline())
+
+    def pass_on(number, frame):
+        try:
+            (os.killpg if request["leads"] else os.kill)(pid, number)
+        except ProcessLookupError:  # it has no group of its own yet
+            os.kill(pid, number)
+
     for number in passed_on:
-        signal.signal(number, lambda number, frame: os.kill(pid, number))
+        signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
     status = int(answers.readline() or 1)
     if status < 0:

@@ -86,7 +86,7 @@ def test_japanese_vowels_gives_labels_in_the_files_order(speakers):
     folder, labels = speakers
     written = folder / "predictions.json"
     lines = run_example(
-        "japanese_vowels.py", folder, "--epochs", 40, "--seeds", 1, "--predictions", written
+        "japanese_vowels.py", folder, "--epochs", 20, "--seeds", 1, "--predictions", written
     )
     assert lines[0] == "60 sequences to train, 60 to test, 3 speakers"
     (found,) = json.loads(written.read_text())

@@ -46,7 +46,7 @@ def project(monkeypatch):
 @pytest.mark.slow
 def test_a_project_learns_with_our_datamodule_as_it_did_before(project, tmp_path):
     before, after = (
-        project(name).main(tmp_path, epochs=5, **QUIET) for name in ("before", "after")
+        project(name).main(tmp_path, epochs=3, **QUIET) for name in ("before", "after")
     )
     assert min(before, after) >= 0.95
 
@@ -92,7 +92,7 @@ def test_the_ddp_example_ends_the_same_on_1_2_and_4_processes_under_both_launche
 @pytest.mark.parametrize(
     "mode",
     [
-        "ddp",
+        pytest.param("ddp", marks=pytest.mark.nightly),
         "ring",
         "hybrid",  # of a wavefront and data
         pytest.param("pipeline", marks=pytest.mark.nightly),

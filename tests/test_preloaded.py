@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqdata_testing.waiting import patient, until
+from tests.loading.workers.parts import lives
 from tests.preloaded import FOLDER, python
 
 
@@ -73,11 +74,25 @@ def test_another_interpreter_is_started_where_another_is_asked_for():
     assert run("-", input=code).stdout == "False 0\n"
 
 
-def test_a_program_with_a_session_of_its_own_is_not_forked():
-    """What is forked would be in the session of the server, and signal its processes."""
-    code = "import os; print(os.getsid(0) == os.getpid())"
-    assert run("-c", code, start_new_session=True).stdout == "True\n"
-    assert run("-c", code).stdout == "False\n"
+def test_who_has_a_session_of_its_own_has_one_when_forked_too():
+    """As under torchrun, which signals the group of each process."""
+    code = "import os, sys; print(os.getsid(0) == os.getpid(), 'lightning' in sys.modules)"
+    assert run("-c", code, start_new_session=True).stdout == "True True\n"
+    assert run("-c", code).stdout == "False True\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_a_group_reaches_all_that_were_forked_for_it(number):
+    code = "import os, time; print(os.getpid(), os.fork(), flush=True); time.sleep(600)"
+    command = [python(), "-c", code]
+    with subprocess.Popen(command, stdout=-1, text=True, start_new_session=True) as started:
+        try:
+            pids = {int(word) for _ in range(2) for word in started.stdout.readline().split()}
+            os.killpg(started.pid, number)
+            assert started.wait(timeout=patient()) == -number
+        finally:
+            started.kill()
+    assert until(lambda: not any(map(lives, pids - {0})))
 
 
 def test_commands_of_the_environment_are_forked(tmp_path):

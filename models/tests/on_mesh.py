@@ -38,9 +38,13 @@ def break_it(model: torch.nn.Module, kind: str, folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        while True:
-            if kind != "spin":
-                time.sleep(60)
+        while kind != "spin":
+            time.sleep(60)
+        while True:  # computes for ever, a fifth of the time
+            began = time.thread_time()
+            while time.thread_time() < began + 0.02:
+                pass
+            time.sleep(0.08)
 
     model.embedding.register_forward_pre_hook(fail)
     model.head.register_forward_pre_hook(fail)

@@ -14,7 +14,7 @@ from torch import nn
 
 from seqdata import TBPTT, Fixed, LaneStates, Loader, SequenceBatch, World
 
-TOKENS, CHUNKS, UPDATES = 7, 4, 3
+TOKENS, CHUNKS, UPDATES = 7, 4, 2
 CASES = (
     "lstm", "gru", "segments", "lanes", "dropout", "projection", "tied", "whole rows", "frozen",
     "initial",

@@ -144,7 +144,7 @@ def waves(count: int, seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("teacher_forcing", [False, True])
+@pytest.mark.parametrize("teacher_forcing", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_it_goes_on_with_waves_where_shortcuts_fail(teacher_forcing, trainer_of):
     size, horizon = 24, 8
     train, test, val = waves(40, seed=0), waves(20, seed=1), waves(2, seed=2)

@@ -151,7 +151,10 @@ def test_predictions_leave_filler_out(sequences, batch_of, loader_of, trainer_of
     assert second["logits"].shape == (0, CLASSES)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(one, marks=[pytest.mark.nightly] * (one == "packed")) for one in LAYOUTS],
+)
 @pytest.mark.slow
 def test_it_learns_to_tell_sequences_by_their_first_and_last_steps(
     batch_of, loader_of, trainer_of, layout

@@ -157,7 +157,10 @@ def counts_so_far(symbols: np.ndarray, step: int) -> tuple[int, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(one, marks=[pytest.mark.nightly] * (one == "packed")) for one in LAYOUTS],
+)
 def test_it_remembers_the_last_marker_where_shortcuts_fail(layout, trainer_of):
     train, test, val = marked(400, seed=0), marked(200, seed=1), marked(20, seed=2)
     shortcuts = {

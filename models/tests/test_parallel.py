@@ -51,8 +51,16 @@ def train_as_module(case: str, dtype: str) -> dict[str, Any]:
     return train_by_hand(case, getattr(torch, dtype))
 
 
-@pytest.mark.parametrize("kind", ["wave", "ring", "wave+split"])
-@pytest.mark.parametrize("case", [case for case in CASES if case != "dropout"])
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        pytest.param(kind, case, marks=[pytest.mark.nightly] * is_long)
+        for kind in ("wave", "ring", "wave+split")
+        for case in CASES
+        if case != "dropout"
+        for is_long in [kind == "wave+split" and case not in ("segments", "frozen", "initial")]
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.nightly)])
 def test_an_engine_of_one_process_trains_as_the_module_does(kind, case, dtype):
     whole = train_alone(kind, case, dtype)

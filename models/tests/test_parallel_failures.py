@@ -80,7 +80,7 @@ def start_trainers(folder: Path, spec: dict[str, Any]) -> list[subprocess.Popen[
         pytest.param("ring", "raise", 1, "ValueError: broken on purpose", marks=NIGHTLY),
         ("torch+1F1B", "raise", 1, "broken on purpose"),
         pytest.param("wave", "kill", 0, LOST.format(0), marks=NIGHTLY),
-        ("ring", "kill", 0, LOST.format(0)),
+        pytest.param("ring", "kill", 0, LOST.format(0), marks=NIGHTLY),
         pytest.param("ring", "kill", 1, LOST.format(1), marks=NIGHTLY),
         ("wave", "stop", 1, LOST.format(1)),
         ("wave", "stall", 1, STILL),
@@ -137,7 +137,7 @@ def test_rank_0_ends_after_those_that_still_use_the_mesh(first, tmp_path):
         ("ring", "raise", 0, "broken on purpose"),
         ("wave", "kill", 1, "rank 1"),  # the DataModule's watchdog may see it first
         pytest.param("ring", "stall", 1, STILL, marks=NIGHTLY),
-        ("wave", "stall", 1, STILL),
+        pytest.param("wave", "stall", 1, STILL, marks=NIGHTLY),
         pytest.param("torch", "stall", 1, STILL, marks=NIGHTLY),
     ],
 )

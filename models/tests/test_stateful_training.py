@@ -379,7 +379,9 @@ def accuracy_of(model: StatefulTagger, trainer_of: Any, **options: bool) -> floa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"segments": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"segments": True}, marks=pytest.mark.nightly)], ids=str
+)
 def test_a_tagger_remembers_what_was_said_many_chunks_ago(options, trainer_of):
     torch.manual_seed(0)
     model = StatefulTagger(3, 2, hidden=8, learning_rate=0.03)

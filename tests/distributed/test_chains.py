@@ -55,6 +55,7 @@ def played(ranks, folder: Path, policy: str, parts: list[tuple[int, int, int | N
 
 
 CHAINS = {
+    "short": [(2, 2, 1), (1, 1, 2), (3, 0, None)],
     "a": [(3, 0, 1), (2, 2, 1), (4, 1, 1), (1, 0, None)],
     "b": [(1, 1, 2), (4, 0, 1), (3, 2, 1), (2, 0, None)],
     "c": [(2, 0, 2), (3, 0, 1), (1, 2, 4), (4, 0, None)],
@@ -72,7 +73,7 @@ def assert_one_run(ranks, folder: Path, policy: str, chain: str) -> None:
 
 @pytest.mark.parametrize("policy", ["bucketed", "continuous lanes"])
 def test_a_run_goes_on_with_any_number_of_ranks_and_workers(ranks, tmp_path, policy):
-    assert_one_run(ranks, tmp_path, policy, "a")
+    assert_one_run(ranks, tmp_path, policy, "short")
 
 
 def test_errors_gone_on_from_are_counted_over_all_ranks_and_worlds(ranks, tmp_path):
@@ -103,7 +104,7 @@ def test_the_cap_of_errors_is_for_all_ranks_together(ranks, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", "abcd")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_run_of_any_policy_goes_on_with_any_number_of_ranks_and_workers(
     ranks, tmp_path, policy, chain

@@ -12,7 +12,22 @@ def same(told, *names):
     return all(one[name] == told[0][name] for one in told for name in names)
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.fixture(scope="module")
+def plain(ranks):
+    """What two ranks tell of a run to which nothing happens."""
+    return ranks.play("fail", 2, {})
+
+
+MANY = {"count": 40, "val": 9}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks):
+    """What two ranks tell of a longer run to which nothing happens."""
+    return ranks.play("fail", 2, {"data": MANY})
+
+
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_an_error_in_the_data_of_one_rank_is_raised_by_all(ranks, world):
     bad = {"transform": {"how": "decode"}}
     told = ranks.play("fail", world, {}, ranks={1: bad})
@@ -66,31 +81,32 @@ def test_the_death_of_a_worker_of_one_rank_is_raised_by_all(ranks):
     assert max(one["seconds"] for one in told) < patient(10)
 
 
-def test_a_run_that_all_ranks_left_with_one_error_goes_on_as_if_nothing_was(ranks, tmp_path):
+def test_a_run_that_all_ranks_left_with_one_error_goes_on_as_if_nothing_was(ranks, plain, tmp_path):
     bad = {"transform": {"how": "decode", "spare": 1}}
-    spec = {"data": {"val": 5}, "folder": str(tmp_path)}
-    whole = ranks.play("fail", 2, {"data": {"val": 5}})
+    spec = {"folder": str(tmp_path)}
     cut = ranks.play("fail", 2, spec, ranks={1: bad})
     assert 0 < cut[0]["global_step"] < 6, cut
     on = ranks.play("fail", 2, {**spec, "ckpt": str(tmp_path / "saved.ckpt")})
     for rank in range(2):
-        assert cut[rank]["train"] + on[rank]["train"] == whole[rank]["train"]
-        assert on[rank]["parameters"] == whole[rank]["parameters"]
-        assert cut[rank]["val"] + on[rank]["val"] == whole[rank]["val"]
+        assert cut[rank]["train"] + on[rank]["train"] == plain[rank]["train"]
+        assert on[rank]["parameters"] == plain[rank]["parameters"]
+        assert cut[rank]["val"] + on[rank]["val"] == plain[rank]["val"]
 
 
 @pytest.mark.parametrize(
     ("hurt", "world"),
     [
-        ("one", 3),
+        ("one", 2),
         ("all", 2),
-        pytest.param("one", 2, marks=pytest.mark.nightly),
+        pytest.param("one", 3, marks=pytest.mark.nightly),
         pytest.param("all", 3, marks=pytest.mark.nightly),
     ],
 )
-def test_a_signal_to_any_rank_stops_all_at_the_same_batch(ranks, tmp_path, world, hurt):
-    spec = {"data": {"count": 40}, "folder": str(tmp_path), "preemption": {}}
-    whole = ranks.play("fail", world, {"data": {"count": 40}})
+def test_a_signal_to_any_rank_stops_all_at_the_same_batch(
+    ranks, undisturbed, tmp_path, world, hurt
+):
+    spec = {"data": MANY, "folder": str(tmp_path), "preemption": {}}
+    whole = undisturbed if world == 2 else ranks.play("fail", world, {"data": MANY})
     struck = {"hurt": {"how": "SIGTERM", "at": 1}}
     told = (
         ranks.play("fail", world, spec | struck)
@@ -125,10 +141,9 @@ def test_a_signal_to_ranks_and_their_workers_leaves_no_process(ranks):
     assert max(one["seconds"] for one in told) < patient(10)
 
 
-def test_a_signal_in_a_validation_loses_nothing(ranks, tmp_path):
-    data = {"count": 40, "val": 9}
-    whole = ranks.play("fail", 2, {"data": data})
-    spec = {"data": data, "folder": str(tmp_path), "preemption": {"signals": ["SIGUSR1"]}}
+def test_a_signal_in_a_validation_loses_nothing(ranks, undisturbed, tmp_path):
+    whole = undisturbed
+    spec = {"data": MANY, "folder": str(tmp_path), "preemption": {"signals": ["SIGUSR1"]}}
     told = ranks.play(
         "fail", 2, spec, ranks={1: {"hurt": {"how": "SIGUSR1", "at": 0, "in_val": True}}}
     )
@@ -141,10 +156,9 @@ def test_a_signal_in_a_validation_loses_nothing(ranks, tmp_path):
         assert on[one]["val"] == whole[one]["val"]
 
 
-def test_a_normal_end_costs_no_wait_and_no_alarm(ranks):
-    told = ranks.play("fail", 2, {})
-    assert [(one["class"], one["notes"]) for one in told] == [("NoneType", [])] * 2
-    assert max(one["seconds"] for one in told) < patient(4)
+def test_a_normal_end_costs_no_wait_and_no_alarm(plain):
+    assert [(one["class"], one["notes"]) for one in plain] == [("NoneType", [])] * 2
+    assert max(one["seconds"] for one in plain) < patient(4)
 
 
 def test_iterations_that_are_left_early_on_all_ranks_do_not_hang(ranks):
@@ -173,12 +187,12 @@ def test_agreeing_is_hidden_behind_the_step(ranks, capsys):
     assert max(added) < 1000
 
 
-def test_the_batch_that_was_handed_out_is_not_the_one_that_was_drawn_ahead(ranks):
-    for told in ranks.play("fail", 2, {}):
+def test_the_batch_that_was_handed_out_is_not_the_one_that_was_drawn_ahead(plain):
+    for told in plain:
         assert told["handed"] == [(step, step) for step in (0, 1, 2)] * 2
 
 
-def test_looking_at_a_batch_on_one_rank_asks_no_other(ranks):
-    whole, told = (ranks.play("fail", 2, {"looks": looks}) for looks in (False, True))
-    assert [one["train"] for one in told] == [one["train"] for one in whole]
+def test_looking_at_a_batch_on_one_rank_asks_no_other(ranks, plain):
+    told = ranks.play("fail", 2, {"looks": True})
+    assert [one["train"] for one in told] == [one["train"] for one in plain]
     assert max(one["seconds"] for one in told) < patient(4)

@@ -50,8 +50,9 @@ def same_run(ranks, folder: Path, policy: str, links, **data) -> None:
             done = trained_before(path, per_epoch)
 
 
-CHAIN = [(1, 9), (2, 6), (4, None)]  # in mid-segment, and at the first batch of one
+CHAIN = [(1, 9), (2, 6), (1, None)]  # in mid-segment, and at the first batch of one
 LONGER = [
+    [(1, 9), (2, 6), (4, None)],
     [(4, 3), (2, 5), (1, None)],
     [(2, 7), (4, 4), (2, None)],
     [(1, 30), (4, 2), (1, 7), (2, None)],

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.distributed
 @pytest.mark.parametrize(
     ("data", "writer"),
     [
-        ({}, {}),  # 27 sequences in batches of 2: 14 batches
+        # 27 sequences in batches of 2: 14 batches
+        pytest.param({}, {}, marks=pytest.mark.nightly),
         ({"count": 25}, {}),  # 13 batches: the last step has one
         ({"take": [5, 2, 5, 0, 2, 22, 9]}, {}),
         ({"split": 3}, {"field": "steps"}),

@@ -36,7 +36,7 @@ def test_sums_are_exact(values):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@examples(1, here=40)
+@examples(1, here=20)
 @given(data=st.data())
 def test_sums_of_narrow_floats_are_exact(dtype, data):
     width = int(dtype[5:])
@@ -46,7 +46,7 @@ def test_sums_of_narrow_floats_are_exact(dtype, data):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint32", "int64", "uint64"])
-@examples(1, here=40)
+@examples(1, here=20)
 @given(data=st.data())
 def test_sums_of_integers_are_exact(dtype, data):
     most = 1 if dtype == "bool" else np.iinfo(dtype).max

@@ -29,7 +29,7 @@ def guarded(content):
 
 random = np.random.default_rng(0)
 filled = 0
-for _ in range(3_000):
+for _ in range(1_500):
     width = int(random.integers(1, 5))
     rows, count, n = int(random.integers(1, 40)), int(random.integers(1, 5)), 4
     offsets = np.sort(random.integers(0, rows + 1, count + 1))

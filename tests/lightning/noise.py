@@ -49,5 +49,6 @@ class Dropping(Recorder):
 def many_steps(model: Any, steps: int, **trainer: Any) -> Any:
     """Train with noise and dropout from one seed; gives the model."""
     pl.seed_everything(7, verbose=False)
-    fit(data_of(transform=noisy), model=model, max_steps=steps, max_epochs=-1, **trainer)
+    data = data_of(100, transform=noisy, val=None)
+    fit(data, model=model, max_steps=steps, max_epochs=-1, **trainer)
     return model

@@ -36,7 +36,7 @@ def state_of(path: Path) -> dict[str, Any]:
 
 def check_every_resume(folder, *, model=None, data=None, every=1, places=None, **trainer):
     """Resume from each checkpoint of a run; the rest of its losses must be the same bit by bit."""
-    model, data = model or {}, data or {}
+    model, data = model or {}, {"count": 9, **(data or {})}
     trainer = {"max_epochs": 2, **trainer}
     whole = fit(
         lanes_of(**data), model=Carrying(**model), folder=folder, every=every, **trainer
@@ -52,7 +52,7 @@ def check_every_resume(folder, *, model=None, data=None, every=1, places=None, *
 
 @pytest.mark.slow
 def test_e9_every_step_is_a_place_to_go_on_bitwise(tmp_path):
-    whole, paths = check_every_resume(tmp_path, data={"count": 9})
+    whole, paths = check_every_resume(tmp_path)
     assert len(paths) == len(whole.did.losses) == 10
 
 
@@ -70,7 +70,7 @@ def test_e9_holds_for_every_kind_of_lanes(policy, tmp_path):
         {"trainer": {"accumulate_grad_batches": 2}, "every": 1},
         {"trainer": {"gradient_clip_val": 0.05}},
         {"trainer": {"val_check_interval": 3, "num_sanity_val_steps": 2}},
-        {"trainer": {"limit_train_batches": 5}},
+        {"trainer": {"limit_train_batches": 4}},
         pytest.param(
             {"trainer": {"precision": "bf16-mixed"}, "model": {"dtype": torch.float32}},
             marks=pytest.mark.skipif(
@@ -103,8 +103,8 @@ class Bad:
 @pytest.mark.parametrize("policy", ["rows", "segments"])
 def test_e9_holds_where_a_lane_reads_a_sequence_that_is_masked(policy, tmp_path):
     data = {
-        "batching": POLICIES[policy], "transform": Bad(series(17)[::3]), "on_error": "mask",
-        "max_errors": 1000,
+        "count": 17, "batching": POLICIES[policy], "transform": Bad(series(17)[::3]),
+        "on_error": "mask", "max_errors": 1000,
     }  # fmt: skip
     options = {"max_epochs": 1, "default_root_dir": tmp_path / "logs"}
     _, paths = check_every_resume(tmp_path, data=data, places=3, **options)
@@ -136,10 +136,10 @@ def test_a_step_that_fails_after_put_is_trained_again(hook, tmp_path, monkeypatc
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_e11_losses_are_those_of_a_loop_by_hand(accumulate, clip):
     trainer = {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
-    found = fit(lanes_of(), model=Carrying(), max_epochs=2, **trainer).model
+    found = fit(lanes_of(9), model=Carrying(), max_epochs=2, **trainer).model
     model = Carrying()
     optimizer = model.configure_optimizers()
-    loader = Loader(series(17), TBPTT(4, 8), fields=("x",), shift=1, seed=3, accumulate=accumulate)
+    loader = Loader(series(9), TBPTT(4, 8), fields=("x",), shift=1, seed=3, accumulate=accumulate)
     losses = []
     for _ in range(2):
         for batch in loader:
@@ -240,10 +240,10 @@ KEYS = {
 @pytest.mark.parametrize("kept", list(KEYS))
 def test_states_of_several_layers_are_saved_however_they_are_kept(kept, tmp_path):
     def fit_stacked(**options):
-        options = {"max_epochs": 2, "val_check_interval": 4, **options}
-        return fit(lanes_of(), model=Stacked(kept), **options).model
+        options = {"max_epochs": 2, "val_check_interval": 2, **options}
+        return fit(lanes_of(9), model=Stacked(kept), **options).model
 
-    whole = fit_stacked(folder=tmp_path, every=5)
+    whole = fit_stacked(folder=tmp_path, every=2)
     for path in saved_in(tmp_path)[:3:2]:
         assert list(state_of(path)[lane_checkpoint.KEY]) == KEYS[kept]
         again = fit_stacked(ckpt=path)

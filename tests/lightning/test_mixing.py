@@ -67,7 +67,7 @@ def test_a_fit_trains_what_a_loader_plays(tmp_path):
     assert {part for *_, (part, _) in played} == {"books", "code"}
 
 
-@pytest.mark.parametrize("fail_at", [5, 24, 37])
+@pytest.mark.parametrize("fail_at", [5, pytest.param(24, marks=pytest.mark.nightly), 37])
 def test_a_fit_that_fails_anywhere_goes_on_exactly(tmp_path, fail_at):
     def fit_new(folder, **options):
         return fit(folder, SequenceDataModule(train=named(), batching=MIX), **options)
@@ -231,7 +231,13 @@ data:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [(YAML, "seqdata.Mix"), (YAML, "mix"), (YAML, "Mix"), (SHORT, "mix")]
+    ("text", "name"),
+    [
+        (YAML, "Mix"),
+        (SHORT, "mix"),
+        pytest.param(YAML, "seqdata.Mix", marks=pytest.mark.nightly),
+        pytest.param(YAML, "mix", marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.slow
 def test_a_mixture_is_written_in_a_configuration_file(tmp_path, monkeypatch, text, name):

@@ -1,5 +1,7 @@
 """Several fits of one Trainer are one run: epochs, weights and the Trainer's settings go on."""
 
+import functools
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -52,9 +54,13 @@ def feed(model=None, **options):
     return fit(weighted(), model=model or Stateless(), callbacks=callbacks, **options)
 
 
+@functools.cache
+def trained_in_four_epochs(model=Stateless):
+    return tuple(feed(max_epochs=4, model=model()).log.train)
+
+
 @pytest.mark.parametrize("between", [None, "validate", "test"])
 def test_weights_go_on_in_a_second_fit_whatever_ran_between(between):
-    whole = feed(max_epochs=4)
     run = feed(max_epochs=2)
     with quietly():
         if between == "validate":
@@ -63,8 +69,8 @@ def test_weights_go_on_in_a_second_fit_whatever_ran_between(between):
             data = weighted(test=[torch.ones(3, 1)])
             pl.Trainer(**QUIET).test(run.model, data, verbose=False)
     fit_again(run, 4)
-    assert run.log.train == whole.log.train
-    assert run.log.train != feed(max_epochs=4, model=Indifferent()).log.train
+    assert tuple(run.log.train) == trained_in_four_epochs()
+    assert tuple(run.log.train) != trained_in_four_epochs(Indifferent)
 
 
 def test_errors_may_be_listed_elsewhere_in_a_test_between_two_fits(tmp_path):
@@ -240,7 +246,7 @@ def test_feedback_of_a_module_goes_on_in_a_second_fit():
     run = fit(weighted(), model=Replacing(), max_epochs=2)
     fit_again(run, 4)
     assert run.log.train == whole.log.train
-    assert run.log.train == feed(max_epochs=4).log.train
+    assert tuple(run.log.train) == trained_in_four_epochs()
 
 
 def test_another_score_of_a_second_fit_begins_without_scores():
@@ -282,14 +288,22 @@ class Unstarted(Recorder):
             raise OSError("not ready")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of the checkpoints of a run, and what was trained."""
+    folder = tmp_path_factory.mktemp("whole")
+    run = fit(data_of(), folder=folder, every=2, max_epochs=2, default_root_dir=folder)
+    return folder, run.log.train
+
+
 @pytest.mark.parametrize("step", [4, 6])
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start", "on_train_epoch_start"])
-def test_a_resume_that_failed_before_its_first_batch_goes_on(tmp_path, step, hook):
-    whole = fit(data_of(), folder=tmp_path, every=1, max_epochs=2)
+def test_a_resume_that_failed_before_its_first_batch_goes_on(whole, step, hook):
+    folder, trained = whole
     model = Unstarted()
     model.hook = hook
-    run = fit(data_of(), model=model, ckpt=tmp_path / f"step={step}.ckpt", max_epochs=2)
+    run = fit(data_of(), model=model, ckpt=folder / f"step={step}.ckpt", max_epochs=2)
     assert "not ready" in str(run.error)
     model.hook = ""
     fit_again(run, 2)
-    assert run.log.train == whole.log.train[step:]
+    assert run.log.train == trained[step:]

@@ -57,7 +57,7 @@ def replayed(note: str) -> dict:
     return torch.load("batch.pt", weights_only=True)
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_the_batch_that_crashed_a_validation_is_made_again_by_the_printed_command(store, named):
     val = {"a name": take(open_store(store), [5, 3, 8]), "other": store} if named else store

@@ -265,7 +265,17 @@ data:
 
 @pytest.mark.parametrize(
     ("name", "bucketed"),
-    [("seqdata.Zip", "seqdata.Bucketed"), ("zip", "bucketed"), ("Zip", "Bucketed")],
+    [
+        ("zip", "Bucketed"),
+        *(
+            pytest.param(*names, marks=pytest.mark.nightly)
+            for names in (
+                ("seqdata.Zip", "seqdata.Bucketed"),
+                ("zip", "bucketed"),
+                ("Zip", "Bucketed"),
+            )
+        ),
+    ],
 )
 @pytest.mark.slow
 def test_zipped_parts_are_written_in_a_configuration_file(tmp_path, monkeypatch, name, bucketed):

@@ -24,6 +24,7 @@ from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World
 from tests.loading.loaders import LENGTHS, POLICY, STORE, make_loader, resume_loader, start_loader
+from tests.properties.counts import examples
 
 
 def ids(batches):
@@ -136,6 +137,7 @@ def test_a_state_is_small_whatever_the_policy_says():
         resume_loader(state, policy=Wordy(8, "a" * 4999 + "b"))
 
 
+@examples(1, here=25)
 @given(
     worlds=st.lists(st.integers(1, 5), min_size=2, max_size=4),
     cuts=st.lists(st.integers(0, 13), min_size=3, max_size=3),

@@ -116,7 +116,9 @@ def test_the_ranks_of_a_step_have_the_same_part():
     assert all(len({batch[0] for batch in step}) == 1 for step in zip(*ranks, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))]
+)
 def test_a_run_that_stops_anywhere_continues_exactly_on_any_world(seed):
     rng = np.random.default_rng(seed)
     expected = [batch[:5] for epoch in whole()[:2] for batch in epoch]

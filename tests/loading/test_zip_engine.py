@@ -163,7 +163,7 @@ def test_other_ranks_continue_in_the_middle_of_an_epoch():
     ]
 
 
-@examples(0.1, here=10)
+@examples(0.1, here=5)
 @given(st.data())
 @pytest.mark.slow
 def test_a_run_that_stops_anywhere_continues_exactly_on_any_world(draw):

@@ -49,7 +49,7 @@ def cases(draw):
     return policy, SequenceIndex.from_parts(parts), draw(st.lists(weights, max_size=5))
 
 
-@examples(0.3, here=40)
+@examples(0.3, here=20)
 @given(cases(), st.integers(0, 1 << 40))
 def test_shares_and_passes_hold_over_changes(case, seed):
     policy, index, changes = case
@@ -134,7 +134,7 @@ STORES = {
 }
 
 
-@examples(0.1, here=8)
+@examples(0.1, here=4)
 @given(st.integers(0, 99), st.sampled_from([1, 2, 4]), st.integers(1, 16), st.booleans(), st.data())
 def test_a_run_continues_with_its_state_alone_on_any_ranks(seed, world, stop, is_cropped, data):
     inner = Windows(3, batch_size=2, random=True) if is_cropped else Bucketed(2)

@@ -85,7 +85,7 @@ def runs(draw):
     return Run(index, stages, draw(st.integers(0, 1 << 40)), draw(st.integers(1, 30)))
 
 
-@examples(0.3, here=40)
+@examples(0.3, here=20)
 @given(runs(), st.integers(0, 6))
 def test_any_batch_is_the_next_one_of_its_stage(run, epoch):
     first, stop = epoch * run.count, (epoch + 1) * run.count

@@ -55,7 +55,7 @@ def find_limit(policy, position, count):
     return [limit for first, limit in policy.max_length if first <= number][-1]
 
 
-@examples(0.3, here=40)
+@examples(0.3, here=12)
 @given(cases(), st.integers(0, 1 << 40), st.integers(0, 9), st.data())
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, data):
     policy, index = case
@@ -74,7 +74,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, data):
     check_elastic(plan, [*data.draw(st.lists(legs, max_size=3)), (size, steps + 1)])
 
 
-@examples(0.3, here=40)
+@examples(0.3, here=20)
 @given(cases(), st.integers(0, 1 << 40))
 def test_a_batch_is_within_its_limit_and_none_comes_again_before_all_have_come(case, seed):
     policy, index = case

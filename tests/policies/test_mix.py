@@ -74,7 +74,7 @@ def labelled(plan):
     return [(*label, plan.batch(number).spans) for number, label in enumerate(labels)]
 
 
-@examples(1, here=30)
+@examples(1, here=15)
 @given(mixtures(), st.integers(0, 2**32), st.integers(0, 3))
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
@@ -82,7 +82,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
     check_promises(mix, index, seed, epoch)
 
 
-@examples(1, here=30)
+@examples(1, here=15)
 @given(mixtures(), st.integers(1, 8), st.data())
 @pytest.mark.slow
 def test_any_world_and_any_chain_of_worlds_trains_the_same_batches(case, size, data):
@@ -90,7 +90,7 @@ def test_any_world_and_any_chain_of_worlds_trains_the_same_batches(case, size, d
     check_worlds(mix, index, size, data)
 
 
-@examples(1, here=30)
+@examples(1, here=15)
 @given(mixtures())
 @pytest.mark.slow
 def test_each_part_plays_its_own_epochs_whole_and_in_their_order(case):

@@ -61,7 +61,7 @@ def mixtures(draw):
     return Mix(weights, policy, rows=True, by=by), SequenceIndex.from_parts(parts)
 
 
-@examples(0.3, here=40)
+@examples(0.3, here=20)
 @given(mixtures(), st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 8))
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, size):
@@ -75,7 +75,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, size):
         check_constant_count(mix, index, epochs=(epoch, epoch + 1), seeds=(seed,))
 
 
-@examples(0.3, here=40)
+@examples(0.3, here=20)
 @given(mixtures(), st.integers(0, 2**32))
 @pytest.mark.slow
 def test_sequences_of_a_part_never_differ_by_more_than_one_draw(case, seed):
@@ -206,7 +206,7 @@ def values(counts):
     )
 
 
-@examples(0.5, here=8)
+@examples(0.5, here=4)
 @given(
     st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=9), min_size=1, max_size=3).filter(
         lambda parts: all(max(part) >= 4 for part in parts)

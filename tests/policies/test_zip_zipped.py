@@ -33,7 +33,7 @@ def zips(draw):
     return Zip({name: draw(policies) for name in draw(st.permutations(names))}, lead=lead), index
 
 
-@examples(1, here=40)
+@examples(1, here=20)
 @given(zips(), st.integers(0, 2**32), st.integers(0, 3))
 @pytest.mark.slow
 def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
@@ -45,7 +45,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch):
         assert len(plan) == part.num_batches(index.parts[name]) == policy.num_batches(index)
 
 
-@examples(1, here=40)
+@examples(1, here=20)
 @given(zips(), st.integers(1, 8), st.data())
 @pytest.mark.slow
 def test_any_world_and_any_chain_of_worlds_trains_the_same_steps(case, size, data):
@@ -53,7 +53,7 @@ def test_any_world_and_any_chain_of_worlds_trains_the_same_steps(case, size, dat
     check_worlds(policy, index, size, data)
 
 
-@examples(1, here=40)
+@examples(1, here=20)
 @given(zips(), st.integers(0, 2**32))
 @pytest.mark.slow
 def test_each_part_plays_its_own_epochs_whole_and_in_their_order(case, seed):
@@ -71,7 +71,7 @@ def test_each_part_plays_its_own_epochs_whole_and_in_their_order(case, seed):
             assert plan.label_parts([k]) == [(name, epoch)]
 
 
-@examples(1, here=40)
+@examples(1, here=20)
 @given(zips(), st.integers(0, 2**32), st.integers(0, 3))
 @pytest.mark.slow
 def test_a_step_has_the_rows_of_a_batch_of_each_part(case, seed, epoch):

@@ -44,7 +44,7 @@ def makers(draw):
     return Loaders(store, policy, seed, prefetch, transform=transform)
 
 
-@examples(0.1, here=10)
+@examples(0.1, here=5)
 @given(makers(), st.integers(2, 8), st.integers(0, 3), st.data())
 def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data):
     check_rows(make, size, data, epoch=epoch, epochs=3)

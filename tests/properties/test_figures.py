@@ -1,21 +1,24 @@
-"""The figures that plans must reach on two data sets of a million short and 40,000 longer ones.
+"""The figures that plans must reach on two data sets of many short and 40,000 longer sequences.
 
 S: token sequences, median 60; M: frames, median 300; log-normal, batches of 64. Slow: whole epochs
-of a million sequences. Nothing here is timed.
+of three blocks, at night of a million sequences. Nothing here is timed.
 """
 
 import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from seqdata.index import SequenceIndex
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata_testing.plans import check_constant_count, check_covers
+from tests.properties.counts import AT_NIGHT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+MANY = 1_000_000 if settings().max_examples > AT_NIGHT else 530_000
 BUCKETED = Bucketed(64)
 BUDGET_S, BUDGET_M = TokenBudget(64 * 83), TokenBudget(64 * 340)  # 64 rows of mean length
 FEW_BYTES = 48 << 20  # a block of 2^18 sequences and its order, whatever the data set
@@ -28,7 +31,7 @@ def log_normal(seed, count, median, spread, least, most):
 
 @pytest.fixture(scope="module")
 def short():
-    return SequenceIndex.from_lengths(log_normal(0, 1_000_000, 60, 0.8, 5, 1_024))
+    return SequenceIndex.from_lengths(log_normal(0, MANY, 60, 0.8, 5, 1_024))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +136,7 @@ def peak_of_first_batches(policy, lengths):
 @pytest.mark.parametrize("policy", [BUCKETED, BUDGET_S, Fixed(64)], ids=lambda p: type(p).__name__)
 def test_a_first_batch_needs_a_block_however_large_the_data_set(short, policy):
     lengths = np.tile(np.asarray(short.lengths), 4)
-    few = peak_of_first_batches(policy, lengths[:1_000_000])
+    few = peak_of_first_batches(policy, lengths[:MANY])
     assert peak_of_first_batches(policy, lengths) < 1.05 * few
     assert few < FEW_BYTES
 

@@ -33,7 +33,7 @@ def planned(draw):
 
 
 @pytest.mark.shows("I6")
-@examples(25, here=80)
+@examples(25, here=40)
 @given(planned())
 @pytest.mark.slow
 def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(drawn):
@@ -43,7 +43,7 @@ def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(
 
 
 @pytest.mark.shows("I6")
-@examples(2, here=60)
+@examples(2, here=30)
 @given(planned(), st.integers(2, 5))
 @pytest.mark.slow
 def test_every_rank_is_told_the_same_of_its_lanes(drawn, size):
@@ -83,7 +83,7 @@ def pieces(low, high, ends):
 
 
 @pytest.mark.shows("I6")
-@examples(3, here=100)
+@examples(3, here=50)
 @given(streams(), world_sizes(), st.lists(st.integers(0, 40), max_size=3), st.integers(0, 40))
 @pytest.mark.slow
 def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
@@ -96,14 +96,14 @@ def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
 
 
 @pytest.mark.shows("I6")
-@examples(3, here=100)
+@examples(3, here=50)
 @given(streams(), st.lists(st.tuples(world_sizes(), st.integers(0, 9)), min_size=2, max_size=5))
 @pytest.mark.slow
 def test_rows_of_several_spans_survive_any_worlds(drawn, legs):
     check_elastic(drawn[0], legs)
 
 
-@examples(3, here=100)
+@examples(3, here=50)
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 7), world_sizes(), st.integers(0, 9))
 @pytest.mark.slow
 def test_context_of_overlapping_chunks_is_counted_for_nobody(length, chunk, overlap, size, first):

@@ -37,7 +37,8 @@ from seqdata_testing.recorder import LoaderFactory, play_rank
 from seqdata_testing.waiting import patient
 from tests.properties.counts import AT_NIGHT, examples
 
-CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+CASES = settings().max_examples  # of the profile: 50 in CI, 2,000 at night
+ROUNDS = max(1, CASES // 100)  # of other processes
 MOST_STEPS = 10_000 if CASES > AT_NIGHT else 250  # of an epoch that is drawn
 POLICIES = [Bucketed(4), TokenBudget(1_000), FewLanes(5, 16)]
 pytestmark = [
@@ -63,7 +64,7 @@ def makers(draw, tails=("fill",)):
 
 
 @pytest.mark.shows("I1", "I2", "I7", by="loaders")
-@examples(0.6, here=25)
+@examples(0.6, here=12)
 @given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
 @pytest.mark.slow
 def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
@@ -73,7 +74,7 @@ def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
 
 
 @pytest.mark.shows("I1", "I3", "I7", by="loaders")
-@examples(0.6, here=25)
+@examples(0.6, here=12)
 @given(makers(), st.integers(2, 8), st.sampled_from((0, 1, 3)))
 @pytest.mark.slow
 def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, prefetch):
@@ -83,7 +84,7 @@ def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, p
 
 
 @pytest.mark.shows("I4", "I7", by="loaders")
-@examples(0.4, here=20)
+@examples(0.4, here=10)
 @given(
     makers(("fill", "drop", "repeat")),
     st.integers(1, 5),
@@ -116,7 +117,7 @@ def stored(tmp_path_factory):
     return write_arrow(tmp_path_factory.mktemp("store") / "data", sequences, shard_bytes=4_000)
 
 
-@pytest.fixture(scope="module", params=["fork", "spawn"])
+@pytest.fixture(scope="module", params=["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def pool(request):
     # What is spawned imports torch again; one such process has its own hashes, as two have.
     size = 1 if request.param == "spawn" and CASES <= AT_NIGHT else 2
@@ -172,7 +173,7 @@ def gone_on(pool, stored, policy, *, seed, cut, before, after):
 @pytest.mark.shows("I4", by="processes")
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_other_processes_go_on_from_a_state(pool, stored, policy, record_property):
-    ways = list(itertools.product(range(CASES // 100), range(4), (1, 2)))
+    ways = list(itertools.product(range(ROUNDS), range(4), (1, 2)))
     for seed, cut, size in ways:
         gone_on(pool, stored, policy, seed=seed, cut=cut, before=size, after=size)
     record_property("cases", len(ways))
@@ -182,7 +183,7 @@ def test_other_processes_go_on_from_a_state(pool, stored, policy, record_propert
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_other_processes_go_on_from_a_state_on_any_world(pool, stored, policy, record_property):
     worlds = [(1, 3), (2, 3), (2, 1), (3, 2)]
-    ways = list(itertools.product(range(CASES // 100), range(1, 3), worlds))
+    ways = list(itertools.product(range(ROUNDS), range(1, 3), worlds))
     for seed, cut, (before, after) in ways:
         gone_on(pool, stored, policy, seed=seed, cut=cut, before=before, after=after)
     record_property("cases", len(ways))

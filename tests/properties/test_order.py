@@ -50,7 +50,7 @@ def costs(plan):
     return longest_rows(plan) * np.diff(plan.offsets)
 
 
-@examples(5, here=150)
+@examples(5, here=75)
 @given(arranged, many_lengths, st.integers(0, 2), st.integers(0, 1 << 40))
 @pytest.mark.slow
 def test_ranks_of_a_step_hold_neighbours_and_the_rest_is_one_slice(policy, given, epoch, seed):
@@ -94,7 +94,7 @@ def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given
     assert paid[0] == paid.max()
 
 
-@examples(5, here=150)
+@examples(5, here=75)
 @example(Sorted(1), np.array([5] * 80 + [9] + [5] * 60), 64, 0)  # the longest, not in block 0
 @example(TokenBudget(45), np.array([21, 27, 8, 6, 15, 16, 8, 13, 23, 15, 21, 26, 8, 14]), 11, 2)
 @given(arranged, st.integers(0, 300).flatmap(lengths), st.integers(8, 200), st.integers(0, 1 << 40))

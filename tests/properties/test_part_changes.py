@@ -176,7 +176,7 @@ def play_alone(state, mixture, seed, stop):
 
 
 @pytest.mark.slow
-@examples(0.1, here=8)
+@examples(0.1, here=4)
 @given(st.lists(mixtures(), min_size=2, max_size=4), st.integers(0, 99), st.data())
 def test_each_part_continues_in_its_own_epochs_over_changes_worlds_and_resumes(several, seed, data):
     chain, begin = Chain(seed, several[0]), None

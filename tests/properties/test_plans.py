@@ -32,14 +32,14 @@ def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
 
 
 @pytest.mark.shows("I2")
-@examples(5, here=150)
+@examples(5, here=75)
 @given(cases(most=600))
 @pytest.mark.slow
 def test_every_epoch_of_every_seed_has_the_declared_number_of_batches(case):
     check_constant_count(case.policy, case.index, seeds=(case.seed, 1))
 
 
-@examples(5, here=150)
+@examples(5, here=75)
 @given(cases(most=600))
 @pytest.mark.slow
 def test_equal_inputs_make_equal_plans_and_others_do_not(case):
@@ -56,7 +56,7 @@ def test_the_whole_kit_passes_for_the_policies_of_the_core(policy, index):
     check_policy(policy, index, shuffled=policy.shuffle)
 
 
-@examples(5, here=150)
+@examples(5, here=75)
 @given(
     indexes(most=600),
     st.integers(1, 200),

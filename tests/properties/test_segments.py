@@ -114,7 +114,7 @@ def run_whole(policy: Segments, seed: int) -> Chain:
     return chain
 
 
-@examples(0.1, here=6)
+@examples(0.1, here=4)
 @given(inner_policies, st.sampled_from([1, 2, 3, 4, 6, 8, 12]), st.integers(0, 99), st.data())
 def test_a_chain_of_worlds_draws_what_one_process_draws(inner, length, seed, data):
     policy = Segments(Weighted(inner, draws=data.draw(st.integers(20, 120))), length)
@@ -133,7 +133,7 @@ PARTS = {
 }
 
 
-@examples(0.1, here=10)
+@examples(0.1, here=5)
 @given(
     st.integers(0, 99),
     st.sampled_from([1, 4, 6]),
@@ -203,7 +203,7 @@ def test_the_number_of_batches_is_declared(inner, length, weights):
     assert number == count == policy.num_batches(loader._engine.index) == len(loader)
 
 
-@examples(0.1, here=10)
+@examples(0.1, here=5)
 @given(st.integers(0, 1_000), st.integers(1, 12), st.integers(1, 7))
 def test_a_segment_draws_each_sequence_as_often_as_its_weight_says(seed, length, size):
     policy = Segments(Weighted(Fixed(size), draws=200), length)

@@ -30,7 +30,7 @@ def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tai
 
 
 @pytest.mark.shows("I4")
-@examples(10, here=80)
+@examples(10, here=40)
 @given(
     cases(windows=True), st.sampled_from(TAILS), st.lists(st.floats(0, 1), min_size=1, max_size=4)
 )
@@ -66,7 +66,7 @@ legs = st.lists(st.tuples(world_sizes(), st.integers(0, 12)), min_size=2, max_si
 
 
 @pytest.mark.shows("I5")
-@examples(10, here=80)
+@examples(10, here=40)
 @given(cases(most=600, windows=True), legs)
 @pytest.mark.slow
 def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs):

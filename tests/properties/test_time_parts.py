@@ -46,7 +46,7 @@ def shares(plan, world_size, parts, first=0):
 
 @pytest.mark.shows("I1", "I2", "I3")
 @pytest.mark.filterwarnings("ignore:share:seqdata.errors.SeqDataWarning")
-@examples(10, here=100)
+@examples(10, here=50)
 @given(cases(most=200), st.integers(1, 6), st.floats(0, 1))
 @pytest.mark.slow
 def test_the_parts_of_a_row_are_its_timesteps_in_order_each_once(case, parts, done):
@@ -73,7 +73,7 @@ def test_the_parts_of_a_row_are_its_timesteps_in_order_each_once(case, parts, do
 
 @pytest.mark.shows("I4", "I5")
 @pytest.mark.filterwarnings("ignore:share:seqdata.errors.SeqDataWarning")
-@examples(5, here=60)
+@examples(5, here=30)
 @given(
     cases(most=150),
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 5)), max_size=4),
@@ -101,7 +101,7 @@ def test_a_run_whose_parts_and_ranks_change_reads_each_timestep_as_one_process_d
     assert found == expected
 
 
-@examples(10, here=60)
+@examples(10, here=30)
 @given(
     st.builds(TBPTT, st.integers(1, 6), st.integers(1, 12), continuous=st.just(True)),
     indexes(most=60),

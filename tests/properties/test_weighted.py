@@ -67,7 +67,7 @@ def makers(draw):
     return Loaders(store, policy, seed, prefetch, transform=transform)
 
 
-@examples(5, here=200)
+@examples(5, here=100)
 @given(whole_numbers, st.integers(1, 500), st.integers(0, 1 << 40), st.integers(0, 50))
 def test_each_count_is_its_expectation_rounded_down_or_up(weights, draws, seed, epoch):
     assume(any(weights))
@@ -77,7 +77,7 @@ def test_each_count_is_its_expectation_rounded_down_or_up(weights, draws, seed, 
     assert all(one in (k // 1, -(-k // 1)) for one, k in zip(found.tolist(), due, strict=True))
 
 
-@examples(5, here=200)
+@examples(5, here=100)
 @given(any_numbers, st.integers(1, 10_000), st.integers(0, 1 << 40))
 def test_rates_add_up_and_are_near_for_any_numbers(weights, draws, seed):
     assume(any(weights))
@@ -105,7 +105,7 @@ def test_the_mean_over_seeds_is_the_expectation(weights, draws):
     assert np.abs(found - rates.to_float()).max() < 5.5 * 0.5 / np.sqrt(1_500)
 
 
-@examples(1, here=50)
+@examples(1, here=25)
 @given(
     cases(), st.integers(1, 8), st.integers(0, 3), st.sampled_from(("fill", "repeat")), st.data()
 )
@@ -122,7 +122,7 @@ def test_any_world_shares_all_that_was_drawn(case, size, epoch, tail, data):
     check_elastic(plan, [*legs, (1, 0)])
 
 
-@examples(0.1, here=10)
+@examples(0.1, here=5)
 @given(makers(), st.integers(2, 8), st.integers(0, 2), st.data())
 @pytest.mark.slow
 def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data):

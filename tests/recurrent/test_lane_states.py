@@ -252,10 +252,22 @@ def test_a_batch_may_lie_otherwise():
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "callable"])
 @pytest.mark.parametrize(
-    "policy",
-    [TBPTT(3, 6), TBPTT(3, 6, segments=True), TBPTT(3, 6, advance=4), TBPTT(9, 6)],
+    ("kind", "policy"),
+    [
+        ("lstm", TBPTT(3, 6)),
+        ("lstm", TBPTT(3, 6, segments=True)),
+        ("lstm", TBPTT(3, 6, advance=4)),
+        ("lstm", TBPTT(9, 6)),
+        ("gru", TBPTT(3, 6)),
+        ("gru", TBPTT(3, 6, segments=True)),
+        ("callable", TBPTT(3, 6)),
+        ("callable", TBPTT(3, 6, advance=4)),
+        pytest.param("gru", TBPTT(3, 6, advance=4), marks=pytest.mark.nightly),
+        pytest.param("gru", TBPTT(9, 6), marks=pytest.mark.nightly),
+        pytest.param("callable", TBPTT(3, 6, segments=True), marks=pytest.mark.nightly),
+        pytest.param("callable", TBPTT(9, 6), marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.slow
 def test_nothing_is_read_from_the_device(kind, policy):

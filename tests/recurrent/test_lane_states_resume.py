@@ -81,8 +81,17 @@ def test_e9_a_loop_goes_on_bitwise_from_every_step(policy, kind, workers, tmp_pa
         assert equal(gone_on.outs, wanted)
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("policy", "before", "after"),
+    [
+        pytest.param(
+            policy, *worlds, id=f"{name}-{worlds[0]}-{worlds[1]}",
+            marks=pytest.mark.nightly if name != "rows" and 1 in worlds else [],
+        )
+        for name, policy in POLICIES.items()
+        for worlds in [(2, 1), (1, 2), (3, 2), (2, 4)]
+    ],
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:.*the load is uneven")
 def test_e10_states_of_one_world_go_on_in_another(policy, before, after):
     wanted = Run(policy).play().outs

@@ -80,15 +80,20 @@ def web(tmp_path):
         yield made
 
 
+@pytest.fixture(scope="session")
+def local_of_many(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("many") / "store", shard_bytes=30_000)
+
+
 @pytest.fixture
-def store_of_many(tmp_path):
+def store_of_many(local_of_many):
     """A store of ten shards or more, served, and the bytes of its largest one and of the rest."""
-    local = write(tmp_path / "store", shard_bytes=30_000)
+    local = local_of_many
     assert len(local.manifest.shards) > 8
     largest = max(shard.bytes for shard in local.manifest.shards)
     shards = {shard.file for shard in local.manifest.shards}
     files = [one for one in Path(local.location).iterdir() if one.name not in shards]
-    with served(folder_of(tmp_path / "store")) as made:
+    with served(folder_of(Path(local.location))) as made:
         yield local, made, largest, sum(one.stat().st_size for one in files)
 
 

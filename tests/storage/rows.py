@@ -14,3 +14,14 @@ ROWS = [
 ]
 AXES = {"text": "text"}
 FEW_ROWS = [{"id": f"s{number}", "x": np.arange(number)} for number in range(5)]
+ITEMS = [{name: row[name] for name in ("id", "x", "y")} for row in ROWS]
+
+
+class Items:
+    """A map-style Dataset without torch."""
+
+    def __len__(self):
+        return len(ITEMS)
+
+    def __getitem__(self, number):
+        return ITEMS[number]

@@ -14,6 +14,7 @@ from seqdata.resolve import resolve_store
 from seqdata.storage.dataset import DatasetStore
 from seqdata_testing.loaders import check_content, check_resumes, check_worlds
 from seqdata_testing.stores import check_store
+from tests.storage import rows
 
 LENGTHS = (3, 1, 5, 2, 4, 2, 7)
 
@@ -61,17 +62,26 @@ class Items(Dataset):
         return self.items[number]
 
 
+@pytest.mark.parametrize(
+    "methods", [("fork",), pytest.param(("fork", "spawn"), marks=pytest.mark.nightly)]
+)
 @pytest.mark.slow
-def test_a_dataset_of_dicts_is_a_store():
+def test_a_dataset_of_dicts_is_a_store(methods):
     store = resolve_store(Dicts(), lengths=LENGTHS)
     assert isinstance(store, Store)
-    check_store(store, sequences(), methods=("fork", "spawn"))
+    check_store(store, sequences(), methods=methods)
     assert store.fields["v"] == Field("float64", (6,), None)
     assert store.keys([6, 0]) == ["u6", "u0"]
     assert list(store.shards) == ["dataset"]
     assert store.title == "DatasetStore(Dicts, 7 items)"
     assert len(store.take([1, 1])) == 2
     assert len(store.where(store.lengths > 2)) == 4
+
+
+@pytest.mark.slow
+def test_a_process_that_is_started_reads_a_dataset():
+    lengths = [len(row["x"]) for row in rows.ROWS]
+    check_store(DatasetStore.of(rows.Items(), lengths), rows.ITEMS, methods=("spawn",))
 
 
 def test_loaders_over_a_dataset_keep_their_promises():

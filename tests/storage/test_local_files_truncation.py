@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from seqdata.storage.local_files import are_readable
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 PLACE = """
 import os, sys
@@ -31,7 +31,7 @@ print("after:", store.place(39))
 )
 def test_a_place_in_a_shard_that_was_cut_off_has_no_id(tmp_path, verify, what):
     told = subprocess.run(
-        [sys.executable, "-c", PLACE, verify, what],
+        [python(), "-c", PLACE, verify, what],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=patient(),
     ).stdout  # fmt: skip
     before, after = told.splitlines()
@@ -70,7 +70,7 @@ except WorkerDiedError as error:
 @pytest.mark.slow
 def test_a_worker_that_read_what_was_cut_off_does_not_take_the_training_process_with_it(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", CUT],
+        [python(), "-c", CUT],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(),
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "SIGBUS True False\n"), done.stderr

@@ -8,17 +8,40 @@ from collections import Counter
 import pytest
 import torch
 
-from seqdata import Loader, World
+from seqdata import TBPTT, Loader, World
 from seqdata.errors import SeqDataError
+from seqdata_testing.lanes import FewLanes
 from tests.batch.batches import are_alike
 from tests.table.cells import FIELDS, IDLE, POLICIES, ROWS, STORES, all_cells, pairwise, refusal
 
 SELECTED = list(pairwise())
-WITH_ONE_WORKER = {cell for number, cell in enumerate(SELECTED) if number % 3}  # forks are dear
-CELLS = [
-    pytest.param(cell, id="-".join(cell), marks=[] if cell in SELECTED else pytest.mark.nightly)
-    for cell in all_cells()
-]
+LANES = {name for name, policy in POLICIES.items() if isinstance(policy, (TBPTT, FewLanes))}
+
+
+def with_workers():
+    """Return few cells that hold each policy, and each store and each fields in each layout."""
+
+    def holds(cell):
+        return {cell.policy, (cell.store, cell.layout), (cell.fields, cell.layout)}
+
+    cells = [cell for cell in SELECTED if cell.layout != "packed" or cell.policy not in LANES]
+    missing, chosen = set().union(*map(holds, cells)), []
+    while missing:
+        chosen.append(max(cells, key=lambda cell: len(missing & holds(cell))))
+        missing -= holds(chosen[-1])
+    return chosen
+
+
+WITH_WORKERS = with_workers()
+WITH_ONE_WORKER = {cell for number, cell in enumerate(WITH_WORKERS) if number % 3}  # forks are dear
+
+
+def mark(cells, chosen):
+    """Return parameters; cells that are not chosen are of the night."""
+    return [
+        pytest.param(cell, id="-".join(cell), marks=[] if cell in chosen else pytest.mark.nightly)
+        for cell in cells
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +95,10 @@ def check_content(batch, shift):
             assert torch.equal(padded["text"][row, : len(text)], text)
 
 
-def check_stream(loader):
+def check_stream(batches, count):
     """Compare the targets of a stream with what comes one timestep later in it."""
-    lanes = [[] for _ in range(loader._engine.plan(0).lanes)]
-    for batch in loader:
+    lanes = [[] for _ in range(count)]
+    for batch in batches:
         padded = batch.as_layout("padded")
         score = padded.score
         for row in range(len(batch)):
@@ -87,15 +110,14 @@ def check_stream(loader):
     assert [target for _, target in stream[:-1]] == [value for value, _ in stream[1:]]
 
 
-def planned(loader):
+def planned(store, plan):
     """Return how often the plan holds each span of a base sequence."""
-    store, plan = loader._engine.store, loader._engine.plan(0)
     spans = plan.spans[plan.spans[:, 2] > plan.spans[:, 1]].copy()
     spans[:, 0] = store.base_numbers(spans[:, 0])
     return Counter(map(tuple, spans.tolist()))
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", mark(all_cells(), SELECTED))
 def test_a_cell_of_the_table(cell, stores):
     words = refusal(cell) or packs_nothing(cell, stores)
     if words is not None:
@@ -103,16 +125,17 @@ def test_a_cell_of_the_table(cell, stores):
             list(loader_of(cell, stores))
         return
     loader = loader_of(cell, stores)
+    batches = list(loader)
     shift = FIELDS[cell.fields].get("shift", 0)
     spans = Counter()
-    for batch in loader:
+    for batch in batches:
         check_content(batch, shift)
         spans.update(one[1:] for one in spans_of(batch) if one[3] > one[2])
-    assert spans == planned(loader_of(cell, stores))
-    if shift and loader._engine.plan(0).carry:
-        check_stream(loader_of(cell, stores))
-    check_resume(cell, stores)
-    check_workers(cell, stores)
+    plan = loader._engine.plan(0)
+    assert spans == planned(loader._engine.store, plan)
+    if shift and plan.carry:
+        check_stream(batches, plan.lanes)
+    check_resume(cell, stores, batches)
 
 
 def packs_nothing(cell, stores):
@@ -124,24 +147,34 @@ def packs_nothing(cell, stores):
     return IDLE if idle else None
 
 
-def check_workers(cell, stores):
-    """Make the batches in one or two other processes: bit by bit the same."""
+@pytest.mark.parametrize(
+    "cell", mark([cell for cell in all_cells() if refusal(cell) is None], WITH_WORKERS)
+)
+def test_other_processes_make_the_same_batches(cell, stores):
+    """Make the batches of a cell in one or two other processes: bit by bit the same."""
     count = 1 if cell in WITH_ONE_WORKER else 2
-    with_workers = loader_of(cell, stores, num_workers=count, start_method="fork")
-    for one, other in zip(loader_of(cell, stores), with_workers, strict=True):
-        assert are_alike(one.__getstate__(), other.__getstate__())
-    with_workers.shutdown()
+    loader = loader_of(cell, stores, num_workers=count, start_method="fork")
+    try:
+        words = packs_nothing(cell, stores)
+        if words is not None:
+            with pytest.raises(SeqDataError, match=words):
+                list(loader)
+            return
+        for one, other in zip(loader_of(cell, stores), loader, strict=True):
+            assert are_alike(one.__getstate__(), other.__getstate__())
+    finally:
+        loader.shutdown()
 
 
-def check_resume(cell, stores):
+def check_resume(cell, stores, batches):
     """Stop on one rank, go on with two: the same rows are still to come, in the same order."""
-    whole = [key for batch in loader_of(cell, stores) for key in keys_of(batch)]
+    whole = [key for batch in batches for key in keys_of(batch)]
     stopped = loader_of(cell, stores)
-    batches = iter(stopped)
+    iterator = iter(stopped)
     cut = len(stopped) // 2
-    before = [key for _ in range(cut) for key in keys_of(next(batches))]
+    before = [key for _ in range(cut) for key in keys_of(next(iterator))]
     state = stopped.state_dict()
-    batches.close()
+    iterator.close()
     ranks = [loader_of(cell, stores, World(rank, 2)) for rank in range(2)]
     for rank in ranks:
         rank.load_state_dict(state)

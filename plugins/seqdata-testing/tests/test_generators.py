@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from seqdata_testing.generators import MOST_SEQUENCES, cases, counts, indexes, lengths, policies
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 BLOCKED = "import sys; sys.modules['hypothesis'] = None; "
 
 
-def in_python(code):
+def in_python(code, program=sys.executable):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(), check=False
+        [program, "-c", code], capture_output=True, text=True, timeout=patient(), check=False
     )
 
 
@@ -29,7 +30,7 @@ def test_generators_without_hypothesis_name_what_to_install():
 def test_all_other_checks_need_neither_pytest_nor_hypothesis():
     code = "; sys.modules['pytest'] = None; import seqdata_testing.plans, seqdata_testing.contract"
     code += ", seqdata_testing.sharing, seqdata_testing.lanes, seqdata_testing.loaders"
-    done = in_python(BLOCKED.rstrip("; ") + code)
+    done = in_python(BLOCKED.rstrip("; ") + code, python())
     assert done.returncode == 0, done.stderr
 
 

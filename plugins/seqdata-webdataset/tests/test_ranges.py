@@ -245,7 +245,9 @@ def test_shards_here_and_elsewhere_are_one_store(web, ranges, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [None, "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "method", [None, "forkserver", pytest.param("spawn", marks=pytest.mark.nightly)]
+)
 def test_every_batch_from_a_bucket_is_that_from_here(s3, folder, tmp_path, method):
     system, options = s3
     system.mkdirs("ranged", exist_ok=True)

@@ -135,15 +135,18 @@ def check_result(
         if is_whole_value(value):
             arrays[name] = value
             continue
-        problem = f"must return field {name!r} as an array, but returned {value!r:.60}"
         try:
             array = to_array(value)
         except (TypeError, RuntimeError, ValueError) as error:
-            raise make_error(piece, f"{problem} ({error})") from error
+            raise make_error(piece, f"{_describe_problem(name, value)} ({error})") from error
         if find_axis(name, array.ndim) is not None and not array.ndim:
-            raise make_error(piece, problem)
+            raise make_error(piece, _describe_problem(name, value))
         arrays[name] = array
     return arrays
+
+
+def _describe_problem(name: str, value: Any) -> str:
+    return f"must return field {name!r} as an array, but returned {value!r:.60}"
 
 
 def concat_results(

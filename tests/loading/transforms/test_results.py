@@ -86,3 +86,14 @@ def test_texts_stay_and_numbers_become_arrays():
     found = check_result({"x": [1, 2], "note": "a", "raw": b"b"}, 0, find_axis, make_error)
     assert isinstance(found["x"], np.ndarray)
     assert (found["note"], found["raw"]) == ("a", b"b")
+
+
+def test_a_value_is_written_out_for_an_error_only():
+    """Writing an array out takes longer than all else that is done with it."""
+
+    class Loud(list):
+        def __repr__(self):
+            raise RuntimeError("written out")
+
+    found = check_result({"x": Loud([1, 2])}, 0, find_axis, make_error)
+    assert found["x"].tolist() == [1, 2]

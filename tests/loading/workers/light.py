@@ -1,6 +1,7 @@
 """What worker processes of tests need, without torch: importing it takes longer than the tests."""
 
 import ctypes
+import multiprocessing
 import os
 import sys
 import time
@@ -45,3 +46,18 @@ class Modules:
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         return {"x": np.zeros(1), "torch": np.int64("torch" in sys.modules)}
+
+
+class Counting:
+    """A Dataset with a lock of multiprocessing, which only a process that is started may have."""
+
+    def __init__(self) -> None:
+        self.read = multiprocessing.get_context("spawn").Value("q", 0)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        with self.read.get_lock():
+            self.read.value += 1
+        return {"x": np.zeros(1)}

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqdata import Bucketed, Loader, columnar
-from seqdata.loading.transforms.declare import Ragged
+from seqdata.loading.transforms.declare import Ragged, columnar
 
 KEPT = []  # what the leaking transform never gives back
 
@@ -48,6 +47,8 @@ def held(pid):
 
 
 def main():
+    from seqdata import Bucketed, Loader  # with torch, which workers do without
+
     store, method, transform, epochs = sys.argv[1:]
     loader = Loader(
         store, Bucketed(64), transform=TRANSFORMS[transform], num_workers=2, start_method=method

@@ -12,18 +12,20 @@ from seqdata.errors import ConfigError
 from seqdata.loading.workers import forkserver
 from seqdata_testing.waiting import patient
 from tests.loading.workers import parts
+from tests.preloaded import python
 
 JOB = """
 import os, signal, sys, time
-from multiprocessing.resource_tracker import _resource_tracker as tracker
-import numpy as np
-from seqdata import Fixed, Loader
 
 def slow(sequence, rng):
     time.sleep(0.01)
     return sequence
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # a worker, which runs the rest, does without torch
+    from multiprocessing.resource_tracker import _resource_tracker as tracker
+    import numpy as np
+    from seqdata import Fixed, Loader
+    os.setsid()
     told = []
     number = signal.Signals(int(sys.argv[2]))
     signal.signal(number, lambda *_: told.append(number.name))
@@ -46,9 +48,8 @@ def run_job(folder, text, method, number):
     """Run a script in a session of its own; it must see all and be told of the signal once."""
     (folder / "job.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, "job.py", method, str(int(number))],
-        capture_output=True, text=True, timeout=patient(), check=False, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
+        [python(), "job.py", method, str(int(number))],
+        capture_output=True, text=True, timeout=patient(), check=False, cwd=folder,
     )  # fmt: skip
     assert done.stdout.strip() == f"True ['{number.name}']", done.stderr
 
@@ -74,7 +75,6 @@ def test_a_signal_to_all_processes_leaves_the_workers_at_work(tmp_path, method, 
 START = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from seqdata import Fixed, Loader
 
 def wait_for(path):
     while not path.exists():  # ends: the test ends this process
@@ -89,6 +89,8 @@ def interrupt():
     Path("go").touch()
 
 if __name__ == "__main__":
+    from seqdata import Fixed, Loader
+    os.setsid()
     told = []
     signal.signal(int(sys.argv[2]), lambda number, _: told.append(signal.Signals(number).name))
     threading.Thread(target=interrupt).start()
@@ -131,10 +133,10 @@ def test_processes_of_others_end_by_sigterm_as_ever(tmp_path):
     script = tmp_path / "others.py"
     script.write_text(OTHERS)
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [python(), str(script)],
         capture_output=True,
         text=True,
-        timeout=patient(),
+        timeout=patient(20),
         check=False,
     )
     assert done.stdout.strip() == "True set()", done.stderr

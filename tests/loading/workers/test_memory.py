@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from seqdata import write_store
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 RUN = Path(__file__).with_name("memory_run.py")
 GROWTH = 1.05  # private memory after a later epoch, over that after the first
@@ -26,14 +26,14 @@ def write(folder, count):
     values = rng.integers(0, 1000, lengths.sum(), dtype=np.int32)
     pieces = np.split(values, np.cumsum(lengths)[:-1])
     sequences = ({"x": one, "y": number % 5} for number, one in enumerate(pieces))
-    write_store(folder, sequences, shard_bytes=2 << 20, progress=False)
+    write_store(folder, sequences, shard_bytes=1 << 19, progress=False)
     return folder
 
 
 def play(store, method, transform, epochs=3):
     """Return [epoch][process] -> (private bytes, open files); the training process is the last."""
     done = subprocess.run(
-        [sys.executable, str(RUN), str(store), method, transform, str(epochs)],
+        [python(), str(RUN), str(store), method, transform, str(epochs)],
         capture_output=True, text=True, timeout=patient(150), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -56,7 +56,7 @@ def files(found):
 @pytest.mark.parametrize(
     ("method", "transform", "count"),
     [
-        ("forkserver", "each", 20_000),
+        ("forkserver", "each", 5_000),
         pytest.param("forkserver", "each", 200_000, marks=pytest.mark.nightly),
         pytest.param("fork", "each", 200_000, marks=pytest.mark.nightly),
         pytest.param("spawn", "whole", 200_000, marks=pytest.mark.nightly),
@@ -71,6 +71,6 @@ def test_sequences_with_a_transform_leave_nothing_in_workers(tmp_path, method, t
 
 @pytest.mark.slow
 def test_what_a_transform_keeps_is_seen(tmp_path):
-    """The measure can fail: 20,000 arrays of 4 KiB are more than a twentieth of a worker."""
-    found = play(write(tmp_path / "store", 20_000), "forkserver", "leaking", epochs=2)
+    """The measure can fail: 5,000 arrays of 4 KiB are more than a twentieth of a worker."""
+    found = play(write(tmp_path / "store", 5_000), "forkserver", "leaking", epochs=2)
     assert grown(found) > GROWTH

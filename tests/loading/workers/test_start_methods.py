@@ -3,7 +3,6 @@
 And nothing is left of them when the training process ends, however it does.
 """
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,6 +17,7 @@ from seqdata import Fixed, Loader
 from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import light
 from tests.loading.workers.parts import lives, loader, playing, same
+from tests.preloaded import python
 
 ROOT = Path(__file__).parents[3]
 
@@ -70,24 +69,9 @@ def test_tensors_go_by_value_unless_somebody_has_shared_them():
     mine.shutdown()
 
 
-class Counting:
-    """A Dataset with a lock of multiprocessing, which only a process that is started may have."""
-
-    def __init__(self):
-        self.read = multiprocessing.get_context("spawn").Value("q", 0)
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, number):
-        with self.read.get_lock():
-            self.read.value += 1
-        return {"x": np.zeros(1)}
-
-
 @pytest.mark.slow
 def test_what_only_a_started_process_may_have_reaches_it():
-    data = Counting()
+    data = light.Counting()
     mine = Loader(data, Fixed(8), lengths=[1] * 8, num_workers=1, start_method="forkserver")
     before = data.read.value
     assert len(list(mine)) == 1
@@ -95,14 +79,13 @@ def test_what_only_a_started_process_may_have_reaches_it():
     mine.shutdown()
 
 
-def run_script(path, code, *arguments):
+def run_script(path, code, *arguments, program=None):
     path.write_text(textwrap.dedent(code))
     known = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(path), *arguments]
+    command = [program or python(), str(path), *arguments]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known,
-        start_new_session=True,
-    )  # fmt: skip
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known
+    )
 
 
 UNGUARDED = """
@@ -144,16 +127,17 @@ def test_a_script_without_a_guard_works_where_nothing_of_it_is_needed_else_says_
 
 
 GUARDED = """
-    import os
-    import sys
-    import time
-    from pathlib import Path
-    import numpy as np
-    from seqdata import Fixed, Loader
-    from seqdata.storage.memory import MemoryStore
-    from tests.loading.workers import light
-
     if __name__ == "__main__":
+        import os
+        import sys
+        import time
+        from pathlib import Path
+        import numpy as np
+        from seqdata import Fixed, Loader
+        from seqdata.storage.memory import MemoryStore
+        from tests.loading.workers import light
+
+        os.setsid()
         store = MemoryStore.of([np.full(2, number) for number in range(200)])
         playing = []
         for method in ("fork", "forkserver", "spawn"):
@@ -172,7 +156,7 @@ GUARDED = """
                 os.close(2)
                 time.sleep(600)
                 os._exit(0)
-            print(child, *pids, flush=True)
+            print(os.getpid(), child, *pids, flush=True)
             time.sleep(600)
         print(*pids, flush=True)
         if sys.argv[1] == "die":
@@ -184,7 +168,7 @@ GUARDED = """
 
 @pytest.mark.slow
 def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
-    done = run_script(tmp_path / "script.py", GUARDED, "end", "stuck_in_c")
+    done = run_script(tmp_path / "script.py", GUARDED, "end", "stuck_in_c", program=sys.executable)
     out, err = done.communicate(timeout=patient())
     pids = [int(pid) for pid in out.split()]
     assert (done.returncode, err, len(pids)) == (0, "", 12)
@@ -194,16 +178,16 @@ def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
 @pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "wait", "stuck")
+    main, child, *pids = (int(pid) for pid in done.stdout.readline().split())
     try:
-        child, *pids = (int(pid) for pid in done.stdout.readline().split())
         assert len(pids) == 12
         assert all(map(lives, pids))
-        os.kill(done.pid, signal.SIGKILL)
+        os.kill(main, signal.SIGKILL)
         with within(2.0):
             assert until(lambda: not any(map(lives, pids)))
         assert lives(child)
     finally:
-        os.killpg(done.pid, signal.SIGKILL)
+        os.killpg(main, signal.SIGKILL)
         done.communicate(timeout=patient())
 
 

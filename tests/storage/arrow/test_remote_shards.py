@@ -35,10 +35,11 @@ def local(tmp_path_factory):
     return write(tmp_path_factory.mktemp("data") / "store")
 
 
-@pytest.fixture
-def there(local, s3, bucket):
-    s3.put(f"{local.location}/", f"{bucket}/store/", recursive=True)
-    return f"s3://{bucket}/store"
+@pytest.fixture(scope="module")
+def there(local, s3):
+    s3.mkdir("remote-shards")
+    s3.put(f"{local.location}/", "remote-shards/store/", recursive=True)
+    return "s3://remote-shards/store"
 
 
 @pytest.fixture
@@ -143,15 +144,20 @@ def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
     assert until(lambda: store._reader._shards._cache.has(wanted))
 
 
-METHODS = [(0, None), (2, "forkserver"), (1, "spawn"), (1, "fork")]
+READERS = [
+    ("cache", 0, None),
+    ("cache", 2, "forkserver"),
+    pytest.param("cache", 1, "spawn", marks=pytest.mark.nightly),
+    pytest.param("cache", 1, "fork", marks=pytest.mark.nightly),
+    ("ranges", 0, None),
+    ("ranges", 1, "fork"),
+    pytest.param("ranges", 2, "forkserver", marks=pytest.mark.nightly),
+]
 
 
-@pytest.mark.parametrize(("workers", "method"), METHODS)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize(("how", "workers", "method"), READERS)
 @pytest.mark.slow
 def test_every_batch_from_s3_is_that_from_here(there, local, remote, how, workers, method):
-    if how == "ranges" and method in ("spawn", "fork"):
-        pytest.skip("the same code as with forkserver; starting processes takes time")
     store = open_store(there, remote=remote(how=how))
     read_all(store, spans_of(local, [0]))  # a client is there before workers are
     options = {"num_workers": workers, "seed": 3}

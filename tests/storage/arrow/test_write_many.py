@@ -44,7 +44,9 @@ def write(folder, make, shard_bytes=20_000):
 
 
 @pytest.mark.parametrize("make", [plain, odd, mixed])
-def test_the_store_is_the_same_however_sequences_are_given(tmp_path, engine, make):
+def test_the_store_is_the_same_however_sequences_are_given(
+    tmp_path, engine, make, content_of_one_by_one
+):
     store = write(tmp_path / "store", make)
     assert store.keys(range(COUNT)) == [f"sequence-{number}" for number in range(COUNT)]
     assert store.lengths.tolist() == [number % 7 for number in range(COUNT)]
@@ -54,10 +56,12 @@ def test_the_store_is_the_same_however_sequences_are_given(tmp_path, engine, mak
     bounds = np.concatenate([[0], np.cumsum(store.lengths)]).astype(np.int64)
     columns["x"].fill(values, bounds, None)
     assert values.tolist() == [n + step for n in range(COUNT) for step in range(n % 7)]
-    assert content(tmp_path / "store") == content_of_one_by_one(tmp_path / "other")
+    assert content(tmp_path / "store") == content_of_one_by_one
 
 
-def content_of_one_by_one(folder):
+@pytest.fixture(scope="module")
+def content_of_one_by_one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one") / "by-one"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("seqdata.storage.arrow.write.pack_sequences", first_of)
         write(folder, plain)

@@ -89,7 +89,7 @@ def check_goes_on(kill, folder, due, how="thread"):
 
 
 COMMIT = 26  # calls, of which the last are those of the commit
-INSTANTS = [pytest.param(12, 0), pytest.param(200, 1, marks=pytest.mark.nightly)]
+INSTANTS = [pytest.param(8, 0), pytest.param(200, 1, marks=pytest.mark.nightly)]
 
 
 @pytest.mark.parametrize("how", ["thread", "threads", "processes", "parts"])
@@ -122,7 +122,7 @@ def test_a_writer_that_is_asked_to_end_is_gone_on_with(tmp_path, kill, due, sign
         check_goes_on(kill, folder, due["thread"])
 
 
-@pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with(
     tmp_path, kill, due, stride
@@ -140,7 +140,7 @@ def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with
 @pytest.mark.slow
 def test_a_writer_that_is_killed_again_and_again_is_gone_on_with(tmp_path, kill, due, seed):
     drawn = random.Random(seed)
-    for number in range(4):
+    for number in range(3):
         folder = tmp_path / str(number)
         for _ in range(4):
             kill(folder, call=drawn.randrange(60))
@@ -154,7 +154,7 @@ def test_an_old_store_is_read_until_a_new_one_is_there(tmp_path, kill, due):
     old = write_arrow(tmp_path / "old", [{"x": [i]} for i in range(50)], shard_bytes=100)
     calls = kill.let(tmp_path / "whole")["calls"]
     refused = 0
-    for call in range(calls - COMMIT, calls + COMMIT, 5):
+    for call in range(calls - COMMIT, calls + COMMIT, 7):
         folder = tmp_path / str(call)
         write_arrow(folder, [{"x": [i]} for i in range(50)], shard_bytes=100)
         kill(folder, call=call, overwrite=True)

@@ -130,7 +130,10 @@ class Chosen:
         return len(self.store)
 
 
-@pytest.mark.parametrize("name", ["file.arrow", "zstd.arrow", "file.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    ["file.arrow", pytest.param("zstd.arrow", marks=pytest.mark.nightly), "file.parquet"],
+)
 @pytest.mark.slow
 def test_child_processes_read_the_same(tmp_path, name):
     WRITERS[name](tmp_path / name)

@@ -88,7 +88,9 @@ def read_some(store, numbers, pipe):
     pipe.close()
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("forkserver", marks=pytest.mark.nightly), "spawn"]
+)
 def test_a_ranks_processes_share_what_was_found_right(root, method):
     store = open_arrow(root)
     store.read(spans_of(store)[:2], ["id"])

@@ -4,7 +4,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from seqdata.storage.remote.file_cache import CacheRequest
 from seqdata_testing.faults import network
 from seqdata_testing.faults.limits import small_files
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 from tests.storage.remote.samples import read_all, spans_of
 
@@ -159,7 +159,7 @@ def test_threads_that_want_the_same_file_fetch_it_once(web, tmp_path):
 
 
 def begun(web, tmp_path, names, most=1 << 30):
-    arguments = [sys.executable, FILLING, web.url, tmp_path / "cache", names, str(most)]
+    arguments = [python(), FILLING, web.url, tmp_path / "cache", names, str(most)]
     child = subprocess.Popen(
         [str(one) for one in arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -285,7 +285,9 @@ def test_a_store_larger_than_the_cache_is_read_through_it(store_of_many, tmp_pat
         assert sum(files_in(tmp_path).values()) <= most
 
 
-@pytest.mark.parametrize("room", [None, 0, 1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "room", [None, 0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3)), 5]
+)
 def test_a_batch_of_more_shards_than_there_is_room_for_is_read_by_ranges(
     store_of_many, tmp_path, caplog, room
 ):

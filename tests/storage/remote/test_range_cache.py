@@ -65,7 +65,7 @@ def gets(server):
 @pytest.mark.slow
 def test_lanes_bring_each_block_once_and_read_what_lies_here(far, tmp_path):
     local, server = far
-    policy = TBPTT(6, 500)
+    policy = TBPTT(6, 750)
     store = reading(server, tmp_path)
     assert len(store.shards) > 1
     near = Loader(local, policy)

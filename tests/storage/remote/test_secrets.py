@@ -57,11 +57,17 @@ def error_of(call):
     return "".join(line for line in lines if not line.lstrip().startswith("File ")) + facts
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write(folder / "arrow", shard_bytes=20_000)
+    write_store(folder / "tar", sequences(), format="webdataset", shard_bytes=30_000)
+    return folder
+
+
 @pytest.fixture
-def web(tmp_path):
-    write(tmp_path / "data" / "arrow", shard_bytes=20_000)
-    write_store(tmp_path / "data" / "tar", sequences(), format="webdataset", shard_bytes=30_000)
-    with served(folder_of(tmp_path / "data")) as made:
+def web(data):
+    with served(folder_of(data)) as made:
         yield made
 
 

@@ -34,8 +34,15 @@ def one_thread():
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("how", ["cache", "ranges"])
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [
+        ("cache", 2),
+        ("ranges", 0),
+        pytest.param("cache", 0, marks=pytest.mark.nightly),
+        pytest.param("ranges", 2, marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.slow
 def test_losses_from_s3_are_those_from_here(s3, bucket, remote, tmp_path, how, workers):
     local = write(tmp_path / "store")

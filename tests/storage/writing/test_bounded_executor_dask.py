@@ -1,9 +1,11 @@
 """The same call on a Dask cluster: two worker processes on this machine, one of which may die."""
 
 import functools
+import multiprocessing
 import os
 import signal
 import warnings
+from multiprocessing import forkserver
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def cluster():
         dask.config.set(
             {
                 "distributed.scheduler.allowed-failures": 1,
-                "distributed.worker.multiprocessing-method": "spawn",
+                "distributed.worker.multiprocessing-method": "forkserver",
                 "distributed.comm.timeouts.connect": "60s",
             }
         ),
@@ -40,6 +42,8 @@ def cluster():
             distributed.Client(made) as client,
         ):  # fmt: skip
             yield client
+    forkserver._forkserver._stop()
+    multiprocessing.set_forkserver_preload(["__main__"])  # as it was before Dask has set it
 
 
 def part(number, count=40):
