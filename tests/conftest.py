@@ -96,10 +96,11 @@ def pytest_configure_node(node):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Collect garbage from here on; what is there stays, and is not looked through again."""
+    """Collect garbage from here on, but seldom; what is there is not looked through again."""
     try:
         return (yield)
     finally:
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
         gc.freeze()
 

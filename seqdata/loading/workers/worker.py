@@ -329,26 +329,31 @@ def _set_up_process(context: WorkerContext) -> None:
 
 def _exit_with_parent(context: WorkerContext) -> None:
     """Record the memory use until the parent has ended; then exit."""
-    parent_pid, sentinels = os.getppid(), _open_parent_sentinels()
+    parent_pid = os.getppid()
     status = context.slots.view_status()[context.number]
-    while os.getppid() == parent_pid:
-        status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if wait(sentinels, timeout=_PARENT_POLL_SECONDS):
-            break
+    with contextlib.suppress(ProcessLookupError):  # it ended before this process was ready
+        sentinels = _open_parent_sentinels()
+        while os.getppid() == parent_pid:
+            status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            if wait(sentinels, timeout=_PARENT_POLL_SECONDS):
+                break
     os._exit(1)
 
 
 def _open_parent_sentinels() -> list[int]:
-    """Return descriptors that become ready when the parent ends, even if others hold its pipes."""
+    """Return descriptors that become ready when the parent ends, even if others hold its pipes.
+
+    Raises:
+        ProcessLookupError: If it has ended.
+    """
     parent = parent_process()
     if parent is None or parent.pid is None:
         return []
     sentinels = [parent.sentinel]
     if sys.platform == "linux":
-        with contextlib.suppress(
-            OSError
-        ):  # not allowed here, or it has ended: then the pipe is ready
+        with contextlib.suppress(OSError):  # not allowed here, or it has ended
             sentinels.append(os.pidfd_open(parent.pid))
+    os.kill(parent.pid, 0)  # is it there?
     return sentinels
 
 

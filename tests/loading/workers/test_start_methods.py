@@ -3,17 +3,21 @@
 And nothing is left of them when the training process ends, however it does.
 """
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from seqdata import Fixed, Loader
+from seqdata.loading.workers import worker
 from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import light
 from tests.loading.workers.parts import lives, loader, playing, same
@@ -189,6 +193,28 @@ def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_p
     finally:
         os.killpg(main, signal.SIGKILL)
         done.communicate(timeout=patient())
+
+
+def test_a_worker_ends_whose_parent_ended_while_it_was_starting(monkeypatch):
+    ended = multiprocessing.get_context("fork").Process(target=int)
+    ended.start()
+    ended.join(patient())
+    held, holder = os.pipe()  # the parent's, held by another process
+    parent = types.SimpleNamespace(pid=ended.pid, sentinel=held)
+    monkeypatch.setattr(worker, "parent_process", lambda: parent)
+    slots = types.SimpleNamespace(view_status=lambda: np.zeros((1, 8), "i8"))
+    context = types.SimpleNamespace(number=0, slots=slots)
+    process = multiprocessing.get_context("fork").Process(
+        target=worker._exit_with_parent, args=(context,)
+    )
+    process.start()
+    process.join(patient(10))
+    try:
+        assert process.exitcode == 1
+    finally:
+        process.kill()
+        os.close(held)
+        os.close(holder)
 
 
 @pytest.mark.slow
