@@ -2,9 +2,9 @@
 
 Importing them takes four seconds of a processor, forking milliseconds. ``python()`` returns the
 path of a program that takes ``-m MODULE``, ``-c CODE`` or a script as Python does; ``FOLDER`` next
-to it holds the environment's commands in the same way. What is forked has imported nothing of
-ours. Where a process must be fresh (which modules it imports, how much memory it takes, another
-start method), a test starts ``sys.executable``.
+to it holds the environment's commands in the same way. What is forked has also imported
+``seqdata``, unless its paths name another one. Where a process must be fresh (which modules it
+imports, how much memory it takes, another start method), a test starts ``sys.executable``.
 
 Run as a program it serves, until the pipe is closed: ``python preloaded.py SOCKET PIPE``, which
 are descriptors.
@@ -49,6 +49,7 @@ _THIRD_PARTIES = (
     "pluggy",
     "torch.distributed.run",
 )
+_OURS = "seqdata"
 _READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_")
 _LENGTH = 8  # bytes of a request's length
 _STREAMS = 3
@@ -231,11 +232,14 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 @functools.cache
 def _import_third_parties() -> None:
-    """Import what takes long, once something is asked for."""
+    """Import what takes long, and ours, once something is asked for."""
     gc.disable()  # half of the time
     for name in _THIRD_PARTIES:
         with contextlib.suppress(ImportError):  # some are optional
             importlib.import_module(name)
+    ours = importlib.import_module(_OURS)
+    for name in set(ours.__all__) - {"__version__"}:
+        getattr(ours, name)  # imports the module that defines it
     gc.enable()
     gc.freeze()
 
@@ -265,6 +269,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
     sys.path[1:] = [*filter(None, paths.split(os.pathsep)), *_PATHS]
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
+    in_script = words[0] not in ("-m", "-c")
+    _forget_ours_if_others(os.path.dirname(os.path.realpath(words[0])) if in_script else ".")
     if words[0] == "-m":
         sys.path[0] = request["folder"]
         sys.argv = ["-m", *words[2:]]
@@ -279,6 +285,23 @@ def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
     main.__loader__ = SourceFileLoader("__main__", words[0])
     main.__dict__["__cached__"] = None
     return functools.partial(_run, Path(words[0]).read_bytes(), words[0], main)
+
+
+def _forget_ours_if_others(first: str) -> None:
+    """Let a process import ours from its own paths, of which the first is given.
+
+    What is installed editable is found by no path; that is what this process has imported.
+    """
+    for folder in (first, *sys.path[1:]):
+        file = os.path.join(folder, _OURS, "__init__.py")
+        if os.path.exists(file):
+            if os.path.samefile(file, sys.modules[_OURS].__file__):
+                return
+            break
+    else:
+        return
+    for name in [one for one in sys.modules if one.split(".")[0] == _OURS]:
+        del sys.modules[name]
 
 
 def _run_to_end(run: Callable[[], None]) -> NoReturn:

@@ -52,13 +52,18 @@ def test_what_it_runs_knows_its_script_its_folder_and_its_surroundings(tmp_path)
     assert found.stdout == expected.stdout == f"helped {script} /\n"
 
 
-def test_nothing_of_ours_is_imported_before():
-    done = run(
-        "-c",
-        "import sys; print([m for m in sys.modules if m.split('.')[0] == 'seqdata'])",
-    )
-    assert done.stdout == "[]\n"
-    assert "lightning" in run("-c", "import sys; print(*sys.modules)").stdout
+def test_ours_is_imported_before_unless_the_paths_name_another_one(tmp_path):
+    code = "import sys; print('seqdata.loading.loader' in sys.modules, 'lightning' in sys.modules)"
+    assert run("-c", code).stdout == "True True\n"
+    (tmp_path / "seqdata").mkdir()
+    (tmp_path / "seqdata" / "__init__.py").write_text("")
+    assert run("-c", code, cwd=tmp_path).stdout == "False True\n"
+    (tmp_path / "script.py").write_text(code)
+    assert run(str(tmp_path / "script.py")).stdout == "False True\n"
+    known = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    code = "import seqdata; print(seqdata.__file__)"
+    other = f"{tmp_path / 'seqdata' / '__init__.py'}\n"
+    assert run("-c", code, env=known, cwd=tmp_path.parent).stdout == other
 
 
 def test_an_error_is_told():

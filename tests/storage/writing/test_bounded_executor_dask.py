@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from seqdata import DecodeError, IncompleteDatasetError, WorkerDiedError, open_store, write_store
-from seqdata_testing.waiting import within
+from seqdata_testing.waiting import until, within
+from tests.loading.workers.parts import lives
 
 distributed = pytest.importorskip("distributed")
 
@@ -42,8 +43,10 @@ def cluster():
             distributed.Client(made) as client,
         ):  # fmt: skip
             yield client
-    forkserver._forkserver._stop()
     multiprocessing.set_forkserver_preload(["__main__"])  # as it was before Dask has set it
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGKILL)  # the next one is started with that
+    assert until(lambda: not lives(server))
 
 
 def part(number, count=40):
