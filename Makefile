@@ -93,6 +93,8 @@ ruff: env
 	@echo "== lint: ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "== lint: style"
+	@$(BIN)/python .ci/style.py
 
 layers: env
 	@echo "== lint: layers"

@@ -93,7 +93,7 @@ def test_the_ddp_example_ends_the_same_on_1_2_and_4_processes_under_both_launche
     "mode",
     [
         pytest.param("ddp", marks=pytest.mark.nightly),
-        "ring",
+        pytest.param("ring", marks=pytest.mark.nightly),
         "hybrid",  # of a wavefront and data
         pytest.param("pipeline", marks=pytest.mark.nightly),
         pytest.param("wavefront", marks=pytest.mark.nightly),
@@ -127,12 +127,19 @@ def check_curves(
         assert float(one[6]) <= {"float32": 1e-5, "float64": 1e-12}[one[5]], one[0]
 
 
+@pytest.mark.parametrize(
+    "models",
+    [
+        ["classifier", "stateful lm"],
+        pytest.param(sorted(CASES), id="all", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_reference_models_have_the_same_losses_on_two_processes():
-    lines = run_example("data_parallel.py", "--smoke", seconds=150)
-    cases = [("classifier", "float32"), *((name, "float64") for name in CASES)]
+def test_reference_models_have_the_same_losses_on_two_processes(models):
+    lines = run_example("data_parallel.py", "--smoke", "--model", *models, seconds=150)
+    cases = [("classifier", "float32"), *((name, "float64") for name in models)]
     check_curves(lines, [("Trainer", "1"), ("torchrun", "2")], cases)
     assert lines[-1] == "the same losses over 5 updates"  # an epoch, and one of the next
 

@@ -110,7 +110,9 @@ FOUR = [
     [
         pytest.param(2, {"size": 2, "runs": TWO}, id="2, split, torch, float32, deep"),
         pytest.param(2, {"size": 2, "runs": MORE}, id="2, more", marks=pytest.mark.nightly),
-        pytest.param(3, {"size": 3, "runs": THREE}, id="3, split, torch"),
+        pytest.param(
+            3, {"size": 3, "runs": THREE}, id="3, split, torch", marks=pytest.mark.nightly
+        ),
         pytest.param(4, {"size": 2, "runs": FOUR}, id="2x2, empty, torch"),
         grid(2, 2, KINDS),
         grid(2, 2, KINDS, cases=["lstm", "whole rows"], dtypes=["float32"]),

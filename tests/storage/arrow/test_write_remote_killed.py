@@ -43,8 +43,17 @@ def killing(s3_server, name, stored):
         yield server, pids
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("name", ["part-00000.arrow", "lengths-time", LAST])
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("part-00000.arrow", False),
+        ("lengths-time", True),
+        (LAST, False),
+        (LAST, True),
+        pytest.param("part-00000.arrow", True, marks=pytest.mark.nightly),
+        pytest.param("lengths-time", False, marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.slow
 def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone_on_with(
     s3, s3_server, bucket, remote, tmp_path, name, stored

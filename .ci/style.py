@@ -1,0 +1,109 @@
+"""Rules of style that ruff does not have: run by ``make lint``, which ends with what is found.
+
+Files and functions are short; nothing that is caught is swallowed; a wait has a timeout, or its
+line says ``# ends: why``.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.library_files import list_files, list_library, walk  # noqa: E402
+
+ROOMS = ("seqdata", "models", "plugins", "examples", "benchmarks", "tests", ".ci", "docs")
+MOST_LINES = 400  # of a file, and of a function below
+MOST_LINES_OF_A_FUNCTION = 60
+
+
+def main() -> None:
+    """Print what breaks a rule."""
+    library = set(list_library())
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {problem}"
+        for path in list_files(*ROOMS)
+        for line, problem in find_problems(path.read_text("utf-8"), path in library)
+    ]
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
+
+
+def find_problems(code: str, is_library: bool) -> Iterator[tuple[int, str]]:
+    """Yield line and problem of what breaks a rule in a module."""
+    lines = code.splitlines()
+    if len(lines) >= MOST_LINES:
+        yield 1, f"a file must have less than {MOST_LINES} lines, but has {len(lines)}"
+    for node in walk(code):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            count = node.end_lineno - node.lineno + 1
+            if count >= MOST_LINES_OF_A_FUNCTION:
+                most = f"must have less than {MOST_LINES_OF_A_FUNCTION} lines"
+                yield node.lineno, f"{node.name} {most}, but has {count}"
+        elif is_library and isinstance(node, ast.ExceptHandler) and swallows(node):
+            yield node.lineno, "what is caught must be raised, or looked at, but is swallowed"
+        elif (
+            isinstance(node, ast.Call)
+            and waits_for_ever(node)
+            and "# ends: " not in lines[node.end_lineno - 1]
+        ):
+            yield node.lineno, f"{ast.unparse(node)} must have a timeout, or say `# ends: why`"
+
+
+def swallows(handler: ast.ExceptHandler) -> bool:
+    """Return whether everything is caught, and neither raised again nor even looked at."""
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    if not names & {"Exception", "BaseException"}:
+        return False
+    body = [node for statement in handler.body for node in ast.walk(statement)]
+    used = any(isinstance(node, ast.Name) and node.id == handler.name for node in body)
+    return not used and not any(isinstance(node, ast.Raise) for node in body)
+
+
+WAITS = {"wait", "join", "get", "acquire", "result", "exception", "communicate"}
+PROGRAMS = {"run", "call", "check_call", "check_output"}
+
+
+def waits_for_ever(call: ast.Call) -> bool:
+    """Return whether a call can block without end, as far as its spelling shows."""
+    given = {keyword.arg for keyword in call.keywords}
+    if "timeout" in given or None in given:
+        return False
+    if isinstance(call.func, ast.Name):
+        return call.func.id == "wait" and len(call.args) < 2
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name = call.func.attr
+    if name not in WAITS | PROGRAMS | {"select", "put"}:
+        return False
+    owner = ast.unparse(call.func.value)
+    if owner == "subprocess":
+        return name in PROGRAMS
+    if owner.split(".")[-1] in {"connection", "futures"} and name == "wait":
+        return True
+    if owner == "select" and name == "select":
+        return len(call.args) < 4
+    if name == "put" and "queue" in owner:
+        return len(call.args) == 1 and not given & {"block"}
+    if owner.isupper():
+        return False  # a constant: a ContextVar, a table
+    if name in WAITS and not call.args:
+        return not given & {"block", "blocking"} or is_true(call)
+    return name in {"get", "acquire"} and len(call.args) == 1 and constant(call.args[0]) is True
+
+
+def is_true(call: ast.Call) -> bool:
+    flags = [word.value for word in call.keywords if word.arg in {"block", "blocking"}]
+    return any(constant(flag) is not False for flag in flags)
+
+
+def constant(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+if __name__ == "__main__":
+    main()
