@@ -7,6 +7,7 @@ project of the same import name are in its folder.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -231,14 +232,19 @@ _FOREIGN_FILES = ("_io", "types.py")  # of the same import name: see `installed`
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        hint = importlib.import_module("seqdata.errors").did_you_mean(name, __all__)
-        raise AttributeError(f"module 'seqdata' has no attribute {name!r}{hint and '; ' + hint}")
+        raise AttributeError(f"module 'seqdata' has no attribute {name!r}{_suggest(name)}")
     if name == "__version__":
         return importlib.import_module("seqdata.host").core_version()
     module = importlib.import_module(f"seqdata.{_DEFINED_IN.get(name, 'errors')}")
     attribute = getattr(module, name)
     globals()[name] = attribute  # an ordinary attribute from now on
     return attribute
+
+
+@functools.cache  # jsonargparse looks for the same names thousands of times
+def _suggest(name: str) -> str:
+    hint = importlib.import_module("seqdata.errors").did_you_mean(name, __all__)
+    return hint and f"; {hint}"
 
 
 def __dir__() -> list[str]:

@@ -104,9 +104,12 @@ def test_dir_shows_every_public_name():
     assert set(NAMES) <= set(dir(seqdata))
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'seqdata' has no attribute 'Dataset'"):
-        _ = seqdata.Dataset
+@pytest.mark.parametrize(
+    ("name", "hint"), [("Dataset", "$"), ("Loder", r"; did you mean 'Loader'\?$")]
+)
+def test_an_unknown_name_is_an_attribute_error(name, hint):
+    with pytest.raises(AttributeError, match=f"module 'seqdata' has no attribute '{name}'{hint}"):
+        getattr(seqdata, name)
 
 
 def test_the_version_is_that_of_the_installed_package():
