@@ -10,7 +10,6 @@ import warnings
 import fsspec
 import numpy as np
 import pytest
-import webdataset
 from seqdata_webdataset import open_webdataset, write_webdataset
 
 from tests.few_shards import SHARD, files, rows
@@ -49,6 +48,8 @@ def sequences(shards):
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory):
     """Three shards by the library, without an index: (folder, what is in them)."""
+    import webdataset  # and torch, which the process that hands tests out does without
+
     folder = tmp_path_factory.mktemp("shards")
     samples = [sample(number) for number in range(30)]
     for shard in range(3):
