@@ -17,7 +17,7 @@ import on_ranks
 
 
 @pytest.mark.distributed
-@pytest.mark.slow
+@pytest.mark.nightly  # at every change by models with states: test_stateful_ranks
 def test_two_ranks_give_the_parameters_and_metrics_of_one(tmp_path):
     one = on_ranks.train_all(1, tmp_path)
     out = tmp_path / "2.json"

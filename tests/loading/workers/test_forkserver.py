@@ -103,9 +103,7 @@ else:  # a worker imports the script before it does anything else
 """
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_signal_to_all_processes_leaves_a_worker_that_is_just_starting(tmp_path, method, number):
