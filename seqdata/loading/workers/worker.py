@@ -353,7 +353,8 @@ def _open_parent_sentinels() -> list[int]:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # not allowed here, or it has ended
             sentinels.append(os.pidfd_open(parent.pid))
-    os.kill(parent.pid, 0)  # is it there?
+    with contextlib.suppress(PermissionError):  # it is there, and must not be signalled
+        os.kill(parent.pid, 0)
     return sentinels
 
 

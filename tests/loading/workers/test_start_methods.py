@@ -217,6 +217,21 @@ def test_a_worker_ends_whose_parent_ended_while_it_was_starting(monkeypatch):
         os.close(holder)
 
 
+def test_a_parent_that_must_not_be_signalled_is_there(monkeypatch):
+    held, holder = os.pipe()
+    parent = types.SimpleNamespace(pid=os.getpid(), sentinel=held)
+    monkeypatch.setattr(worker, "parent_process", lambda: parent)
+
+    def refuse(pid, number):
+        raise PermissionError
+
+    monkeypatch.setattr(worker.os, "kill", refuse)
+    opened = worker._open_parent_sentinels()
+    assert opened[0] == held
+    for descriptor in (*opened, holder):
+        os.close(descriptor)
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_stuck_in_c_ends_with_its_killed_parent(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "die", "stuck_in_c")
