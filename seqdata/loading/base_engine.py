@@ -294,8 +294,8 @@ class BaseEngine(ABC):
     @abstractmethod
     def iterate_share(
         self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
-    ) -> Generator[Any, None, None]:
-        """Return a generator of the outputs of some steps.
+    ) -> Iterator[Any]:
+        """Return an iterator over the outputs of some steps; one that holds a resource has ``close``.
 
         Args:
             steps: This rank's steps of the epoch.

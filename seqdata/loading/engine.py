@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -194,16 +194,21 @@ class EpochEngine(BaseEngine):
 
     def iterate_share(
         self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
-    ) -> Generator[Any, None, None]:
-        """Yield the outputs of some steps of a share."""
+    ) -> Iterator[Any]:
+        """Return an iterator over the outputs of some steps of a share."""
         epoch = self._effective_epoch(epoch)
-        parts = self._pipeline_parts
-        if self._worker_pools is None or not numbers:
-            pipeline = BatchPipeline(parts, steps, epoch, update_schedule, parts.fetcher.fetch)
-            yield from self._iterate_pipeline(pipeline, numbers)
-            return
-        with self._worker_pools.open_session() as session:
-            pipeline = BatchPipeline(parts, steps, epoch, update_schedule, lambda _: session.take())
+        parts, pools = self._pipeline_parts, self._worker_pools
+        if pools is not None and numbers:
+            make_pipeline = functools.partial(BatchPipeline, parts, steps, epoch, update_schedule)
+            return self._iterate_with_workers(pools, make_pipeline, numbers)
+        pipeline = BatchPipeline(parts, steps, epoch, update_schedule, parts.fetcher.fetch)
+        return self._iterate_pipeline(pipeline, numbers)
+
+    def _iterate_with_workers(
+        self, pools: WorkerPoolCache, make_pipeline: Callable[..., BatchPipeline], numbers: range
+    ) -> Generator[Any, None, None]:
+        with pools.open_session() as session:
+            pipeline = make_pipeline(lambda _: session.take())
             session.begin(map(pipeline.prepare_request, numbers))
             yield from self._iterate_pipeline(pipeline, numbers)
 
@@ -211,8 +216,7 @@ class EpochEngine(BaseEngine):
         is_pinned = self.options.pin_memory
         if not self.options.prefetch or len(numbers) < 2:
             outputs = map(pipeline.make_output, numbers)
-            yield from map(pin, outputs) if is_pinned else outputs
-            return
+            return map(pin, outputs) if is_pinned else outputs
 
         def make_pinned(step: int) -> tuple[Any, int]:
             output, size = pipeline.make_sized_output(step)
@@ -224,7 +228,7 @@ class EpochEngine(BaseEngine):
         )
         prefetcher = Prefetcher(source, self.options.prefetch)
         self._prefetchers.add(prefetcher)
-        yield from prefetcher
+        return iter(prefetcher)
 
     def _build_plan(self, epoch: int) -> Plan:
         planner = self.segments or self.policy
