@@ -56,16 +56,19 @@ from seqdata.storage.limits import check_size
 from seqdata.storage.limits import raise_limit_error as refuse_size
 from seqdata.storage.local_files import (
     has_digest,
+    is_remote,
     local_path,
+    refuse_remote,
     sync_file,
     write_atomically,
     write_synced,
 )
 from seqdata.storage.packing import NUMBER_DTYPES, Packer, pack_sequence
 from seqdata.storage.remote.options import Remote, resolve_remote
-from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
+from seqdata.storage.remote.remote_files import RemoteFiles, WritableFiles
+from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.upload import upload_store
-from seqdata.storage.remote.urls import is_remote, redact_url, refuse_remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.bounded_executor import bounded_executor

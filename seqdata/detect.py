@@ -20,10 +20,10 @@ from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.indexed.find_files import expand_braces
-from seqdata.storage.local_files import local_path
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.staging_dir import find_staging_dirs
 
 LocationLike = str | os.PathLike[str]

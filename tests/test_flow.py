@@ -6,8 +6,8 @@ import pytest
 from seqdata import Loader, TokenBudget, open_store, write_store
 from tests.flow import follow, later_batch, write_remote
 
-MOST_FILES = {"arrow": 10, "webdataset": 12}
-MOST_BY_RANGES = {"arrow": (19, 16), "webdataset": (18, 15)}
+MOST_FILES = {"arrow": 9, "webdataset": 10}
+MOST_BY_RANGES = {"arrow": (15, 14), "webdataset": (14, 12)}
 """Where ranges are requested, and where they are in memory."""
 
 

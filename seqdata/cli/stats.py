@@ -31,7 +31,8 @@ from seqdata.cli._report.statistics import (
 )
 from seqdata.protocols import Field, Store
 from seqdata.storage.concat import ConcatStore
-from seqdata.storage.remote.urls import is_remote, redact_secrets
+from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.urls import redact_secrets
 
 _BAR_WIDTH = 40
 

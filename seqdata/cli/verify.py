@@ -45,10 +45,11 @@ from seqdata.storage.integrity.audit import (
     audit_by_reading,
     copy_damaged_bytes,
 )
-from seqdata.storage.local_files import local_path
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import RemoteFiles, make_remote_files
-from seqdata.storage.remote.urls import is_remote, redact_secrets, redact_url
+from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.urls import redact_secrets, redact_url
 
 _MAX_SHOWN = 20  # findings of one file; --json has more
 _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverified"}

@@ -37,8 +37,8 @@ from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.foreign.file_discovery import choose_files, has_table_suffix
-from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.local_files import is_remote, local_path
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.finished_shards import count_unfinished
 from seqdata.storage.writing.progress import ProgressBar, progress_bar
 

@@ -295,7 +295,7 @@ class BaseEngine(ABC):
     def iterate_share(
         self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
     ) -> Iterator[Any]:
-        """Return an iterator over the outputs of some steps; one that holds a resource has ``close``.
+        """Return an iterator over the outputs of some steps; a generator where it is to be closed.
 
         Args:
             steps: This rank's steps of the epoch.

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.fields import ID_FIELD
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.urls import redact_url
 
 _WILDCARDS = set("*?[")
 

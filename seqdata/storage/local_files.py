@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DataError, FingerprintMismatch, MissingShardError
 from seqdata.storage.data_location import DataLocation
 
+URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _MAX_SHOWN_CHARS = 100  # characters of a location
 _PATH_ERRORS = {
@@ -35,6 +36,26 @@ _PATH_ERRORS = {
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 
 _READ_BYTES = 16 << 20  # bytes
+
+
+def is_remote(location: str | os.PathLike[str]) -> bool:
+    """Return whether a location is a URL of another machine, or of ``memory://``."""
+    text = os.fspath(location)
+    found = URL.match(text) if isinstance(text, str) else None
+    return found is not None and found["scheme"].lower() != "file"
+
+
+def refuse_remote(location: str | os.PathLike[str], remote: object) -> None:
+    """Raise if options for URLs are given for a local path.
+
+    Raises:
+        ConfigError: If they are.
+    """
+    if remote is not None:
+        raise ConfigError(
+            f"{os.fspath(location)}: `remote` must be left out for a local path, but is given. It "
+            "is for URLs only"
+        )
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:

@@ -7,19 +7,35 @@ columns that are put together of several shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, must_be
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.range_reader import OpenShard, RangeReader, RemoteShards, ShardRequest
+from seqdata.storage.remote.copy_repair import redownload_ranges
 from seqdata.storage.remote.open_shards import OpenShards
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.range_cache import (
+    RangeCache,
+    RangeDownload,
+    SparseFile,
+    download_missing,
+)
+from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.transport import ForkSafeThreadPool
+from seqdata.storage.remote_shards import (
+    OpenShard,
+    Ranges,
+    RemoteShards,
+    ShardRequest,
+    SupportsOffsets,
+)
 from seqdata.storage.store import StoreFields, check_request
 from seqdata.storage.text_bytes import TextBytes, TextSource, reorder_texts
 
@@ -35,6 +51,9 @@ class ShardsOnDemand:
 
     def __init__(self, shards: RemoteShards) -> None:
         self._shards = shards
+        self._fields = shards.fields
+        numbers = range(len(shards.sizes))
+        self._local = frozenset(number for number in numbers if shards.file(number) is None)
         self._starts = np.array(shards.layout.shard_offsets, dtype=np.int64)
         self._ranges = RangeReader(shards)
         self._joined: StoreFields | None = None  # once all shards are open
@@ -65,7 +84,7 @@ class ShardsOnDemand:
         shards, requests = self._divide(spans, names, axis)
         whole_shards = list(requests)
         if self._shards.remote.how == "ranges":
-            whole_shards = [number for number in requests if self._shards.file(number) is None]
+            whole_shards = [number for number in requests if number in self._local]
         found: dict[int, OpenShard] = {}
         if whole_shards:
             found = {shard.number: shard for shard in self._open.get(whole_shards)}
@@ -86,7 +105,7 @@ class ShardsOnDemand:
 
     def texts(self, name: str) -> TextSource | None:
         """Return the texts of a field; None: there is no field of texts with this name."""
-        field = self._shards.fields.get(name)
+        field = self._fields.get(name)
         is_text = field is not None and not kind_of(field).is_array
         return _TextsOnDemand(self, name) if is_text else None
 
@@ -114,7 +133,7 @@ class ShardsOnDemand:
 
     def _is_opened_whole(self, number: int) -> bool:
         if self._shards.remote.how == "ranges":
-            return self._shards.file(number) is None
+            return number in self._local
         return self._open.peek(number) is not None or self._shards.opens_for_texts(number)
 
     def _divide(
@@ -132,7 +151,7 @@ class ShardsOnDemand:
 
     def _check_request(self, spans: NDArray[np.int64], names: Iterable[str], axis: str) -> None:
         location, lengths_of = self.layout.location, self.layout.lengths_of
-        check_request(self.layout, self._shards.fields, spans, names, axis)
+        check_request(self.layout, self._fields, spans, names, axis)
         numbers = spans[:, 0]
         self._find_shards(numbers)
         lengths = lengths_of[axis][numbers].astype(np.int64)
@@ -205,3 +224,121 @@ def _read_shards(
         return columns[0]
     owner, index, _ = assign_owners(shards)
     return join_columns(columns, list(columns[0]), owner, index)
+
+
+class RangeReader:
+    """Reads ranges of shards, and keeps what came while there is room.
+
+    Args:
+        shards: Of the store.
+    """
+
+    __slots__ = ("_cache", "_files", "_offsets", "_shards", "_threads")
+
+    def __init__(self, shards: RemoteShards) -> None:
+        self._shards = shards
+        self._offsets = shards if isinstance(shards, SupportsOffsets) else None
+        self._files: dict[int, tuple[RemoteFiles, str, DataLocation]] = {}
+        self._threads = ForkSafeThreadPool(shards.remote.connections)
+        self._cache = RangeCache(shards.remote.memory_bytes)
+
+    def open(self, requests: Mapping[int, ShardRequest]) -> list[OpenShard]:
+        """Return shards, by number, of which what is asked for is there.
+
+        Raises:
+            MissingShardError: If a shard is not there.
+            RemoteReadError: If it cannot be read.
+            CorruptShardError: If it has another size or other ends.
+            FingerprintMismatch: If it was replaced.
+        """
+        self.check(requests)
+        sizes = {number: self._shards.sizes[number] for number in requests}
+        with self._cache.files(sizes) as files:
+            if self._offsets is not None:
+                self._find_offsets(self._offsets, requests, files)
+            found = [OpenShard(number, self.lay(number, files[number])) for number in requests]
+            values = {
+                opened.number: list(value_ranges(opened.fields, requests[opened.number]))
+                for opened in found
+            }
+            self.download(files, values)
+            return found
+
+    def check(self, numbers: Iterable[int]) -> None:
+        """Compare shards that were not read yet with what must be."""
+        new = [number for number in numbers if number not in self._shards.known]
+        if not new:
+            return
+        for number, stat in zip(new, self._threads.map(self._shards.check, new), strict=True):
+            self._shards.known[number] = stat
+
+    def download(self, files: Mapping[int, SparseFile], ranges: Mapping[int, list[Ranges]]) -> None:
+        """Download ranges of shards into their memory; all are of the same version."""
+        download_missing(files, ranges, self._make_download, self._check_unchanged, self._threads)
+
+    def lay(self, number: int, file: SparseFile) -> StoreFields:
+        """Return the fields over what is there of a shard, laid once."""
+        if file.overlay is None:
+            repair = partial(self._download_again, number, file)
+            file.overlay = self._shards.lay(number, file.content, repair)
+        fields: StoreFields = file.overlay
+        return fields
+
+    def _find_offsets(
+        self,
+        shards: SupportsOffsets,
+        requests: Mapping[int, ShardRequest],
+        files: Mapping[int, SparseFile],
+    ) -> None:
+        """Bring or write into memory where the values of requests lie."""
+        offsets = {n: list(shards.offset_ranges(n, request)) for n, request in requests.items()}
+        self.download(files, offsets)
+        for number, request in requests.items():
+            shards.note_offsets(number, request, files[number].content)
+
+    def _make_download(self, number: int, file: SparseFile, ranges: Ranges) -> RangeDownload:
+        files, name, location = self._find_file(number)
+        return RangeDownload(files, name, file.content, ranges, location)
+
+    def _check_unchanged(self, number: int) -> None:
+        files, name, location = self._find_file(number)
+        files.check_same(name, self._shards.known[number], location)
+
+    def _download_again(self, number: int, file: SparseFile) -> bool:
+        """Download again what is there of a shard; return whether it was another."""
+        download = self._make_download(number, file, file.present)
+        was_damaged = redownload_ranges(file, download, self._threads)
+        self._check_unchanged(number)
+        return was_damaged
+
+    def _find_file(self, number: int) -> tuple[RemoteFiles, str, DataLocation]:
+        """Return where a shard lies, its name there, and its place for an error."""
+        found = self._files.get(number)
+        if found is None:
+            file = self._shards.file(number)
+            if file is None:
+                raise ValueError(f"shard {number}: must be read by ranges, but is on this machine")
+            found = self._files[number] = (*file, self._shards.locate(number))
+        return found
+
+
+def value_ranges(fields: StoreFields, request: ShardRequest) -> Iterator[Ranges]:
+    """Yield the ranges of a shard that a request needs of its fields, by their extents."""
+    for name in request.names:
+        source = fields.sources[name]
+        stored = source.stored
+        if stored is None:  # its values are known, and nothing is verified
+            continue
+        numbers, unit = request.spans[:, 0], stored.unit
+        begins, ends = numbers, numbers + 1
+        if stored.extents is not None:
+            begins, ends = (each[numbers] for each in stored.extents[0])
+        begins, ends = begins * unit, ends * unit
+        if stored is source and stored.kind.is_array and stored.field.axis == request.axis:
+            low, high = request.spans[:, 1] * stored.width, request.spans[:, 2] * stored.width
+            if stored.checksums is not None:  # of whole blocks only can it be told
+                block = stored.checksums.bytes_per_checksum
+                low, high = low // block * block, -(-high // block) * block
+            begins, ends = begins + low, np.minimum(begins + high, ends)
+        inside = np.clip(np.stack([begins, ends], axis=1), 0, len(stored.values[0]) * unit)
+        yield inside + (0 if stored.file_offsets is None else stored.file_offsets[0])

@@ -3,13 +3,14 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from seqdata import ConfigError, open_store, write_store
 from seqdata.errors import DataError, MissingShardError
-from seqdata.storage.local_files import local_path
+from seqdata.storage.local_files import is_remote, local_path, refuse_remote
 
 LONG = "x" * 300
 ROWS = [{"id": "a", "x": np.zeros((3, 2), "float32")}]
@@ -117,3 +118,18 @@ def test_a_folder_that_may_not_be_entered_is_told(monkeypatch):
 def test_the_secrets_of_a_url_are_not_shown():
     with pytest.raises(ConfigError, match=r"'s3://bucket/a' is remote \(s3\)\. Copy it"):
         local_path("s3://someone:p4ssw0rd@bucket/a?X-Amz-Signature=s1gn4ture#t0k3n")
+
+
+def test_options_of_a_local_path_are_refused():
+    refuse_remote("data", None)
+    with pytest.raises(ConfigError, match=r"^data: `remote` .*local path"):
+        refuse_remote(Path("data"), "cache")
+
+
+@pytest.mark.parametrize(
+    ("location", "there"),
+    [("data", False), ("file:///data", False), ("FILE:///data", False), (Path("s3:/a"), False),
+     ("s3://bucket/data", True), ("memory://a", True), ("HTTPS://host/a\nb", True)],
+)  # fmt: skip
+def test_a_url_of_another_machine_is_told_from_a_path(location, there):
+    assert is_remote(location) is there

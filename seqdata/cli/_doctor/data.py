@@ -14,9 +14,10 @@ from seqdata.cli._doctor.finding import DoctorFinding
 from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError, SeqDataWarning
 from seqdata.protocols import Store
+from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import make_remote_files
-from seqdata.storage.remote.urls import is_remote, redact_secrets, split_url
+from seqdata.storage.remote.urls import redact_secrets, split_url
 
 _SAMPLE_SEQUENCES = 16  # sequences that are read
 _SAMPLE_TIMESTEPS = 4_096  # at most, of each

@@ -27,7 +27,8 @@ from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy
 from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_parts
-from seqdata.storage.remote.urls import is_remote, redact_secrets, redact_url
+from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.urls import redact_secrets, redact_url
 
 MIX_OPTIONS = ("by", "batches", "temperature", "batches_per_update")
 """Options of the command that go to the mixture; others go to the policy of its parts."""

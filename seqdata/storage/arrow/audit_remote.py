@@ -14,8 +14,8 @@ from seqdata.storage.arrow.mapped_files import locate_checksums, locate_lengths,
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.integrity.audit import AuditFinding, AuditReport, BytesProgressFn
 from seqdata.storage.remote.download import REQUEST_BYTES
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote.transport import RemoteFiles
+from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 
 _CONCURRENT_FILES = 4  # files
 

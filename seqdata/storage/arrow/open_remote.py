@@ -31,8 +31,8 @@ from seqdata.storage.foreign.file_discovery import is_data_file
 from seqdata.storage.integrity.verify import resolve_verify_mode
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
+from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
 from seqdata.storage.shards_on_demand import ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits

@@ -27,11 +27,11 @@ from seqdata.storage.arrow.mapped_files import (
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import kind_of
 from seqdata.storage.integrity.checksums import ChecksumFile
-from seqdata.storage.range_reader import OpenShard, Ranges, ShardRequest
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import FileStat, RemoteFiles
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
+from seqdata.storage.remote_shards import OpenShard, Ranges, ShardRequest
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import StoreFields
 

@@ -32,9 +32,8 @@ from seqdata.storage.arrow.mapped_files import (
 )
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.integrity.verify import resolve_verify_mode
-from seqdata.storage.local_files import check_fingerprint, local_path
+from seqdata.storage.local_files import check_fingerprint, is_remote, local_path, refuse_remote
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import is_remote, refuse_remote
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import ShardStore, StoreFacts, StoreFields
 from seqdata.storage.writing.finished_shards import count_unfinished

@@ -28,12 +28,11 @@ from seqdata.storage.arrow.store import open_local
 from seqdata.storage.fields import make_packer
 from seqdata.storage.inputs import is_table, normalize_sequences
 from seqdata.storage.integrity.checksums import ChecksumFile, choose_algorithm
-from seqdata.storage.local_files import has_digest, local_path
+from seqdata.storage.local_files import has_digest, is_remote, local_path, refuse_remote
 from seqdata.storage.packing import pack_sequence, pack_sequences
 from seqdata.storage.remote.options import Remote, resolve_remote
-from seqdata.storage.remote.transport import WritableFiles
+from seqdata.storage.remote.remote_files import WritableFiles
 from seqdata.storage.remote.upload import upload_store
-from seqdata.storage.remote.urls import is_remote, refuse_remote
 from seqdata.storage.schema import (
     PackedFields,
     check_axis_lengths,

@@ -31,13 +31,12 @@ from seqdata.storage.foreign.file_discovery import (
 from seqdata.storage.foreign.table_dataset import TableSet, make_fields, open_paths, open_tables
 from seqdata.storage.foreign.table_file import digest_files, digest_versions
 from seqdata.storage.integrity.verify import accept_unverified, check_verify_mode
-from seqdata.storage.local_files import check_fingerprint, local_path
+from seqdata.storage.local_files import check_fingerprint, is_remote, local_path, refuse_remote
 from seqdata.storage.remote.cache_folder import open_cache_file
 from seqdata.storage.remote.file_cache import CachedFile, CacheRequest, FileCache, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote.transport import make_remote_file, make_remote_files
-from seqdata.storage.remote.urls import WEB, check_url, is_remote, redact_url, refuse_remote
+from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_file, make_remote_files
+from seqdata.storage.remote.urls import WEB, check_url, redact_url
 from seqdata.storage.store import ShardStore, StoreFacts
 
 _NEVER_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")

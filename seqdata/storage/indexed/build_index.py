@@ -25,7 +25,7 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
 _AT_ONCE = 8  # index files that are requested in parallel

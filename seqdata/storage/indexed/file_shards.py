@@ -26,11 +26,13 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
-from seqdata.storage.range_reader import OpenShard, RangeReader, Ranges, ShardRequest
 from seqdata.storage.remote.copy_repair import RepairFn
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import SparseFile, allocate_sparse
-from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote_shards import OpenShard
+from seqdata.storage.shards_on_demand import RangeReader
 from seqdata.storage.store import StoreFields
 from seqdata.storage.text_bytes import TextSource
 
@@ -46,6 +48,7 @@ class FileShards:
         file_format: Of the files.
         remote: How those behind URLs are read.
         folders: URL -> the files there.
+        sizes: Shard -> its bytes.
         file_fields: What the store consists of.
         known: Shard -> what it was when it was first read by ranges.
     """
@@ -56,6 +59,7 @@ class FileShards:
     file_format: IndexedFormat
     remote: Remote
     folders: Mapping[str, RemoteFiles]
+    sizes: Sequence[int]
     file_fields: FileFields | None = None
     known: dict[int, FileStat] = field(default_factory=dict)
 
@@ -71,7 +75,8 @@ class FileShards:
         """Return files that were found, whose fields are not known yet."""
         urls = {shard.url for shard in shards if isinstance(shard, RemoteShard)}
         folders = {url: make_remote_files(url, remote) for url in urls}
-        return cls(location, shards, indexes, file_format, remote, folders)
+        sizes = [index.bytes for index in indexes]
+        return cls(location, shards, indexes, file_format, remote, folders, sizes)
 
     @property
     def layout(self) -> ShardLayout:
@@ -87,11 +92,6 @@ class FileShards:
     def ids(self) -> TextSource:
         """The ids of sequences, from the indexes."""
         return self._known_fields.ids
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Shard -> its bytes."""
-        return [index.bytes for index in self.indexes]
 
     @property
     def _known_fields(self) -> FileFields:
@@ -143,14 +143,6 @@ class FileShards:
         )
         check_ends(first, last, index, place, self.file_format)
         return stat
-
-    def offset_ranges(self, number: int, request: ShardRequest) -> tuple[Ranges, ...]:
-        """Return nothing: where values lie is in the index."""
-        del number, request
-        return ()
-
-    def note_offsets(self, number: int, request: ShardRequest, content: Any) -> None:
-        """Do nothing: where values lie is in the index."""
 
     def lay(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
         """Return fields over a file of which some ranges are there; see ``RemoteShards``."""

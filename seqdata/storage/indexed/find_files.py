@@ -26,9 +26,9 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.remote_shards import find_remote
 from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_list
 from seqdata.storage.indexed.shards import LocalShard, Shard
-from seqdata.storage.local_files import local_path
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.writer_lock import STAGING_PREFIX
 
 Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -33,7 +33,8 @@ from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_lis
 from seqdata.storage.indexed.shards import with_declared
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import RemoteFiles, make_remote_files, make_writable_files
+from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.transport import make_remote_files, make_writable_files
 from seqdata.storage.remote.urls import identify_url, join_url, redact_url, split_url
 
 Given = TypeVar("Given")

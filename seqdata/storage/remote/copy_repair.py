@@ -19,7 +19,7 @@ from seqdata.storage.remote.range_cache import (
     allocate_sparse,
     download_ranges,
 )
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
 _MAX_REPAIRS = 8  # repairs of one copy

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.retry import make_changed_error
-from seqdata.storage.remote.transport import FileStat, RemoteFiles
 
 REQUEST_BYTES = 8 << 20
 """Bytes of one request."""

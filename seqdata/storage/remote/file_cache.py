@@ -44,7 +44,7 @@ from seqdata.storage.remote.cache_folder import (
 )
 from seqdata.storage.remote.download import DownloadSpec, download
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import FileStat, RemoteFiles
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.urls import identify_url
 from seqdata.storage.shared_memory import AnonymousMemory
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from seqdata.errors import SeqDataError
 from seqdata.storage.remote.file_cache import CacheFullError
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
 _MAX_PREFETCHED = 4  # shards that are downloaded ahead

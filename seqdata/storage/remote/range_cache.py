@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.download import REQUEST_BYTES
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote.transport import RemoteFiles
+from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 
 _MAP_NORESERVE = (
     0x4000 if sys.platform == "linux" else 0

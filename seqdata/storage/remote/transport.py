@@ -1,7 +1,7 @@
-"""Access to remote files: listing, sizes, bytes, and whether a file was replaced.
+"""The files of remote folders over fsspec, and the threads that requests run in.
 
-Backends use this interface, in the core and in plugins. ``make_remote_files`` returns the files of
-a folder, over fsspec; the result can be pickled, and used in threads and after a fork::
+``make_remote_files`` returns the files of a folder, which can be pickled, and used in threads and
+after a fork::
 
     files = make_remote_files("s3://bucket/data", Remote())
     stat = files.stat("part-00000.tar")  # size, and a tag that changes with the content
@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeVar
 
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.filesystems import keep_alive, make_filesystem
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles, WritableFiles
 from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
 from seqdata.storage.remote.urls import (
     WEB,
@@ -36,112 +39,13 @@ from seqdata.storage.remote.urls import (
     split_url,
 )
 
+T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
     "LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created",
 )  # fmt: skip
 _TIME_TAGS = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
-
-
-@dataclass(frozen=True, slots=True)
-class FileStat:
-    """Size and tag of a remote file.
-
-    Attributes:
-        size: Its size in bytes.
-        tag: Changes when the file is replaced (32 hex digits); None if the transport has no such
-            tag.
-    """
-
-    size: int
-    tag: str | None
-
-
-@runtime_checkable
-class RemoteFiles(Protocol):
-    """The files of one remote folder."""
-
-    @property
-    def location(self) -> str:
-        """The folder for messages, without credentials."""
-        ...
-
-    @property
-    def remote(self) -> Remote:
-        """The options for reading."""
-        ...
-
-    def sizes(self) -> dict[str, int | None]:
-        """Return the files in the folder by name, with their sizes if the listing has them.
-
-        Raises:
-            MissingShardError: If there is no such folder, or it cannot be listed (web servers).
-            RemoteReadError: If the request fails.
-        """
-        ...
-
-    def names(self) -> list[str]:
-        """Return the names of the files in the folder, in order; see ``sizes``."""
-        ...
-
-    def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
-        """Return size and tag of a file.
-
-        Args:
-            name: Name of the file.
-            location: Its location for errors; None: its name.
-
-        Raises:
-            MissingShardError: If it is not there.
-            RemoteReadError: If the request fails.
-        """
-        ...
-
-    def read(self, name: str, start: int, stop: int, location: DataLocation | None = None) -> bytes:
-        """Return bytes ``start:stop`` of a file.
-
-        Raises:
-            MissingShardError: If it is not there.
-            RemoteReadError: If they cannot be read, or there are fewer.
-        """
-        ...
-
-    def check_same(self, name: str, stat: FileStat, location: DataLocation | None = None) -> None:
-        """Raise if a file was replaced.
-
-        Raises:
-            FingerprintMismatch: If it was.
-        """
-        ...
-
-    def url(self, name: str) -> str:
-        """Return the full URL of a file, which may contain secrets."""
-        ...
-
-
-class WritableFiles(RemoteFiles, Protocol):
-    """The files of a remote folder that can be written to."""
-
-    def upload(self, name: str, path: Path) -> FileStat:
-        """Upload a local file: as a whole or not at all.
-
-        Raises:
-            RemoteReadError: If it cannot be uploaded.
-        """
-        ...
-
-    def create(self, name: str, content: bytes) -> None:
-        """Create a file that does not exist yet.
-
-        Raises:
-            ConfigError: If another writer has created it.
-            RemoteReadError: If it cannot be uploaded.
-        """
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
-        ...
 
 
 def make_remote_files(folder: str, remote: Remote) -> RemoteFiles:
@@ -359,3 +263,53 @@ def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:
     chosen = content_tags or tags
     tag = hashlib.sha256(repr(sorted(chosen.items())).encode()).hexdigest()[:32]
     return FileStat(size, tag if chosen else None)
+
+
+class ForkSafeThreadPool:
+    """A thread pool of this process, started at first use.
+
+    Args:
+        max_workers: Threads.
+    """
+
+    __slots__ = ("_lock", "_max_workers", "_pid", "_pool")
+
+    def __init__(self, max_workers: int) -> None:
+        self._max_workers = max_workers
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = -1
+        self._lock = threading.Lock()
+
+    def map(self, function: Callable[[T], ResultT], items: Iterable[T]) -> list[ResultT]:
+        """Return a function's results in order; raise the first error when all calls have ended."""
+        all_items = list(items)
+        if len(all_items) < 2:
+            return [function(item) for item in all_items]
+        pool = self._get_pool()
+        futures = [pool.submit(function, item) for item in all_items]
+        results, first_error = [], None
+        for future in futures:
+            try:
+                results.append(future.result())  # ends: every request has a timeout
+            except Exception as error:
+                first_error = first_error or error
+                for pending in futures:
+                    pending.cancel()
+        if first_error is not None:
+            raise first_error
+        return results
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run a function in the pool."""
+        return self._get_pool().submit(function, *arguments)
+
+    def _get_pool(self) -> ThreadPoolExecutor:
+        if (
+            self._pid != os.getpid()
+        ):  # a forked process has none of the threads, and maybe a held lock
+            self._lock = threading.Lock()
+            self._pool, self._pid = None, os.getpid()
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._max_workers, "seqdata-remote")
+            return self._pool

@@ -27,8 +27,8 @@ from seqdata.storage.remote.cache_folder import (
     make_no_locks_error,
 )
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
-from seqdata.storage.remote.transport import FileStat, WritableFiles, make_writable_files
+from seqdata.storage.remote.remote_files import FileStat, WritableFiles
+from seqdata.storage.remote.transport import ForkSafeThreadPool, make_writable_files
 
 _LOG_FILE = "sent.json"
 _LOCK_FILE = "lock"

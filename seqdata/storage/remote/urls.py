@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from seqdata.errors import ConfigError
+from seqdata.storage.local_files import URL
 
 PACKAGES = {
     "s3": "s3fs",
@@ -22,7 +22,6 @@ PACKAGES = {
 """Scheme of a URL -> the package that its transport needs; other schemes are refused."""
 WEB = ("http", "https")
 """Schemes of web servers: they have queries, and cannot be written to."""
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not the user
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
@@ -45,33 +44,13 @@ _SIGNATURES = {
 _URL_SIGNS = "%/:@!$&()*+,;=?~[]"  # of a path or query, not encoded
 
 
-def is_remote(location: str | os.PathLike[str]) -> bool:
-    """Return whether a location is a URL of another machine, or of ``memory://``."""
-    text = os.fspath(location)
-    found = _URL.match(text) if isinstance(text, str) else None
-    return found is not None and found["scheme"].lower() != "file"
-
-
-def refuse_remote(location: str | os.PathLike[str], remote: object) -> None:
-    """Raise if options for URLs are given for a local path.
-
-    Raises:
-        ConfigError: If they are.
-    """
-    if remote is not None:
-        raise ConfigError(
-            f"{os.fspath(location)}: `remote` must be left out for a local path, but is given. It "
-            "is for URLs only"
-        )
-
-
 def check_url(url: str) -> str:
     """Return the scheme of a URL that can be opened.
 
     Raises:
         ConfigError: If it has another scheme, or several at once.
     """
-    found = _URL.match(url)
+    found = URL.match(url)
     scheme = "" if found is None else found["scheme"].lower()
     if scheme not in PACKAGES or "::" in url:
         raise ConfigError(
@@ -140,7 +119,7 @@ def encode_url(url: str) -> str:
 
 
 def _is_web(url: str) -> bool:
-    found = _URL.match(url)
+    found = URL.match(url)
     return found is not None and found["scheme"].lower() in WEB
 
 

@@ -9,6 +9,7 @@ from seqdata.storage.indexed.file_shards import FileShards, release_nothing
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote_shards import SupportsOffsets
 from tests.storage.indexed.records import Records, sequences, write_files
 
 FORMAT = UserFormat(Records())
@@ -44,8 +45,7 @@ def test_a_file_of_this_machine_is_not_read_by_ranges(folder):
 
 def test_what_lies_where_is_known_from_the_index(folder):
     files = make(folder)
-    assert files.offset_ranges(0, None) == ()
-    assert files.note_offsets(0, None, b"") is None
+    assert not isinstance(files, SupportsOffsets)
     assert files.opens_for_texts(0)
     files.join([])
 

@@ -10,7 +10,7 @@ from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, Mi
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote import download as module
 from seqdata.storage.remote.download import DownloadSpec, download
-from seqdata.storage.remote.transport import FileStat
+from seqdata.storage.remote.remote_files import FileStat
 
 CONTENT = bytes(range(256)) * 10
 SHA = hashlib.sha256(CONTENT).hexdigest()

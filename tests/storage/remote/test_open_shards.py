@@ -8,7 +8,7 @@ import pytest
 from seqdata.errors import CorruptShardError
 from seqdata.storage.remote.file_cache import CacheFullError
 from seqdata.storage.remote.open_shards import OpenShards
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 
 
 class Shard:

@@ -1,7 +1,6 @@
 """What URLs of each kind need, are called, and are told from one another by."""
 
 import importlib.util
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -16,7 +15,6 @@ from seqdata.storage.remote.urls import (
     join_url,
     redact_secrets,
     redact_url,
-    refuse_remote,
     split_url,
 )
 from seqdata_testing.faults.network import Answer, folder_of, served
@@ -181,9 +179,3 @@ def test_files_that_only_a_query_tells_apart_are_two_in_the_cache(tmp_path, serv
             assert bytes(memoryview(held.mapping)) == name.encode() * 10
             assert "s3cret" not in repr((files, held, list(remote.folder.iterdir())))
     assert len([path for path in remote.folder.iterdir() if path.name.startswith("u")]) == 2
-
-
-def test_options_of_a_local_path_are_refused():
-    refuse_remote("data", None)
-    with pytest.raises(ConfigError, match=r"^data: `remote` .*local path"):
-        refuse_remote(Path("data"), "cache")

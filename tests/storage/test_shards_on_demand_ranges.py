@@ -10,7 +10,8 @@ from seqdata.storage.arrow.open_remote import open_remote
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.range_reader import RangeReader, ShardRequest, value_ranges
+from seqdata.storage.remote_shards import ShardRequest
+from seqdata.storage.shards_on_demand import RangeReader, value_ranges
 from seqdata.storage.store import StoreFields
 
 LAYOUT = ShardLayout("/d", ("a",), [0, 3], {"time": np.array([4, 0, 6])})

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 from seqdata_testing.waiting import patient
 
 
