@@ -66,3 +66,8 @@ def test_what_comes_next_may_be_announced(store):
     with pytest.raises(ConfigError, match="the sequence must be in"):
         store.expect(np.array([9]))
     check_reads(store, FEW_ROWS, rounds=1)
+
+
+def test_the_first_read_may_be_of_one_shard(store):
+    columns = store.read(np.array([[4, 1, 3]]), ["x", "id"])
+    assert ([piece.tolist() for piece in columns["x"]], columns["id"]) == ([[1, 2]], ["s4"])
