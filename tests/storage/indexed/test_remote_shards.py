@@ -103,7 +103,7 @@ def test_a_sibling_that_is_not_there_is_refused_to_who_may_not_list(tmp_path, mo
         answer = inner(request)
         return Answer(403, (), b"no") if answer.status == 404 else answer
 
-    remote = Remote(cache_dir=tmp_path / "cache", retry_seconds=0.1)
+    remote = Remote(cache_dir=tmp_path / "cache")
     place = DataLocation(dataset="d", file="a.ends")
     with served(refuse_what_is_not_there) as web:
         shard = RemoteShard(web.url, "a.tok", remote)
