@@ -1,6 +1,7 @@
 """The same format in a bucket: fetched whole, or by ranges, which it knows nothing of."""
 
 import pickle
+from dataclasses import replace
 
 import fsspec
 import numpy as np
@@ -115,5 +116,6 @@ def test_a_sibling_that_is_not_there_is_refused_to_who_may_not_list(tmp_path, mo
         store = open_store(f"{web.url}/a.tok", backend=Documents(), remote=remote)
         assert store.lengths.tolist() == [100]  # as without one
         web.fault = unavailable()
+        impatient = RemoteShard(web.url, "a.tok", replace(remote, retry_seconds=0.1))
         with pytest.raises(RemoteReadError, match="could not be read"):
-            shard.read_sibling("a.ends", place)
+            impatient.read_sibling("a.ends", place)
