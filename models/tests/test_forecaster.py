@@ -164,7 +164,7 @@ def test_it_goes_on_with_waves_where_shortcuts_fail(teacher_forcing, trainer_of)
     data = SequenceDataModule(
         train=train, val=val, test=test, batching=Windows(size, 4, 32, horizon=horizon), seed=0
     )
-    trainer = trainer_of(max_epochs=8)
+    trainer = trainer_of(max_epochs=6)
     trainer.fit(model, data)
     (found,) = trainer.test(model, data, verbose=False)
     assert found["test_mse"] <= 0.02 * min(mean_error.values()), mean_error

@@ -186,7 +186,7 @@ def test_it_writes_backward_where_shortcuts_fail(tmp_path, trainer_of):
     torch.manual_seed(0)
     model = Seq2SeqLSTM(TOKENS, TOKENS, embedding=16, hidden=64, learning_rate=0.02, max_length=8)
     data = SequenceDataModule(**stores, batching=Bucketed(64), seed=0)
-    trainer = trainer_of(max_epochs=8, gradient_clip_val=1.0)
+    trainer = trainer_of(max_epochs=6, gradient_clip_val=1.0)
     trainer.fit(model, data)
     (found,) = trainer.test(model, data, verbose=False)
     assert found["test_accuracy"] >= max(shortcuts.values()) + 0.20, shortcuts

@@ -27,7 +27,7 @@ LONGEST = 5.0  # seconds for one file
 LONGEST_ASLEEP = 600.0  # seconds for one file on a machine that has others to do
 START = 60.0  # seconds for the child's imports and first reads
 BOMB_CAP = 512 << 20
-SOME = 100  # files in CI; the others are of the night
+SOME = 50  # files in CI; the others are of the night
 ENOUGH = 100  # files of a kind, for a share of them to tell something
 ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve room ahead, which is no use

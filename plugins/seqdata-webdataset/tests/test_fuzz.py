@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read 
 SCRIPT = Path(__file__).parent / "fuzzing.py"
 CAP = 1 << 30  # bytes over those of a process that has read well shards
 LONGEST = 60.0  # seconds for one case, on a machine that has others to do
-SOME = 200  # cases in CI; the others are of the night
+SOME = 100  # cases in CI; the others are of the night
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
