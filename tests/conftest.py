@@ -64,7 +64,7 @@ def _environment_of_its_own():
 def tmp_path(tmp_path_factory, request):
     """A folder of the test's own; pytest's takes 2 ms, for it looks at all that were made."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    path = tmp_path_factory.getbasetemp() / f"{name}{next(_FOLDERS)}"
+    path = tmp_path_factory.getbasetemp() / f"{name}-{next(_FOLDERS)}"
     path.mkdir(mode=0o700)
     return path
 
@@ -80,7 +80,6 @@ def pytest_configure(config):
     if hasattr(config, "workerinput"):
         sys.executable = config.workerinput["python"]  # what tests start is what they say
         _collect_in_another_order(config)
-        config.add_cleanup(_leave_one_collection)
         return
     served = contextlib.ExitStack()
     served.enter_context(serving())
@@ -89,10 +88,12 @@ def pytest_configure(config):
     config.option.tx = [f"popen//python={python()}" if one == "popen" else one for one in tx]
 
 
-def _leave_one_collection():
-    """Collect garbage once at the end: pytest would look through everything five times."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure(config):
+    """Collect garbage once at the end: pytest looks through what is left another two times."""
+    if hasattr(config, "workerinput"):
+        gc.collect()
+        gc.freeze()
 
 
 def _collect_in_another_order(config):

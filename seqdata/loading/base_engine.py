@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
+from seqdata.errors import ConfigError, IncompleteEpochError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.segmented_run import SegmentedRun
@@ -42,7 +42,7 @@ class EpochBatches(Iterator[Any]):
 
     Args:
         begin: Returns the epoch's progress, with the rank's share.
-        make_source: Returns an iterator over the batches of a share, from a step.
+        make_source: Returns a generator of the batches of a share, from a step.
 
     Attributes:
         step: The step whose batch comes next; -1 before the first ``next()``.
@@ -51,13 +51,13 @@ class EpochBatches(Iterator[Any]):
     def __init__(
         self,
         begin: Callable[[], EpochProgress],
-        make_source: Callable[[EpochProgress, int], Iterator[Any]],
+        make_source: Callable[[EpochProgress, int], Generator[Any, None, None]],
     ) -> None:
         self.step = -1
         self._begin_epoch = begin
         self._make_source = make_source
         self._progress: EpochProgress | None = None
-        self._source: Iterator[Any] | None = None
+        self._source: Generator[Any, None, None] | None = None
         self._fatal_error: IncompleteEpochError | None = None  # nothing to continue with
         self._is_closed = False
 
@@ -65,11 +65,19 @@ class EpochBatches(Iterator[Any]):
         """Return the next batch.
 
         Raises:
+            ConfigError: If it is asked while it makes one: by a second thread, or a transform.
             IncompleteEpochError: If the batches end before the plan does.
             Exception: The error that making the batch raised.
         """
+        source = self._source
+        if source is not None and source.gi_running:
+            raise ConfigError(
+                must_be(
+                    "loader: an iterator", "asked for one batch at a time",
+                    "asked while it makes one", "Make one for each thread: iter(loader)",
+                )
+            )  # fmt: skip
         try:
-            source = self._source
             batch = next(self._begin() if source is None else source)
         except StopIteration:
             self._end()
@@ -87,7 +95,7 @@ class EpochBatches(Iterator[Any]):
         """Leave the epoch, as ``break`` does: its thread and workers stop."""
         self._is_closed = True
         source, self._source = self._source, None
-        if isinstance(source, Generator):
+        if source is not None:
             source.close()
 
     def _begin(self) -> Iterator[Any]:
@@ -282,12 +290,15 @@ class BaseEngine(ABC):
         """
         schedule = update_schedule or UpdateSchedule()
 
-        def make_source(progress: EpochProgress, first_step: int) -> Iterator[Any]:
+        def make_source(
+            progress: EpochProgress, first_step: int
+        ) -> Generator[Any, None, None]:  # refuses a second thread, and ends with its batches
             share = progress.share
             iterate_steps = partial(self.iterate_share, share, progress.epoch, schedule)
             if self.segments is None:
-                return iterate_steps(range(first_step, len(share)))
-            return self.segments.iterate(progress, first_step, schedule, iterate_steps)
+                yield from iterate_steps(range(first_step, len(share)))
+            else:
+                yield from self.segments.iterate(progress, first_step, schedule, iterate_steps)
 
         return EpochBatches(begin, make_source)
 

@@ -1,11 +1,13 @@
 """A loop that catches an error and asks again gets the rest of the epoch, never an early end."""
 
+import gc
 import itertools
 
 import pytest
 
 from seqdata import Fixed, Loader, World
 from seqdata.errors import ConfigError, DecodeError, IncompleteEpochError, SeqDataWarning
+from seqdata.loading.pipeline import BatchPipeline
 from tests.loading.workers.parts import ITEMS, STORE
 
 BATCHES = ITEMS // 4
@@ -117,6 +119,35 @@ def test_an_iteration_that_was_shut_down_says_so_as_often_as_it_is_asked():
     for _ in range(2):
         with pytest.raises(IncompleteEpochError, match=r"\d+ batches of epoch 0 were delivered"):
             list(items)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_batch_is_not_asked_for_while_another_is_made(number):
+    def transform(sequence, rng):
+        if int(sequence["x"][0]) == 400 * number and not asked:
+            asked.append(number)
+            with pytest.raises(ConfigError, match="must be asked for one batch at a time, but is"):
+                next(items)
+        return sequence
+
+    asked = []
+    items = iter(loader(transform, prefetch=0))
+    assert [batch.number for batch in items] == list(range(BATCHES))
+    assert asked == [number]
+
+
+def test_an_iterator_at_its_end_holds_nothing():
+    def count():
+        gc.collect()
+        return sum(type(one) is BatchPipeline for one in gc.get_objects())
+
+    before = count()
+    items = iter(loader(prefetch=0))
+    assert next(items).number == 0
+    assert count() == before + 1
+    assert len(list(items)) == BATCHES - 1
+    assert count() == before
+    assert list(items) == []
 
 
 def test_an_iteration_that_was_closed_is_at_its_end():

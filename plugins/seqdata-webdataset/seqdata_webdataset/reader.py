@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from seqdata import SeqDataWarning
 from seqdata.backends import (
     ReadOptions,
     ShardStore,
@@ -17,7 +18,6 @@ from seqdata.backends import (
     find_key,
     open_once,
 )
-from seqdata.errors import SeqDataWarning
 from seqdata_webdataset.indexed_format import IndexedTar
 
 _SAMPLES_PER_READ = 64  # sequences per read
