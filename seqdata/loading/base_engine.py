@@ -15,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any
 
 from seqdata.batch.batch import SequenceBatch
@@ -70,7 +71,7 @@ class EpochBatches(Iterator[Any]):
             Exception: The error that making the batch raised.
         """
         source = self._source
-        if source is not None and source.gi_running:
+        if source is not None and getgeneratorstate(source) == GEN_RUNNING:
             raise ConfigError(
                 must_be(
                     "loader: an iterator", "asked for one batch at a time",
