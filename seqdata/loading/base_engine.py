@@ -75,7 +75,7 @@ class EpochBatches(Iterator[Any]):
             raise ConfigError(
                 must_be(
                     "loader: an iterator", "asked for one batch at a time",
-                    "asked while it makes one", "Make one for each thread: iter(loader)",
+                    "asked while it makes one", "Call next() in one thread, or under a lock",
                 )
             )  # fmt: skip
         try:

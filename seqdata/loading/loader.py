@@ -193,6 +193,7 @@ class Loader:
         batch.
 
         Raises:
+            ConfigError: If it is asked for a batch while it makes one.
             IncompleteEpochError: If fewer batches were delivered than planned.
             DataError: If stored data is damaged; it names epoch, batch, step and rank.
         """
