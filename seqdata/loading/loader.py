@@ -189,8 +189,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the next epoch's batches, or over the rest of a loaded epoch.
 
-        An error takes the place of its batch: if it is caught, ``next()`` continues with the next
-        batch.
+        An error takes the place of its batch: ``next()`` then continues with the next one.
 
         Raises:
             ConfigError: If it is asked for a batch while it makes one.
