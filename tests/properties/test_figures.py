@@ -146,5 +146,6 @@ def test_a_first_batch_needs_a_block_however_large_the_data_set(short, policy):
 def test_a_hundred_million_mapped_lengths_need_no_memory_of_their_own(short, policy, tmp_path):
     mapped = np.memmap(tmp_path / "lengths", dtype=np.uint32, mode="w+", shape=(100_000_000,))
     for first in range(0, len(mapped), len(short)):
-        mapped[first : first + len(short)] = short.lengths
+        part = mapped[first : first + len(short)]
+        part[:] = short.lengths[: len(part)]
     assert peak_of_first_batches(policy, mapped) < FEW_BYTES
