@@ -166,7 +166,7 @@ def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(
     check(whole, 100_000)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # at every change: tests/storage/test_limits.py
 def test_files_that_ask_for_much_memory_are_refused_before_it_is_taken(tmp_path):
     log = tmp_path / "log"
     made = script(log, "bombs.py", "make", tmp_path)

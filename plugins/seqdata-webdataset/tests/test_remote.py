@@ -123,7 +123,7 @@ def test_the_command_takes_urls(url, monkeypatch, tmp_path):
     assert index_shards(url)["sequences"] == 30
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # at every change: by ranges, test_ranges.py
 def test_a_bucket_is_read_by_worker_processes(s3, shards, folder, tmp_path):
     system, options = s3
     system.mkdir("shards")
