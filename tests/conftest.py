@@ -121,7 +121,7 @@ def pytest_collection():
     try:
         return (yield)
     finally:
-        gc.set_threshold(10_000, 20, 20)
+        gc.set_threshold(100_000, 20, 20)
         gc.enable()
         gc.freeze()
 
