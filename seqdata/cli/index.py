@@ -8,9 +8,11 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
+from pathlib import Path
 
 import click
 
+from seqdata.api import open_store
 from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
@@ -21,6 +23,7 @@ from seqdata.cli._report.console import (
 from seqdata.detect import find_opener
 from seqdata.errors import ConfigError
 from seqdata.protocols import SupportsIndexing
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_secrets
 
 
@@ -62,9 +65,12 @@ def index(
     begin = time.monotonic()
     opener: object = find_opener(location, backend=backend)
     if not isinstance(opener, SupportsIndexing):
+        if not is_remote(location) and not _holds_anything(local_path(location)):
+            open_store(location, backend=backend)  # says what is there instead
         raise ConfigError(
             "index: the location must be of files of a format with an index, such as tar shards, "
-            f"but {redact_secrets(location)!r} is not. Other data needs no index."
+            f"but {redact_secrets(location)!r} is not. Other data needs no index; a format whose "
+            "suffix no package claims is named with `--backend`."
         )
     if workers is None:
         workers = min(8, os.cpu_count() or 1)
@@ -85,3 +91,8 @@ def index(
     for folder in facts["folders"]:
         out.print(f"written to {folder}")
     out.print(f"next: seqdata stats '{redact_secrets(location)}'")
+
+
+def _holds_anything(path: Path) -> bool:
+    """Return whether a path is of a file, or of a folder that is not empty."""
+    return any(path.iterdir()) if path.is_dir() else path.exists()

@@ -163,6 +163,7 @@ def check_unique_ids(
     id_for: Callable[[int], str],
     first: int = 0,
     remedy: str = "name another field as `key`",
+    place_for: Callable[[int], str] = "sequence {}".format,
 ) -> None:
     """Raise if two sequences have the same id.
 
@@ -171,6 +172,7 @@ def check_unique_ids(
         id_for: Returns the id of sequence ``first + i`` for i.
         first: Number of the first of these sequences, for the message.
         remedy: What else than making them unique helps, for the message.
+        place_for: Returns what the message calls a sequence of a number.
 
     Raises:
         DecodeError: If there are such; the message names both.
@@ -185,7 +187,7 @@ def check_unique_ids(
         first_number = seen.setdefault(name, number)
         if first_number != number:
             raise DecodeError.at(
-                f"sequence {first + number}: the id must be unique, but {name!r} is also the id "
-                f"of sequence {first + first_number}. Make ids unique, or {remedy}",
+                f"{place_for(first + number)}: the id must be unique, but {name!r} is also the id "
+                f"of {place_for(first + first_number)}. Make ids unique, or {remedy}",
                 sequence=first + number,
             )

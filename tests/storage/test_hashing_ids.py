@@ -24,5 +24,13 @@ def test_one_id_twice_is_an_error_that_names_both():
         check_unique_ids(np.array([5, 7, 5, 5]), lambda i: "abac"[i], first=10)
 
 
+def test_sequences_and_a_remedy_may_be_named_otherwise():
+    text = "row 2: the id must be unique, but 'a' is also the id of row 0. Make ids unique, or pray"
+    with pytest.raises(DecodeError, match=text):
+        check_unique_ids(
+            np.array([5, 7, 5]), lambda i: "aba"[i], remedy="pray", place_for="row {}".format
+        )
+
+
 def test_no_ids_are_no_error():
     check_unique_ids(np.empty(0, dtype=np.int64), str)

@@ -50,7 +50,8 @@ class StoreContract:
 
     Attributes:
         make: ``make(folder, sequences) -> Store``: writes and opens, in an empty folder.
-        sequences: What is written; where a backend cannot hold the sample, another one.
+        sequences: What is written; where a backend cannot hold the sample, another one. With an
+            ``id`` in each, ids are compared, too.
         methods: How child processes are started.
     """
 

@@ -30,7 +30,8 @@ def check_store(store: Store, sequences: Sequences, *, methods: Sequence[str] = 
 
     Args:
         store: The store.
-        sequences: What it should hold: per sequence, field -> array, number, str or bytes.
+        sequences: What it should hold: per sequence, field -> array, number, str or bytes; and
+            ``id`` -> its id, where the store has no field of that name.
         methods: How child processes are started, to read there too: ``fork``, ``spawn``.
 
     Raises:
@@ -53,9 +54,10 @@ def check_description(store: Store, sequences: Sequences) -> None:
     """
     if len(store) != len(sequences):
         raise ConformanceError(f"store: has {len(store)} sequences, but must have {len(sequences)}")
-    if set(store.fields) != set(sequences[0]):
+    due_fields = set(sequences[0]) - ({"id"} - set(store.fields))
+    if set(store.fields) != due_fields:
         raise ConformanceError(
-            f"store: has fields {sorted(store.fields)}, but must have {sorted(sequences[0])}"
+            f"store: has fields {sorted(store.fields)}, but must have {sorted(due_fields)}"
         )
     for name, field in store.fields.items():
         if field.axis is None:
@@ -74,6 +76,13 @@ def check_description(store: Store, sequences: Sequences) -> None:
     ids = store.keys(store.base_numbers(numbers))
     if len(set(ids)) != len(ids) or not all(isinstance(key, str) for key in ids):
         raise ConformanceError(f"store: `keys` gives {ids[:5]}, but must give different texts")
+    due_ids = [sequence["id"] for sequence in sequences if "id" in sequence]
+    if "id" not in store.fields and due_ids and ids != due_ids:
+        wrong = next(n for n, key in enumerate(ids) if due_ids[n : n + 1] != [key])
+        raise ConformanceError(
+            f"store: `keys` gives {ids[wrong]!r} for sequence {wrong}, but must give its `id`, "
+            f"{sequences[wrong].get('id')!r}"
+        )
     mark = store.fingerprint
     if len(mark) != DIGITS or set(mark) - set("0123456789abcdef"):
         raise ConformanceError(must_be("store: `fingerprint`", "32 hex digits", f"{mark!r}"))
@@ -138,7 +147,8 @@ def check_looks(store: Store, sequences: Sequences) -> None:
     found = [(number, looked[number]) for number in (0, last, -1)]
     found += [*enumerate(looked), (last, turned[0]), (0, turned[-1])]
     for number, sequence in found:
-        for name, value in sequences[number].items():
+        for name in store.fields:
+            value = sequences[number][name]
             got, field = sequence[name], store.fields[name]
             due = np.asarray(value, dtype=field.dtype) if kind_of(field).is_array else value
             if not isinstance(due, np.ndarray):

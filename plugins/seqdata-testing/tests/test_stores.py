@@ -113,6 +113,25 @@ def test_a_store_that_keeps_its_promises_passes():
     check_store(STORE, SEQUENCES, methods=("fork",))
 
 
+def test_ids_are_compared_where_they_are_given():
+    given = [{"id": key, **row} for key, row in zip(STORE.keys([0, 1, 2]), SEQUENCES, strict=True)]
+    check_store(STORE, given)
+    given[1]["id"], given[2]["id"] = given[2]["id"], given[1]["id"]
+    with pytest.raises(ConformanceError, match="sequence 1, but must give its `id`, '2'"):
+        check_store(STORE, given)
+    del given[1]["id"], given[2]["id"]
+    with pytest.raises(ConformanceError, match="must give its `id`, None"):
+        check_store(STORE, given)
+
+
+def test_a_field_may_be_named_id():
+    sequences = [{"id": np.int64(7 - n), **row} for n, row in enumerate(SEQUENCES)]
+    renamed = [{"number": row["id"], "x": row["x"], "name": row["name"]} for row in sequences]
+    store = MemoryStore.of(renamed).rename({"number": "id"})
+    assert "id" in store.fields
+    check_description(store, sequences)
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [

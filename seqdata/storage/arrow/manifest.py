@@ -173,8 +173,9 @@ def compute_digest(text: bytes, recorded: str) -> str:
 def describe_other_files(names: Sequence[str]) -> str:
     """Return the message about a folder with other files than a store's."""
     found = f"holds {', '.join(names[:5])} and no {MANIFEST!r}" if names else "is empty"
-    remedy = "Turn the files into one" if names else "Write one"
-    return f"must be a store's folder, but {found}. {remedy} with `seqdata write`"
+    remedy = "Turn the files into one with `seqdata write`, or name the backend that reads them"
+    remedy = remedy if names else "Write one with `seqdata write`"
+    return f"must be a store's folder, but {found}. {remedy}"
 
 
 def describe_missing_manifest(files: int) -> str:

@@ -165,7 +165,7 @@ def _make_no_folder_error(root: Path) -> DataError:
     return location.make_error(
         DataError,
         f"must be a store's folder with {MANIFEST!r}, but is {found}. Turn it into one with "
-        "`seqdata write`",
+        "`seqdata write`, or name the backend that reads it",
     )
 
 

@@ -21,11 +21,12 @@ from seqdata.errors import (
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.catalogs import attach_catalogs
+from seqdata.storage.indexed.file_identity import check_content, check_size
 from seqdata.storage.indexed.files import FolderListings
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.load_indexes import check_listed, find_changed_sibling
-from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
 from seqdata.storage.remote.options import Remote
@@ -175,7 +176,9 @@ def _load_index(
     """
     try:
         index = shard.index(place.dataset, place.shard or 0, file_format)
-        _check_is_of(index, content, place)
+        if index is not None:
+            check_size(len(content), index, place)
+            check_content(content, index, place, file_format)
         check_listed(place, shard, index)
     except IncompleteDatasetError as error:
         return index, error
@@ -192,20 +195,6 @@ def _load_index(
             "it, or rebuild the index with `seqdata verify --repair-index`",
         )
     return index, None
-
-
-def _check_is_of(index: ShardIndex | None, content: NDArray[np.uint8], place: DataLocation) -> None:
-    """Raise if a file is not the one that was indexed, by its size and both ends."""
-    if index is None:
-        return
-    if index.bytes != len(content) or digest_ends(content, index.last) != index.ends:
-        raise place.make_error(
-            CorruptShardError,
-            f"must be the file that was indexed ({index.bytes} bytes), but has {len(content)} "
-            "bytes or other headers. Restore it, or rebuild its index with `seqdata "
-            "verify --repair-index`",
-            expected=index.bytes, found=len(content),
-        )  # fmt: skip
 
 
 def _audit_structure(

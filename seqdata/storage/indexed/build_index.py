@@ -58,10 +58,13 @@ def build(
 
     Raises:
         MissingShardError: If a file is not there.
+        CorruptShardError: If an index that is not rebuilt is damaged.
         DataError: If a file is damaged, or not of the format.
     """
     if have is None:
-        have = map_shards(shards, lambda i: not rebuild and shards[i].has_index(file_format))
+        have = map_shards(
+            shards, lambda i: not rebuild and shards[i].has_index(dataset, i, file_format)
+        )
     unindexed = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
     if unindexed and has_many_files(shards, file_format):
         return _build_many(

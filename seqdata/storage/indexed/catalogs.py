@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CorruptShardError
+from seqdata.errors import CorruptShardError, DataError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.files import read_small_file
 from seqdata.storage.indexed.index_storage import (
     INDEX_SUFFIX,
     index_files,
-    locate_index,
     put_file,
-    read_index,
 )
 from seqdata.storage.indexed.shard_index import (
     INVALID_JSON,
@@ -33,6 +33,7 @@ from seqdata.storage.indexed.shard_index import (
     Siblings,
     check,
     dump_index,
+    load_index,
     parse_siblings,
 )
 from seqdata.storage.indexed.shards import LocalShard, Shard
@@ -42,6 +43,10 @@ MANY = 1024
 _NAME = "catalog2-"
 _OLD_NAME = "catalog-"  # of versions without siblings: they are not read, but removed
 _DIGITS = 6  # of the number in a name: the greatest is the newest
+_REMEDY = (
+    "Rebuild it with `seqdata index --rebuild`, or remove it: it is built again when the files are "
+    "opened"
+)
 _TABLE = ("names", "name_ends", "bytes", "counts", "sha256", "ends", "siblings")
 
 
@@ -55,9 +60,9 @@ class CatalogShard(LocalShard):
 
     catalog: Mapping[str, ShardIndex] | None = None
 
-    def has_index(self, file_format: FormatIdentity) -> bool:
+    def has_index(self, dataset: str, number: int, file_format: FormatIdentity) -> bool:
         """Return whether there is an index."""
-        return self.index("", 0, file_format) is not None
+        return self.index(dataset, number, file_format) is not None
 
     def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index; see ``Shard``."""
@@ -100,17 +105,42 @@ def read_catalogs(root: Path, file_format: FormatIdentity) -> dict[str, ShardInd
     """
     found: dict[str, ShardIndex] = {}
     for path in _list_paths(root):
-        catalog = read_index(str(root), 0, path, file_format)
+        catalog = _read_catalog(root, path, file_format)
         if catalog.table is not None and catalog.format_identity == file_format.identity:
             try:
                 found.update((index.shard, index) for index in split_catalog(catalog))
             except INVALID_JSON as error:  # sealed, but not by us
-                raise locate_index(str(root), 0, path).make_error(
-                    CorruptShardError,
-                    f"must be a valid catalog of indexes, but is invalid ({error}). Remove it: it "
-                    "is built again when the files are opened",
+                raise _locate_catalog(root, path).make_error(
+                    CorruptShardError, f"must be a valid index, but is invalid ({error}). {_REMEDY}"
                 ) from error
     return found
+
+
+def read_names(root: Path) -> dict[str, str]:
+    """Return the files of which catalogs next to the data hold an index -> the catalog's name."""
+    found: dict[str, str] = {}
+    for path in _list_paths(root):
+        if path.parent != index_files(root / "x", root)[0].parent:
+            continue  # in the cache: of what was there at this path once
+        with suppress(DataError, *INVALID_JSON):  # an error where it is used
+            table = _read_catalog(root, path).table or {}
+            found.update(dict.fromkeys(_split_names(table), path.name))
+    return found
+
+
+def _split_names(table: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the names of the files of a catalog, by its table."""
+    names, edges = table["names"].tobytes(), table["name_ends"].tolist()
+    return [names[first:stop].decode() for first, stop in itertools.pairwise(edges)]
+
+
+def _read_catalog(root: Path, path: Path, file_format: FormatIdentity | None = None) -> ShardIndex:
+    place = _locate_catalog(root, path)
+    return load_index(read_small_file(path, place), place, file_format, _REMEDY)
+
+
+def _locate_catalog(root: Path, path: Path) -> DataLocation:
+    return DataLocation(dataset=str(root), file=path.name, file_kind="catalog of indexes")
 
 
 def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = False) -> Path:
@@ -257,26 +287,26 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     table = catalog.table or {}
     check(set(table) == set(_TABLE), "table")
     count = len(table["bytes"])
-    names, edges = table["names"].tobytes(), table["name_ends"].tolist()
+    edges = table["name_ends"].tolist()
     starts = [0, *itertools.accumulate(table["counts"].tolist())]
     digests = [table[name].tobytes().hex() for name in ("sha256", "ends")]
     is_rising = sorted(edges) == edges and sorted(starts) == starts and edges[:1] == [0]
-    is_complete = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
-    check(is_rising and is_complete and len(starts) == count + 1, "table")
+    is_complete = len(edges) == count + 1 == len(starts) and edges[-1] == len(table["names"])
+    check(is_rising and is_complete and starts[-1] == len(catalog), "table")
     siblings = _unpack_siblings(table["siblings"], count)
     check(all(len(digest) == 64 * count for digest in digests), "table")
     check(len(siblings) == count, "siblings")
-    for row, (size, first, stop) in enumerate(
-        zip(table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)
+    for row, (name, size, first, stop) in enumerate(
+        zip(_split_names(table), table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)
     ):
         ends = catalog.key_ends[first : stop + 1]
         yield ShardIndex(
-            shard=names[edges[row] : edges[row + 1]].decode(), bytes=size,
+            shard=name, bytes=size,
             sha256=digests[0][64 * row : 64 * row + 64], ends=digests[1][64 * row : 64 * row + 64],
             last=max(0, size - 512), algorithm=catalog.algorithm, block=catalog.block,
             keys=catalog.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
             members={
-                name: slice_field(member, first, stop) for name, member in catalog.members.items()
+                field: slice_field(member, first, stop) for field, member in catalog.members.items()
             },
             declared={}, format_identity=catalog.format_identity, siblings=siblings[row],
         )  # fmt: skip

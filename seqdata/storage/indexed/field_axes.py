@@ -107,7 +107,9 @@ def assign_axes(
             raise layout.locate(number, field.name).make_error(
                 DecodeError,
                 f"must have {lengths_of[axis][number]} timesteps as another field along axis "
-                f"{axis!r}, but has {lengths[number]}. Give it an axis of its own in `schema`",
+                f"{axis!r}, but has {lengths[number]}. Give it an axis of its own: "
+                f"axis={_make_axis_name(field.name, lengths_of)!r}; or, if it has one value per "
+                "sequence, none: axis=None",
                 expected=int(lengths_of[axis][number]), found=int(lengths[number]),
             )  # fmt: skip
         if len(differing):

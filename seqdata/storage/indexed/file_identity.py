@@ -43,17 +43,18 @@ def get_checked_content(
     content = shard.content(file_location, index, release=release)
     check_size(len(content), index, place)
     try:
-        _check(content, index, place, file_format)
+        check_content(content, index, place, file_format)
     except DataError:
         if not shard.repair_copy(content, index, place):
             raise
-        _check(content, index, place, file_format)
+        check_content(content, index, place, file_format)
     return content
 
 
-def _check(
+def check_content(
     content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, file_format: IndexedFormat
 ) -> None:
+    """Raise if the first or last bytes of a file of the right size differ; see ``check_ends``."""
     first, last = (bytes(content[at : at + ENDS]) for at in (0, index.last))
     check_ends(first, last, index, place, file_format)
 

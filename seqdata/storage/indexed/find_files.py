@@ -20,6 +20,7 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.data_location import DataLocation, shorten_location
+from seqdata.storage.indexed.catalogs import read_names
 from seqdata.storage.indexed.files import join_names, list_folder
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX
 from seqdata.storage.indexed.indexed_format import IndexedFormat
@@ -343,13 +344,12 @@ def _refuse_gone(
     folder: Path, shards: Mapping[str, LocalShard], file_format: IndexedFormat
 ) -> None:
     """Raise if a folder has an index of a missing file."""
-    indexes = _list_below(folder / INDEX_FOLDER)
-    for name in (
-        index.removesuffix(INDEX_SUFFIX) for index in indexes if index.endswith(INDEX_SUFFIX)
-    ):
+    indexes = [path for path in _list_below(folder / INDEX_FOLDER) if path.endswith(INDEX_SUFFIX)]
+    index_of = {path.removesuffix(INDEX_SUFFIX): path for path in indexes} | read_names(folder)
+    for name, index in index_of.items():
         if name not in shards and name.lower().endswith(file_format.suffixes):
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,
-                f"is not there, but its index {INDEX_FOLDER}/{name}{INDEX_SUFFIX} is. Restore the "
-                "file, or remove its index",
+                f"is not there, but its index {INDEX_FOLDER}/{index} is. Restore the file, or "
+                "remove that index: the indexes of files that are there are built again",
             )

@@ -16,7 +16,7 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.build_index import map_shards
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
@@ -31,6 +31,10 @@ from seqdata.storage.text_bytes import TextSource
 
 _ONE_BY_ONE = 256  # number of files up to which ids are hashed file by file
 _AT_A_TIME = 1024  # indexes that are read between checks for missing files
+_REMEDY = (
+    "let each begin with the name of its file: `open_webdataset(location, keys='by_shard')`, or "
+    "`FormatBackend(format)(location, keys='by_shard')`"
+)
 
 
 def load_indexes(
@@ -95,24 +99,25 @@ def load_indexes(
 def load_known_indexes(
     shards: Sequence[Shard], file_format: IndexedFormat
 ) -> list[ShardIndex | None] | None:
-    """Return the valid indexes; None if validity is known without reading them.
+    """Return the indexes that fit their files; None if that is known without reading them.
 
     Args:
         shards: The files.
         file_format: The format of the files.
+
+    Raises:
+        CorruptShardError: If one is damaged: a new one would take a damaged file for whole.
+        FingerprintMismatch: If a sibling that one was built with is not there any more.
     """
     if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
 
-    def index_of(shard: Shard) -> ShardIndex | None:
-        try:
-            found = shard.index(shard.folder, 0, file_format)
-        except DataError:  # it is rebuilt
-            return None
+    def index_of(number: int, shard: Shard) -> ShardIndex | None:
+        found = shard.index(shard.folder, number, file_format)
         is_same = found is None or find_changed_sibling(shard, found) is None
         return found if is_same else None
 
-    return [index_of(shard) for shard in shards]
+    return [index_of(number, shard) for number, shard in enumerate(shards)]
 
 
 def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
@@ -207,7 +212,7 @@ def make_unique_ids(
     """Return the ids of all sequences.
 
     Raises:
-        DecodeError: If an id occurs twice.
+        DecodeError: If an id occurs twice; the message names both sequences and their files.
     """
     if keys == "by_shard":
         indexes = [_add_prefix(index, name) for index, name in zip(indexes, names, strict=True)]
@@ -219,14 +224,18 @@ def make_unique_ids(
     else:
         each = [add_ids(index) for index in indexes if len(index)]
         hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in each])
+    ends = np.cumsum([len(index) for index in indexes])
+
+    def place_for(number: int) -> str:
+        name = names[int(np.searchsorted(ends, number, side="right"))]
+        return f"sequence {number} ({quote(name)})"
+
     try:
-        check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
+        check_unique_ids(
+            hashes, lambda number: str(ids.take([number])[0]), remedy=_REMEDY, place_for=place_for
+        )
     except DecodeError as error:
-        raise DecodeError.at(
-            f"{location}: {error}. If ids are unique only within each file, pass keys='by_shard' "
-            "to `open_webdataset`, or to a `FormatBackend`",
-            **error.facts,
-        ) from error
+        raise DecodeError.at(f"{location}: {error}", **error.facts) from error
     return ids
 
 

@@ -265,8 +265,8 @@ def open_once(path: Path, file_format: IndexedFormat) -> ShardStore:
 class _FileWithoutIndex(LocalShard):
     file_format: IndexedFormat
 
-    def has_index(self, file_format: FormatIdentity) -> bool:
-        del file_format
+    def has_index(self, dataset: str, number: int, file_format: FormatIdentity) -> bool:
+        del dataset, number, file_format
         return True
 
     def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:

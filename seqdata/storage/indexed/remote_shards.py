@@ -114,12 +114,10 @@ class RemoteShard:
         """Raise if it is not there; see ``shards.Shard``."""
         make_remote_files(self.url, self.remote).stat(self.name, place)
 
-    def has_index(self, file_format: FormatIdentity) -> bool:
-        """Return whether there is an index."""
+    def has_index(self, dataset: str, number: int, file_format: FormatIdentity) -> bool:
+        """Return whether there is an index of a format; see ``shards.Shard``."""
         if file_format.identity:
-            with suppress(DataError):
-                return self.index(self.folder, 0, file_format) is not None
-            return False
+            return self.index(dataset, number, file_format) is not None
         if self.list_side_files(self.name + INDEX_SUFFIX)[0].is_file():
             return True
         files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)

@@ -209,7 +209,10 @@ def _dump_values(member: FieldIndex, put: Any) -> dict[str, Any]:
 
 
 def load_index(
-    content: bytes, place: DataLocation, file_format: FormatIdentity | None = None
+    content: bytes,
+    place: DataLocation,
+    file_format: FormatIdentity | None = None,
+    remedy: str = "Rebuild it with `seqdata verify --repair-index`",
 ) -> ShardIndex:
     """Read an index file.
 
@@ -217,6 +220,7 @@ def load_index(
         content: Its content.
         place: Its location, for errors.
         file_format: The format that checks its fields; None: they are not checked.
+        remedy: What to do where it is damaged, for errors.
 
     Raises:
         CorruptShardError: If it is damaged or invalid.
@@ -224,27 +228,26 @@ def load_index(
     body = memoryview(content)[len(_MAGIC) + _SEAL + 1 :]
     seal = content[len(_MAGIC) : len(_MAGIC) + _SEAL]
     if not content.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != seal:
-        raise _make_damage_error(place, "is damaged or not an index")
+        raise _make_damage_error(place, "is damaged or not an index", remedy)
     try:
         begin = len(_MAGIC) + _SEAL + 1
         text = content[begin : content.index(b"\n", begin)]
         facts = json.loads(text)
         if facts["version"] != VERSION:
-            raise _make_damage_error(place, f"is of version {facts['version']!r}, not {VERSION}")
+            problem = f"is of version {facts['version']!r}, not {VERSION}"
+            raise _make_damage_error(place, problem, remedy)
         arrays = list(_iterate_arrays(facts["arrays"], body, len(text) + 1))
         found = _parse_index(facts, arrays)
         if file_format is not None and found.format_identity == file_format.identity:
             file_format.check(found)
     except INVALID_JSON as error:
-        raise _make_damage_error(place, f"is invalid ({type(error).__name__}: {error})") from error
+        problem = f"is invalid ({type(error).__name__}: {error})"
+        raise _make_damage_error(place, problem, remedy) from error
     return found
 
 
-def _make_damage_error(place: DataLocation, problem: str) -> CorruptShardError:
-    return place.make_error(
-        CorruptShardError,
-        f"must be a valid index, but {problem}. Rebuild it with `seqdata verify --repair-index`",
-    )
+def _make_damage_error(place: DataLocation, problem: str, remedy: str) -> CorruptShardError:
+    return place.make_error(CorruptShardError, f"must be a valid index, but {problem}. {remedy}")
 
 
 def _iterate_arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:

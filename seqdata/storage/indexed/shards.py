@@ -15,7 +15,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DataError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import write_with_digest
 from seqdata.storage.indexed.files import check_exists, map_shard, read_small_file
@@ -113,8 +112,17 @@ class Shard(Protocol):
         """
         ...
 
-    def has_index(self, file_format: FormatIdentity) -> bool:
-        """Return whether there is an index."""
+    def has_index(self, dataset: str, number: int, file_format: FormatIdentity) -> bool:
+        """Return whether there is an index of a format.
+
+        Args:
+            dataset: The location, for errors.
+            number: Its number, for errors.
+            file_format: The format.
+
+        Raises:
+            CorruptShardError: If it must be read for that, and is damaged.
+        """
         ...
 
     def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
@@ -218,12 +226,11 @@ class LocalShard:
         with suppress(OSError):
             check_exists(self.path, place)
 
-    def has_index(self, file_format: FormatIdentity) -> bool:
-        """Return whether there is an index."""
-        file = find_index(self.path, self.root)
-        if file is None or not file_format.identity:
-            return file is not None
-        return _is_of(lambda: self.index(self.folder, 0, file_format))
+    def has_index(self, dataset: str, number: int, file_format: FormatIdentity) -> bool:
+        """Return whether there is an index of a format; see ``Shard``."""
+        if not file_format.identity:
+            return find_index(self.path, self.root) is not None
+        return self.index(dataset, number, file_format) is not None
 
     def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
         """Return its index, the newest that fits; see ``Shard``."""
@@ -261,14 +268,6 @@ class LocalShard:
     def with_listed(self, listed: ListedShard | None) -> LocalShard:
         """Return the same shard, with what the list says of it."""
         return replace(self, listed=listed)
-
-
-def _is_of(read: Callable[[], ShardIndex | None]) -> bool:
-    """Return whether an index that is there is of a format, and whole."""
-    try:
-        return read() is not None
-    except DataError:
-        return False
 
 
 def with_declared(index: ShardIndex, listed: ListedShard | None) -> ShardIndex:

@@ -1,5 +1,6 @@
 """An audit of indexed files compares every byte, names each damage, and repairs indexes."""
 
+import re
 import shutil
 
 import numpy as np
@@ -135,6 +136,12 @@ def test_a_file_of_another_size_is_not_the_one_that_was_indexed(folder):
     assert "cannot be read by Records" in reports[0].findings[0].text
     _, reports, _ = audit(f"{folder}/part-0.recs")
     assert reports[0].damages == 2
+
+
+def test_other_ends_of_a_file_are_told_by_their_digests(folder):
+    change(folder / "part-0.recs", (folder / "part-0.recs").stat().st_size - 1)
+    text = audit(f"{folder}/part-0.recs")[1][0].findings[0].text
+    assert re.search(r"last bytes of digest \w{16} as when it was indexed, but has \w{16}:", text)
 
 
 def test_very_many_files_that_are_not_there_are_told_once(folder, monkeypatch):

@@ -81,7 +81,7 @@ def test_finished_indexes_are_kept_after_an_error(folder):
     shards = shards_of(folder)
     with ThreadPoolExecutor(1) as executor, pytest.raises(DataError, match="cannot be read by"):
         build("/d", shards, FORMAT, executor=executor)
-    assert [shard.has_index(FORMAT) for shard in shards].count(True) == 2
+    assert [shard.has_index("/d", 0, FORMAT) for shard in shards].count(True) == 2
     gone = [LocalShard(folder, "gone.recs")]
     with pytest.raises(MissingShardError, match=r'/d shard 0 \("gone.recs"\): is not there'):
         build("/d", gone, FORMAT)

@@ -194,6 +194,22 @@ def test_a_catalog_next_to_the_files_may_be_newer_than_one_in_the_cache(document
     assert lengths_of(folder) == [3, 97, *due[2:]]
 
 
+def test_a_catalog_in_the_cache_misses_no_file(documents, monkeypatch):
+    """Other data may have been at its path once."""
+    folder, due = documents
+
+    def refuse(path, content):
+        if path.is_relative_to(folder):
+            raise PermissionError
+        return put_file(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalogs, "put_file", refuse)
+        assert lengths_of(folder) == due
+    (folder / "2.tok").unlink()
+    assert lengths_of(folder) == due[:4] + due[6:]
+
+
 def test_a_catalog_of_an_older_version_is_replaced(documents):
     """It has no siblings: what they say would be believed for ever."""
     folder, due = documents
@@ -204,6 +220,47 @@ def test_a_catalog_of_an_older_version_is_replaced(documents):
     due[4:6] = 1, 99
     assert lengths_of(folder) == due
     assert names(folder) == ["catalog2"]
+
+
+def test_a_damaged_catalog_is_rebuilt_as_the_error_says(documents):
+    folder, due = documents
+    lengths_of(folder)
+    (path,) = (folder / "seqdata-index").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    text = r'catalog of indexes \("catalog2-.*but is damaged.* `seqdata index --rebuild`, or remove'
+    for read in (lengths_of, FormatBackend(Documents()).build_index):
+        with pytest.raises(CorruptShardError, match=text):
+            read(folder)
+    FormatBackend(Documents()).build_index(folder, rebuild=True, progress=False)
+    assert lengths_of(folder) == due
+    (path,) = (folder / "seqdata-index").iterdir()
+    path.unlink()
+    assert lengths_of(folder) == due
+
+
+@pytest.mark.parametrize("gone", [["2.tok"], ["2.tok", "3.tok", "5.tok"]])  # then few are left
+def test_a_file_of_a_catalog_that_is_gone_is_named(documents, gone):
+    folder, due = documents
+    lengths_of(folder)
+    for name in gone:
+        (folder / name).unlink()
+    (path,) = (folder / "seqdata-index").glob("catalog2-*")
+    text = rf'\("2.tok"\): is not there, but its index seqdata-index/{path.name} is. Restore the fi'
+    with pytest.raises(MissingShardError, match=text):
+        lengths_of(folder)
+    path.unlink()
+    assert len(lengths_of(folder)) == len(due) - 2 * len(gone)
+    assert len(lengths_of(f"{folder}/*.tok")) == len(due) - 2 * len(gone)
+
+
+def test_names_of_a_table_that_cannot_be_true_are_left_to_who_reads_it(tmp_path):
+    path = tmp_path / "seqdata-index" / "catalog2-000000-0.idx"
+    catalog = catalogs.make_catalog([make_index()])
+    put_file(path, dump_index(catalog))
+    assert catalogs.read_names(tmp_path) == {"a.recs": path.name}
+    for table in (None, {"names": catalog.table["names"]}):
+        put_file(path, dump_index(replace(catalog, table=table)))
+        assert catalogs.read_names(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +274,7 @@ def test_siblings_that_cannot_be_true_are_refused(tmp_path, text):
     path = tmp_path / "seqdata-index" / "catalog2-000000-0.idx"
     put_file(path, dump_index(replace(catalog, table=table)))
     identity = FormatIdentity(catalog.format_identity)
-    with pytest.raises(CorruptShardError, match="must be a valid catalog of indexes, but is inval"):
+    with pytest.raises(CorruptShardError, match=r"catalog of indexes .* but is invalid \("):
         catalogs.read_catalogs(tmp_path, identity)
 
 

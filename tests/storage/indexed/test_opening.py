@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from seqdata.errors import ConfigError, DataError
+from seqdata.errors import ConfigError, CorruptShardError, DataError
 from seqdata.storage.indexed import index_storage
 from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.backend import index_files
@@ -54,11 +54,33 @@ def test_valid_arguments_pass():
 
 def test_ids_may_be_unique_in_each_file_only(folder):
     write_file(folder / "more" / "part-1.recs", ROWS[:3])
-    with pytest.raises(DataError, match="pass keys='by_shard' "):
+    text = (
+        r'sequence 3 \("more/part-1.recs"\): the id must be unique, but .s0-000. is also the id of '
+        r'sequence 0 \("part-0.recs"\). Make ids unique, or let each begin with the name of its '
+        r"file.* `FormatBackend\(format\)\(location, keys='by_shard'\)`"
+    )
+    with pytest.raises(DataError, match=text):
         open_files(folder, FORMAT)
     store = open_files(folder, FORMAT, keys="by_shard")
     assert store.keys([0, 3]) == ["part-0.recs/s0-000", "more/part-1.recs/s0-000"]
     assert store.fingerprint != open_files(folder / "part-0.recs", FORMAT).fingerprint
+
+
+def test_a_damaged_index_is_no_reason_to_take_a_damaged_file_for_whole(folder):
+    values = open_files(folder, FORMAT)[4]["frames"]
+    path = folder / "more" / "part-1.recs"
+    whole, at = path.read_bytes(), path.read_bytes().index(values.tobytes())
+    index = folder / "seqdata-index" / "more" / "part-1.recs.idx"
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    index.write_bytes(index.read_bytes()[:-1] + b"x")
+    text = (
+        r'index of shard \d \("part-1.recs.idx"\): must be a valid index, but is damaged.*--repair'
+    )
+    for read in (open_files, index_files):
+        with pytest.raises(CorruptShardError, match=text):
+            read(folder, FORMAT)
+    index.unlink()  # then nobody knows what the file was
+    assert open_files(folder, FORMAT)[4]["frames"].tobytes() != values.tobytes()
 
 
 def test_timesteps_of_decoded_values_are_counted_once(folder, monkeypatch):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from seqdata.errors import MissingShardError
+from seqdata.errors import CorruptShardError, MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.indexed.index_storage import INDEX_FOLDER, index_files, put_file
@@ -61,15 +61,15 @@ def test_a_path_is_a_shard_of_its_folder(shard):
 
 
 def test_an_index_is_kept_for_kinds_of_its_identity(shard):
-    assert not shard.has_index(Records())
+    assert not shard.has_index("/d", 0, Records())
     assert shard.index("/d", 0, Records()) is None
     folder = shard.save_index(make_index())
     assert folder == str(shard.root / INDEX_FOLDER / "more")
-    assert shard.has_index(Records())
+    assert shard.has_index("/d", 0, Records())
     assert shard.index("/d", 0, Records()).shard == "a.recs"
-    assert not shard.has_index(Records("another"))
+    assert not shard.has_index("/d", 0, Records("another"))
     assert shard.index("/d", 0, Records("another")) is None
-    assert shard.has_index(Records(""))  # any: the suffix says the format
+    assert shard.has_index("/d", 0, Records(""))  # any: the suffix says the format
 
 
 def put_both(shard, near, cached):
@@ -82,7 +82,7 @@ def put_both(shard, near, cached):
 def test_the_cache_may_have_the_index_of_other_options(shard):
     put_both(shard, make_index(), make_index(format_identity="another"))
     for identity in (Records().identity, "another"):
-        assert shard.has_index(Records(identity))
+        assert shard.has_index("/d", 0, Records(identity))
         assert shard.index("/d", 0, Records(identity)).format_identity == identity
     assert shard.index("/d", 0, Records("a third")) is None
 
@@ -100,11 +100,13 @@ def test_of_two_indexes_the_newest_that_fits_its_file_counts(shard):
     assert shard.index("/d", 0, Records()).sha256 == first
 
 
-def test_a_damaged_index_is_not_one_that_is_there(shard):
+def test_a_damaged_index_is_an_error(shard):
     shard.save_index(make_index())
     path = shard.root / INDEX_FOLDER / "more" / "a.recs.idx"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not shard.has_index(Records())
+    for read in (shard.has_index, shard.index):
+        with pytest.raises(CorruptShardError, match=r"/d index of shard 7 .*, but is damaged or"):
+            read("/d", 7, Records())
 
 
 def test_an_index_says_what_the_list_of_the_folder_says(shard):
