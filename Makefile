@@ -8,8 +8,8 @@ PEERS := .venv-bench
 STAMP_OF_PEERS := $(PEERS)/.made-by-make
 OLDEST := .venv-oldest
 STAMP_OF_OLDEST := $(OLDEST)/.made-by-make
-# Seven processes on two cores, too: tests wait for a third of their time.
-PYTEST := $(BIN)/python -m pytest -q -n 7 --dist loadfile --no-loadscope-reorder
+# Five processes on two cores, too: tests wait for a third of their time, and each collects all tests.
+PYTEST := $(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
