@@ -179,8 +179,8 @@ def test_a_rebuilt_catalog_stays_and_the_newest_counts(documents, monkeypatch):
     assert lengths_of(folder) == [2, 98, *due[2:]]
 
 
-def test_a_catalog_next_to_the_files_may_be_newer_than_one_in_the_cache(documents, monkeypatch):
-    folder, due = documents
+def lengths_with_cached_index(folder, monkeypatch):
+    """Open files next to which nothing can be written."""
 
     def refuse(path, content):
         if path.is_relative_to(folder):
@@ -189,7 +189,12 @@ def test_a_catalog_next_to_the_files_may_be_newer_than_one_in_the_cache(document
 
     with monkeypatch.context() as patch:
         patch.setattr(catalogs, "put_file", refuse)
-        assert lengths_of(folder) == due
+        return lengths_of(folder)
+
+
+def test_a_catalog_next_to_the_files_may_be_newer_than_one_in_the_cache(documents, monkeypatch):
+    folder, due = documents
+    assert lengths_with_cached_index(folder, monkeypatch) == due
     write_documents(folder / "0.tok", 3, 100)
     assert lengths_of(folder) == [3, 97, *due[2:]]
 
@@ -197,15 +202,7 @@ def test_a_catalog_next_to_the_files_may_be_newer_than_one_in_the_cache(document
 def test_a_catalog_in_the_cache_misses_no_file(documents, monkeypatch):
     """Other data may have been at its path once."""
     folder, due = documents
-
-    def refuse(path, content):
-        if path.is_relative_to(folder):
-            raise PermissionError
-        return put_file(path, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(catalogs, "put_file", refuse)
-        assert lengths_of(folder) == due
+    assert lengths_with_cached_index(folder, monkeypatch) == due
     (folder / "2.tok").unlink()
     assert lengths_of(folder) == due[:4] + due[6:]
 
