@@ -51,7 +51,7 @@ class StoreContract:
     Attributes:
         make: ``make(folder, sequences) -> Store``: writes and opens, in an empty folder.
         sequences: What is written; where a backend cannot hold the sample, another one. With an
-            ``id`` in each, ids are compared, too.
+            ``id`` in each, the store's ids are compared, unless it has a field of that name.
         methods: How child processes are started.
     """
 

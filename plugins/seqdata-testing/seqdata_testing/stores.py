@@ -72,20 +72,30 @@ def check_description(store: Store, sequences: Sequences) -> None:
     first = default_axis(store.lengths_of)
     if not np.array_equal(store.lengths, store.lengths_of[first]):
         raise ConformanceError(f"store: `lengths` must be `lengths_of[{first!r}]`, but differ")
-    numbers = np.arange(len(store))
-    ids = store.keys(store.base_numbers(numbers))
-    if len(set(ids)) != len(ids) or not all(isinstance(key, str) for key in ids):
-        raise ConformanceError(f"store: `keys` gives {ids[:5]}, but must give different texts")
-    due_ids = [sequence["id"] for sequence in sequences if "id" in sequence]
-    if "id" not in store.fields and due_ids and ids != due_ids:
-        wrong = next(n for n, key in enumerate(ids) if due_ids[n : n + 1] != [key])
-        raise ConformanceError(
-            f"store: `keys` gives {ids[wrong]!r} for sequence {wrong}, but must give its `id`, "
-            f"{sequences[wrong].get('id')!r}"
-        )
+    _check_ids(store, sequences)
     mark = store.fingerprint
     if len(mark) != DIGITS or set(mark) - set("0123456789abcdef"):
         raise ConformanceError(must_be("store: `fingerprint`", "32 hex digits", f"{mark!r}"))
+
+
+def _check_ids(store: Store, sequences: Sequences) -> None:
+    numbers = np.arange(len(store))
+    ids = store.keys(store.base_numbers(numbers))
+    if not isinstance(ids, list) or len(ids) != len(store):
+        raise ConformanceError(
+            f"store: `keys` gives a {type(ids).__name__} of {len(ids)}, but must give a list of "
+            f"{len(store)}"
+        )
+    if len(set(ids)) != len(ids) or not all(isinstance(key, str) for key in ids):
+        raise ConformanceError(f"store: `keys` gives {ids[:5]}, but must give different texts")
+    if "id" in store.fields:
+        return
+    for number, (key, sequence) in enumerate(zip(ids, sequences, strict=True)):
+        if key != sequence.get("id", key):
+            raise ConformanceError(
+                f"store: `keys` gives {key!r} for sequence {number}, but must give its `id`, "
+                f"{sequence['id']!r}"
+            )
 
 
 def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:

@@ -130,7 +130,7 @@ def index_files(
     shards = find_shards(text, file_format, resolve_remote(remote), probe=True)
     shards = shards if rebuild else attach_catalogs(shards, file_format)
     where = redact_url(text)
-    known = None if rebuild else load_known_indexes(shards, file_format)
+    known = None if rebuild else load_known_indexes(where, shards, file_format)
     have = None if known is None else [index is not None for index in known]
     folders = build(
         where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress, have=have

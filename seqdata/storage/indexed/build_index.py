@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import DataError, SeqDataWarning
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.catalogs import group_alike, has_many_files, write_catalog
@@ -42,7 +44,7 @@ def build(
     rebuild: bool = False,
     executor: Executor | None = None,
     progress: bool | ProgressFn | None = None,
-    have: Sequence[bool] | None = None,
+    have: Sequence[bool | None] | None = None,
 ) -> list[str]:
     """Build the indexes of files that have none; return the folder of each new index.
 
@@ -58,12 +60,11 @@ def build(
 
     Raises:
         MissingShardError: If a file is not there.
-        CorruptShardError: If an index that is not rebuilt is damaged.
         DataError: If a file is damaged, or not of the format.
     """
     if have is None:
-        have = map_shards(
-            shards, lambda i: not rebuild and shards[i].has_index(dataset, i, file_format)
+        have = map_usable(
+            dataset, shards, lambda i: not rebuild and shards[i].has_index(dataset, i, file_format)
         )
     unindexed = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
     if unindexed and has_many_files(shards, file_format):
@@ -171,6 +172,40 @@ def map_shards(
     ):  # threads take memory, and local files have no latency
         return [function(number) for number in numbers]
     return ForkSafeThreadPool(_AT_ONCE).map(function, numbers)
+
+
+def map_usable(
+    dataset: str, shards: Sequence[Shard], function: Callable[[int], Given]
+) -> list[Given | None]:
+    """Return what a function of a file's index returns, for each file; None if it cannot be used.
+
+    There is one warning of all that cannot: the caller builds them again.
+
+    Args:
+        dataset: The location, for the warning.
+        shards: The files.
+        function: Called with shard numbers; raises a ``DataError`` if the index is damaged.
+    """
+    errors: dict[int, DataError] = {}
+
+    def call(number: int) -> Given | None:
+        try:
+            return function(number)
+        except DataError as error:
+            errors[number] = error
+            return None
+
+    found = map_shards(shards, call)
+    if errors:
+        first = str(errors[min(errors)]).partition(". Rebuild it")[0]
+        warnings.warn(
+            f"{dataset}: each index must be valid, but {len(errors)} of {len(shards)} cannot be "
+            "used: they are built again from the files as they are now, and files that were "
+            f"damaged since count as whole. Compare those with their source. The first: {first}",
+            SeqDataWarning,
+            stacklevel=4,
+        )
+    return found
 
 
 def _cancel(futures: Sequence[Any]) -> None:

@@ -140,7 +140,8 @@ def _read_catalog(root: Path, path: Path, file_format: FormatIdentity | None = N
 
 
 def _locate_catalog(root: Path, path: Path) -> DataLocation:
-    return DataLocation(dataset=str(root), file=path.name, file_kind="catalog of indexes")
+    name = str(path.relative_to(root) if path.is_relative_to(root) else path)
+    return DataLocation(dataset=str(root), file=name, file_kind="catalog of indexes")
 
 
 def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = False) -> Path:

@@ -347,7 +347,8 @@ def _refuse_gone(
     indexes = [path for path in _list_below(folder / INDEX_FOLDER) if path.endswith(INDEX_SUFFIX)]
     index_of = {path.removesuffix(INDEX_SUFFIX): path for path in indexes} | read_names(folder)
     for name, index in index_of.items():
-        if name not in shards and name.lower().endswith(file_format.suffixes):
+        is_ours = name not in shards and name.lower().endswith(file_format.suffixes)
+        if is_ours and not (folder / name).exists():  # it may be hidden, or have come by now
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,
                 f"is not there, but its index {INDEX_FOLDER}/{index} is. Restore the file, or "

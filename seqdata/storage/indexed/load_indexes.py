@@ -18,7 +18,7 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.hashing import check_unique_ids, hash_texts
-from seqdata.storage.indexed.build_index import map_shards
+from seqdata.storage.indexed.build_index import map_shards, map_usable
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import ABSENT, has_facts
@@ -31,10 +31,14 @@ from seqdata.storage.text_bytes import TextSource
 
 _ONE_BY_ONE = 256  # number of files up to which ids are hashed file by file
 _AT_A_TIME = 1024  # indexes that are read between checks for missing files
-_REMEDY = (
-    "let each begin with the name of its file: `open_webdataset(location, keys='by_shard')`, or "
-    "`FormatBackend(format)(location, keys='by_shard')`"
-)
+_REMEDIES = {
+    "unique": (
+        "where they are unique only within each file, let them begin with its name: "
+        "`open_webdataset(location, keys='by_shard')`, or `FormatBackend(format)(location, "
+        "keys='by_shard')`"
+    ),
+    "by_shard": "rename files of one name",
+}
 
 
 def load_indexes(
@@ -97,27 +101,28 @@ def load_indexes(
 
 
 def load_known_indexes(
-    shards: Sequence[Shard], file_format: IndexedFormat
+    location: str, shards: Sequence[Shard], file_format: IndexedFormat
 ) -> list[ShardIndex | None] | None:
-    """Return the indexes that fit their files; None if that is known without reading them.
+    """Return the indexes that need not be built; None if they are not to be read for that.
+
+    There is a warning of those that are damaged.
 
     Args:
+        location: The location of the files, for the warning.
         shards: The files.
         file_format: The format of the files.
 
     Raises:
-        CorruptShardError: If one is damaged: a new one would take a damaged file for whole.
         FingerprintMismatch: If a sibling that one was built with is not there any more.
     """
     if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
 
-    def index_of(number: int, shard: Shard) -> ShardIndex | None:
-        found = shard.index(shard.folder, number, file_format)
-        is_same = found is None or find_changed_sibling(shard, found) is None
-        return found if is_same else None
-
-    return [index_of(number, shard) for number, shard in enumerate(shards)]
+    found = map_usable(location, shards, lambda i: shards[i].index(location, i, file_format))
+    return [
+        None if index is None or find_changed_sibling(shard, index) is not None else index
+        for shard, index in zip(shards, found, strict=True)
+    ]
 
 
 def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
@@ -232,7 +237,10 @@ def make_unique_ids(
 
     try:
         check_unique_ids(
-            hashes, lambda number: str(ids.take([number])[0]), remedy=_REMEDY, place_for=place_for
+            hashes,
+            lambda number: str(ids.take([number])[0]),
+            remedy=_REMEDIES[keys],
+            place_for=place_for,
         )
     except DecodeError as error:
         raise DecodeError.at(f"{location}: {error}", **error.facts) from error

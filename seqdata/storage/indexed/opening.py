@@ -93,7 +93,7 @@ def open_files(
     shards = attach_catalogs(find_shards(text, file_format, remote, probe=True), file_format)
     known: list[ShardIndex | None] | None = None
     if index == "build" or not file_format.needs_command:
-        known = load_known_indexes(shards, file_format)
+        known = load_known_indexes(redact_url(text), shards, file_format)
         have = None if known is None else [index is not None for index in known]
         if build(redact_url(text), shards, file_format, progress=progress, have=have):
             shards = attach_catalogs(shards, file_format)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from seqdata.errors import DataError, MissingShardError
+from seqdata.errors import DataError, MissingShardError, SeqDataWarning
 from seqdata.storage.indexed import catalogs
 from seqdata.storage.indexed.build_index import (
     build,
@@ -85,6 +85,18 @@ def test_finished_indexes_are_kept_after_an_error(folder):
     gone = [LocalShard(folder, "gone.recs")]
     with pytest.raises(MissingShardError, match=r'/d shard 0 \("gone.recs"\): is not there'):
         build("/d", gone, FORMAT)
+
+
+def test_damaged_indexes_are_built_again_with_one_warning(folder):
+    shards = shards_of(folder)
+    build("/d", shards, FORMAT)
+    paths = sorted((folder / "seqdata-index").rglob("*.idx"))
+    for path in paths[:2]:
+        path.write_bytes(b"nonsense")
+    with pytest.warns(SeqDataWarning, match=r"/d: .* but 2 of 3 cannot be used: .* The fi") as told:
+        assert len(build("/d", shards, FORMAT)) == 2
+    assert len(told) == 1
+    assert build("/d", shards, FORMAT) == []
 
 
 def test_results_are_in_the_order_of_numbers(folder):

@@ -224,7 +224,7 @@ def test_a_damaged_catalog_is_rebuilt_as_the_error_says(documents):
     lengths_of(folder)
     (path,) = (folder / "seqdata-index").iterdir()
     path.write_bytes(path.read_bytes()[:-1])
-    text = r'catalog of indexes \("catalog2-.*but is damaged.* `seqdata index --rebuild`, or remove'
+    text = r'indexes \("seqdata-index/catalog2-.*but is damaged.* `seqdata index --rebuild`, or rem'
     for read in (lengths_of, FormatBackend(Documents()).build_index):
         with pytest.raises(CorruptShardError, match=text):
             read(folder)
@@ -248,6 +248,16 @@ def test_a_file_of_a_catalog_that_is_gone_is_named(documents, gone):
     path.unlink()
     assert len(lengths_of(folder)) == len(due) - 2 * len(gone)
     assert len(lengths_of(f"{folder}/*.tok")) == len(due) - 2 * len(gone)
+
+
+def test_a_file_of_a_catalog_that_is_not_listed_is_not_gone(documents, tmp_path_factory):
+    """A glob may have found it through a link; or it came after the folder was listed."""
+    folder, due = documents
+    other = tmp_path_factory.mktemp("other")
+    write_documents(other / "x.tok", 4, 100)
+    (folder / "linked").symlink_to(other)
+    assert len(lengths_of(f"{folder}/**/*.tok")) == len(due) + 2
+    assert lengths_of(folder) == due
 
 
 def test_names_of_a_table_that_cannot_be_true_are_left_to_who_reads_it(tmp_path):

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from seqdata.errors import ConfigError, CorruptShardError, DataError
+from seqdata.errors import ConfigError, DataError, SeqDataWarning
 from seqdata.storage.indexed import index_storage
 from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.backend import index_files
@@ -56,31 +56,35 @@ def test_ids_may_be_unique_in_each_file_only(folder):
     write_file(folder / "more" / "part-1.recs", ROWS[:3])
     text = (
         r'sequence 3 \("more/part-1.recs"\): the id must be unique, but .s0-000. is also the id of '
-        r'sequence 0 \("part-0.recs"\). Make ids unique, or let each begin with the name of its '
-        r"file.* `FormatBackend\(format\)\(location, keys='by_shard'\)`"
+        r'sequence 0 \("part-0.recs"\). Make ids unique, or where they are unique only within each '
+        r"file, .* `FormatBackend\(format\)\(location, keys='by_shard'\)`"
     )
     with pytest.raises(DataError, match=text):
         open_files(folder, FORMAT)
     store = open_files(folder, FORMAT, keys="by_shard")
     assert store.keys([0, 3]) == ["part-0.recs/s0-000", "more/part-1.recs/s0-000"]
     assert store.fingerprint != open_files(folder / "part-0.recs", FORMAT).fingerprint
+    write_file(folder / "twice.recs", ROWS[:1] * 2)
+    with pytest.raises(DataError, match=r"Make ids unique, or rename files of one name$"):
+        open_files(folder / "twice.recs", FORMAT, keys="by_shard")
 
 
-def test_a_damaged_index_is_no_reason_to_take_a_damaged_file_for_whole(folder):
+@pytest.mark.parametrize("read", [open_files, index_files])
+def test_a_damaged_index_is_built_again_but_not_in_silence(folder, read):
     values = open_files(folder, FORMAT)[4]["frames"]
     path = folder / "more" / "part-1.recs"
     whole, at = path.read_bytes(), path.read_bytes().index(values.tobytes())
-    index = folder / "seqdata-index" / "more" / "part-1.recs.idx"
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    index = folder / "seqdata-index" / "more" / "part-1.recs.idx"
     index.write_bytes(index.read_bytes()[:-1] + b"x")
     text = (
-        r'index of shard \d \("part-1.recs.idx"\): must be a valid index, but is damaged.*--repair'
+        rf"{folder}: each index must be valid, but 1 of 2 cannot be used: they are built again .* "
+        r'count as whole.* The first: .* index of shard \d \("part-1.recs.idx"\): must be a valid '
+        r"index, but is damaged or not an index$"
     )
-    for read in (open_files, index_files):
-        with pytest.raises(CorruptShardError, match=text):
-            read(folder, FORMAT)
-    index.unlink()  # then nobody knows what the file was
-    assert open_files(folder, FORMAT)[4]["frames"].tobytes() != values.tobytes()
+    with pytest.warns(SeqDataWarning, match=text):
+        read(folder, FORMAT)
+    assert open_files(folder, FORMAT)[4]["frames"].tobytes() != values.tobytes()  # as it is now
 
 
 def test_timesteps_of_decoded_values_are_counted_once(folder, monkeypatch):
