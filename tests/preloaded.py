@@ -13,6 +13,7 @@ are descriptors.
 import array
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -20,6 +21,7 @@ import json
 import multiprocessing.process
 import multiprocessing.spawn
 import os
+import re
 import selectors
 import signal
 import socket
@@ -53,6 +55,11 @@ _OURS = "seqdata"
 _READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_")
 _LENGTH = 8  # bytes of a request's length
 _STREAMS = 3
+_HUGE_PAGE = 2 << 20
+_MADV_COLLAPSE = 25  # of Linux 6.1
+_MAPPING = re.compile(
+    r"^(\w+)-(\w+) rw-p \w+ 00:00 0 .*?^Size: +(\d+) kB$.*?^Anonymous: +(\d+) kB$", re.M | re.S
+)
 _PATHS = [one for one in sys.path[1:] if one not in os.environ.get("PYTHONPATH", "").split(":")]
 _CLIENT = Path(__file__).with_name("preloaded_client.py")
 
@@ -242,6 +249,25 @@ def _import_third_parties() -> None:
         getattr(ours, name)  # imports the module that defines it
     gc.enable()
     gc.freeze()
+    use_huge_pages()
+
+
+def use_huge_pages() -> None:
+    """Move the memory of this process to pages of 2 MiB: forking it takes a fifth of the time so.
+
+    Where the system does not do that when it is asked, nothing changes.
+    """
+    path = Path("/proc/self/smaps")
+    if not path.exists():
+        return
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for begin, end, size, used in _MAPPING.findall(path.read_text()):
+        if 2 * int(used) < int(size):
+            continue  # what is mapped but not used would become memory
+        first = -(-int(begin, 16) // _HUGE_PAGE) * _HUGE_PAGE
+        for page in range(first, int(end, 16) - _HUGE_PAGE + 1, _HUGE_PAGE):
+            advise(page, _HUGE_PAGE, _MADV_COLLAPSE)
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:

@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import use_huge_pages
 
 
 def serve() -> None:
@@ -50,6 +51,7 @@ def warm_up() -> None:
         raise RuntimeError(f"these would be missing in ranks: {threading.enumerate()}")
     gc.collect()
     gc.freeze()  # no rank looks through, and copies, what is there already
+    use_huge_pages()
 
 
 def play(task, job: dict) -> dict:
