@@ -352,5 +352,5 @@ def _refuse_gone(
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,
                 f"is not there, but its index {INDEX_FOLDER}/{index} is. Restore the file, or "
-                "remove that index: the indexes of files that are there are built again",
+                "remove that index; where others need it, too, it is built again",
             )
