@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from seqdata_testing.waiting import patient
-from tests.preloaded import python, serving
+from tests.preloaded import python, serving, use_huge_pages
 
 gc.disable()  # until all is imported and collected, which takes half of the time so
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more processes than cores: one thread each
@@ -116,7 +116,7 @@ def pytest_configure_node(node):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection(session):
     """Collect garbage from here on, but seldom; what is there is not looked through again."""
     try:
         return (yield)
@@ -124,6 +124,8 @@ def pytest_collection():
         gc.set_threshold(100_000, 20, 20)
         gc.enable()
         gc.freeze()
+        if hasattr(session.config, "workerinput"):
+            use_huge_pages()  # tests fork workers
 
 
 def pytest_collection_modifyitems(items):
