@@ -115,6 +115,7 @@ def enter(rank: int, world: int, folder: Path) -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=patient(30)),
     )
+    torch.distributed.barrier()  # who ends now would break off connections that others still make
 
 
 if __name__ == "__main__":

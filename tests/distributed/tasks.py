@@ -198,6 +198,7 @@ def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
     )
     trainer.strategy.connect(Recorder())
     trainer.strategy.setup_environment()
+    torch.distributed.barrier()  # who ends now would break off groups that others still connect
     world = adapter.get_world(trainer)
     return world.rank, world.size
 
