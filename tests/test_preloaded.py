@@ -105,7 +105,16 @@ def test_commands_of_the_environment_are_forked(tmp_path):
     assert run("--version", program=str(program)).stdout.startswith("seqdata, version ")
 
 
+@pytest.fixture
+def heard():
+    """Let what is started hear SIGINT, also where a shell runs the tests behind it (``&``)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.usefixtures("heard")
 def test_a_signal_ends_it_and_what_was_forked(number):
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with subprocess.Popen([python(), "-c", code], stdout=-1, stderr=-1, text=True) as started:
