@@ -81,11 +81,13 @@ class SequenceGenerator:
         self._philox = np.random.Philox(key=key, counter=np.zeros(4, dtype=np.uint64))
         self._state: Any = self._philox.state
         self._counter = self._state["state"]["counter"]
+        self._counter[2] = Purpose.TRANSFORM
         self._generator = np.random.Generator(self._philox)
 
     def seek(self, occurrence: int, sequence: int) -> np.random.Generator:
         """Return the generator, reset to the start of a sequence's random numbers."""
-        self._counter[:] = (0, occurrence, int(Purpose.TRANSFORM), sequence)
+        self._counter[1] = occurrence
+        self._counter[3] = sequence
         self._philox.state = self._state
         return self._generator
 

@@ -103,11 +103,12 @@ def to_array(value: Any) -> NDArray[Any]:
         ValueError: If it is a list of lists of unequal lengths.
     """
     array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise TypeError(f"{array.dtype} is not a dtype of numbers")
-    if array.dtype.char in "gG":
-        raise TypeError(f"torch has no {array.dtype}: return float64 or complex128")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    dtype = array.dtype
+    if dtype.kind not in "biufc":
+        raise TypeError(f"{dtype} is not a dtype of numbers")
+    if dtype.char in "gG":
+        raise TypeError(f"torch has no {dtype}: return float64 or complex128")
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def check_result(
@@ -132,7 +133,7 @@ def check_result(
         )
     arrays: dict[str, Any] = {}
     for name, value in result.items():
-        if is_whole_value(value):
+        if not isinstance(value, np.ndarray) and is_whole_value(value):
             arrays[name] = value
             continue
         try:
@@ -171,10 +172,11 @@ def concat_results(
     for name, first in results[0].items():
         is_whole = is_whole_value(first)
         axis = None if is_whole else find_axis(name, first.ndim)
+        form = _find_form(first, axis)
         values: list[Any] = []
         for piece, result in enumerate(results):
             value = result.get(name)
-            if not _is_alike(first, value, axis) or len(result) != len(results[0]):
+            if _find_form(value, axis) != form or len(result) != len(results[0]):
                 raise make_error(
                     piece,
                     (
@@ -193,14 +195,11 @@ def concat_results(
     return TransformResults(columns, axes)
 
 
-def _is_alike(first: Any, value: Any, axis: str | None) -> bool:
-    if is_whole_value(first):
-        return type(value) is type(first)
-    if not isinstance(value, np.ndarray) or value.dtype != first.dtype or value.ndim != first.ndim:
-        return False
-    skip = 0 if axis is None else 1
-    is_same_shape: bool = value.shape[skip:] == first.shape[skip:]
-    return is_same_shape
+def _find_form(value: Any, axis: str | None) -> object:
+    """Return what is equal for values of sequences that fit together."""
+    if not isinstance(value, np.ndarray):
+        return type(value)
+    return value.dtype, value.ndim, value.shape if axis is None else value.shape[1:]
 
 
 def _format_result(result: Mapping[str, Any]) -> str:

@@ -144,8 +144,9 @@ def test_a_result_that_does_not_fit_is_an_error_naming_the_sequence(transform, m
         lambda s, r: {"x": s["x"]} if s["y"] == 2 else {"x": s["x"], "y": 1},
         lambda s, r: {"x": np.ones((len(s["x"]), int(s["y"])))},
         lambda s, r: {"id": "a" if s["y"] == 2 else b"a"},
+        lambda s, r: {"x": s["x"], "y": np.ones(int(s["y"]))},
     ],
-    ids=["dtype", "more fields", "fewer fields", "shape", "text"],
+    ids=["dtype", "more fields", "fewer fields", "shape", "text", "shape without an axis"],
 )
 def test_results_must_be_alike(transform):
     with pytest.raises(
