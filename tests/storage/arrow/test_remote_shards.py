@@ -146,10 +146,10 @@ def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
 
 READERS = [
     ("cache", 0, None),
-    ("cache", 2, "forkserver"),
+    pytest.param("cache", 2, "forkserver", marks=pytest.mark.nightly),
     pytest.param("cache", 1, "spawn", marks=pytest.mark.nightly),
     pytest.param("cache", 1, "fork", marks=pytest.mark.nightly),
-    ("ranges", 0, None),
+    pytest.param("ranges", 0, None, marks=pytest.mark.nightly),
     ("ranges", 1, "fork"),
     pytest.param("ranges", 2, "forkserver", marks=pytest.mark.nightly),
 ]

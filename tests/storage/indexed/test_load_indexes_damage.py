@@ -21,8 +21,16 @@ def name(case):
     return f"{case.fault}: {case.way}".replace(", ", ",").replace(" ", "-")
 
 
+def every_case():
+    """Return the cases; those with other options than most people's are of the night."""
+    for case in CASES:
+        at_night = "verify first_read" not in case.way
+        marks = [pytest.mark.nightly] * at_night
+        yield pytest.param(case, marks=marks, id=name(case))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", list(every_case()))
 def test_a_fault_is_never_a_wrong_value(case):
     result = run_case(case)
     assert result.silent == result.stuck == 0

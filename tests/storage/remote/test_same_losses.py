@@ -116,10 +116,8 @@ def must(written, one_thread):
     return {kind: fit(kind, open_store(written[kind, "arrow"]), dropout=0.2) for kind in KINDS}
 
 
-HERE = {  # each form at each place, and both with and without workers
+HERE = {  # each form, with and without workers
     ("classifier", "arrow on S3", 2),
-    ("classifier", "tar here", 0),
-    ("tagger", "arrow here", 2),
     ("tagger", "tar on S3", 0),
 }
 
