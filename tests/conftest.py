@@ -66,7 +66,9 @@ def tmp_path(tmp_path_factory, request):
     name = re.sub(r"\W", "_", request.node.name)[:30]
     path = tmp_path_factory.getbasetemp() / f"{name}-{next(_FOLDERS)}"
     path.mkdir(mode=0o700)
-    return path
+    yield path
+    with contextlib.suppress(OSError):  # something is in it: the last three runs are kept
+        path.rmdir()  # else a later run removes ten thousand of them
 
 
 @pytest.fixture(autouse=True)
