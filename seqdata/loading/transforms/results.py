@@ -196,7 +196,7 @@ def concat_results(
 
 
 def _find_form(value: Any, axis: str | None) -> object:
-    """Return what is equal for values of sequences that fit together."""
+    """Return what must be equal in a field's values of all sequences."""
     if not isinstance(value, np.ndarray):
         return type(value)
     return value.dtype, value.ndim, value.shape if axis is None else value.shape[1:]
