@@ -153,6 +153,8 @@ class FieldReader:
 
     def widen(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
         """Return spans extended by the horizon and, unless they are idle, by the shift."""
+        if not horizon and not self.shift:
+            return spans
         widened = spans.copy()
         widened[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
         return widened

@@ -150,15 +150,19 @@ class Draw:
 
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_FINALISER_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_FINALISER_STEPS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT = np.uint64(31)
 
 
 def _finalise(words: NDArray[np.uint64]) -> None:
     """Mix each word in place, one to one."""
     for shift, factor in _FINALISER_STEPS:
-        words ^= words >> np.uint64(shift)
-        words *= np.uint64(factor)
-    words ^= words >> np.uint64(31)
+        words ^= words >> shift
+        words *= factor
+    words ^= words >> _LAST_SHIFT
 
 
 _MULTIPLIERS = (np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157))

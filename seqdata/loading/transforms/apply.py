@@ -117,9 +117,10 @@ class TransformApplier:
                 from the planned one; it names the sequence.
             ConfigError: If the results do not have the field that is shifted.
         """
-        reader, is_idle = self.reader, request.is_idle
-        if is_idle.any():
-            request = self._fill_idle(request, is_idle)
+        reader, planned_request = self.reader, request
+        has_idle = request.has_lanes and bool(request.is_idle.any())
+        if has_idle:
+            request = self._fill_idle(request)
         spans = request.spans
         read_spans = spans if request.is_shifted_stream else reader.widen(spans, request.horizon)
         inputs = reader.read_inputs(read_spans)
@@ -134,17 +135,17 @@ class TransformApplier:
         if reader.has_bounded_lengths:
             request = self._shorten_spans(results, request)
             begins = request.spans[:, 1]
-        if is_idle.any():
-            ends = np.where(is_idle, request.spans[:, 1], request.spans[:, 2])
+        if has_idle:
+            ends = np.where(planned_request.is_idle, request.spans[:, 1], request.spans[:, 2])
             request = replace(request, spans=np.column_stack([request.spans[:, :2], ends]))
         return self._cut_to_spans(results, begins, request)
 
-    def _fill_idle(self, request: StepRequest, is_idle: NDArray[np.bool_]) -> StepRequest:
+    def _fill_idle(self, request: StepRequest) -> StepRequest:
         """Return the request with the shortest other span in place of those of idle lanes.
 
         A transform need not work for no timesteps, and its results are cut to none.
         """
-        spans, ids = request.spans.copy(), request.ids.copy()
+        spans, ids, is_idle = request.spans.copy(), request.ids.copy(), request.is_idle
         lengths = np.where(is_idle, np.iinfo(np.int64).max, request.lengths)
         shortest = int(lengths.argmin())
         if is_idle.all():  # the first timestep of a sequence that has one
@@ -281,7 +282,7 @@ class TransformApplier:
         shifted_field = self._find_shifted_field(results) if shift else None
         lengths = request.lengths
         ends = begins + lengths + request.horizon
-        target_shift = np.where(lengths > 0, shift, 0)
+        target_shift = np.where(lengths > 0, shift, 0) if shift else 0
         columns: dict[str, Any] = {}
         axis_of = dict(results.axis_of)
         for name, result in results.columns.items():

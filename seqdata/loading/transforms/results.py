@@ -59,7 +59,9 @@ class FlatValues:
         field = Field(self.values.dtype.name, self.values.shape[1:])
         layout = ShardLayout("transform", ("transform",), [0, count], {"time": self.lengths})
         source = BufferSource.of("transform", field, layout, [self.values], [offsets])
-        return SpanColumn(source, np.stack([np.arange(count), begins, ends], axis=1))
+        spans = np.empty((count, 3), dtype=np.int64)
+        spans[:, 0], spans[:, 1], spans[:, 2] = np.arange(count), begins, ends
+        return SpanColumn(source, spans)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
