@@ -209,9 +209,12 @@ def describe_steps(
         rows["reset"] = _find_resets(steps, start, plan)
         rows["lanes"] = np.tile(steps.lanes, len(steps.numbers))
     offsets = steps.table.offsets
+    num_rows = np.diff(offsets)
+    has_even_rows = bool((num_rows == num_rows[0]).all())
     labels = plan.label_parts(steps.numbers) or repeat(_NO_LABEL)
     values = zip(
-        steps.numbers, zip(*(_split_rows(array, offsets) for array in rows.values()), strict=True),
+        steps.numbers,
+        zip(*(_split_rows(array, offsets, has_even_rows) for array in rows.values()), strict=True),
         _split_segments(steps.table, ids, has_whole_rows), _count_timesteps(steps, context),
         _compute_widths(steps).tolist(), [plan.lr_scale(number) for number in steps.numbers],
         strict=True,
@@ -242,9 +245,11 @@ def _cut_label(label: PartLabel, rows: int) -> PartLabel:
     return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])
 
 
-def _split_rows(array: NDArray[Any], offsets: NDArray[np.int64]) -> Iterable[NDArray[Any]]:
-    """Return the rows of each step."""
-    if (np.diff(offsets) == offsets[1]).all():
+def _split_rows(
+    array: NDArray[Any], offsets: NDArray[np.int64], has_even_rows: bool
+) -> Iterable[NDArray[Any]]:
+    """Return the rows of each step; ``has_even_rows``: all have as many."""
+    if has_even_rows:
         parts: Iterable[NDArray[Any]] = array.reshape(len(offsets) - 1, -1)  # faster than slicing
         return parts
     return [array[low:high] for low, high in pairwise(offsets.tolist())]
