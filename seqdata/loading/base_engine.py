@@ -15,8 +15,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from inspect import GEN_RUNNING, getgeneratorstate
-from typing import Any
+from types import GeneratorType
+from typing import Any, cast
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError, must_be
@@ -58,7 +58,7 @@ class EpochBatches(Iterator[Any]):
         self._begin_epoch = begin
         self._make_source = make_source
         self._progress: EpochProgress | None = None
-        self._source: Generator[Any, None, None] | None = None
+        self._source: GeneratorType[Any, None, None] | None = None
         self._fatal_error: IncompleteEpochError | None = None  # nothing to continue with
         self._is_closed = False
 
@@ -71,7 +71,7 @@ class EpochBatches(Iterator[Any]):
             Exception: The error that making the batch raised.
         """
         source = self._source
-        if source is not None and getgeneratorstate(source) == GEN_RUNNING:
+        if source is not None and source.gi_running:
             raise ConfigError(
                 must_be(
                     "loader: an iterator", "asked for one batch at a time",
@@ -107,7 +107,8 @@ class EpochBatches(Iterator[Any]):
         if self._progress is None:
             self._progress = self._begin_epoch()
             self.step = self._progress.step
-        self._source = self._make_source(self._progress, self.step)
+        source = self._make_source(self._progress, self.step)
+        self._source = cast("GeneratorType[Any, None, None]", source)  # it has `gi_running`
         return self._source
 
     def _note_error(self, error: BaseException) -> None:
