@@ -145,7 +145,8 @@ class Store(Protocol):
         """Read a whole batch: only the requested timesteps, without copying what is mapped.
 
         Args:
-            spans: int64 (n, 3): sequence, start, stop in timesteps of ``axis``.
+            spans: int64 (n, 3): sequence, start, stop in timesteps of ``axis``. Not to be written
+                to: they may be the plan's own.
             fields: Names. Fields of another axis, and per-sequence fields, are read whole.
             axis: The axis that spans cut.
 

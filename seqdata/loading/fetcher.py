@@ -152,7 +152,10 @@ class FieldReader:
         return self.store.read(full_spans, self.unshifted_fields, axis=full_axis)
 
     def widen(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
-        """Return spans extended by the horizon and, unless they are idle, by the shift."""
+        """Return spans extended by the horizon and, unless they are idle, by the shift.
+
+        They are the same array where neither adds anything.
+        """
         if not horizon and not self.shift:
             return spans
         widened = spans.copy()
@@ -179,7 +182,7 @@ class FieldReader:
             if self.unshifted_fields
             else {}
         )
-        target_spans = self.widen(spans, 0)
+        target_spans = self.widen(spans, 0)  # a copy: there is a shift
         if joint_targets:
             return columns | self.store.read(target_spans, (self.shifted_field,), axis=self.axis)
         columns |= self.store.read(spans, (self.shifted_field,), axis=self.axis)

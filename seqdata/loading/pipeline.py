@@ -167,7 +167,7 @@ class BatchPipeline:
     def _fetch_and_collate(self, prepared: PreparedStep, number: int) -> SequenceBatch:
         batch = self._fill_counts(prepared, number)
         fetch, collate = self.fetch, self._collate
-        if profiler._is_profiler_enabled:  # ranges that nobody records cost a microsecond
+        if profiler._is_profiler_enabled:  # a range takes time also where nothing records it
             fetch, collate = record_function(FETCH)(fetch), record_function(COLLATE)(collate)
         columns, axes = fetch(prepared.request)
         if self._has_bounded_lengths:

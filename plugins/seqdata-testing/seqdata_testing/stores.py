@@ -107,7 +107,8 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
         rounds: Batches of random spans per axis.
 
     Raises:
-        ConformanceError: If a value, dtype, shape or length differs from what should be there.
+        ConformanceError: If a value, dtype, shape or length differs from what should be there, or
+            the spans differ after a read.
     """
     random = np.random.default_rng(0)
     for axis, lengths in store.lengths_of.items():
@@ -115,7 +116,13 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
         batches = [np.stack(full, axis=1).astype(np.int64), np.empty((0, 3), dtype=np.int64)]
         batches += [random_spans(lengths, random) for _ in range(rounds)]
         for spans in batches:
-            columns = store.read(spans, list(store.fields), axis=axis)
+            given = spans.copy()
+            columns = store.read(given, list(store.fields), axis=axis)
+            if not np.array_equal(given, spans):
+                raise ConformanceError(
+                    "store: `read` writes to its spans, but must leave them as they are: they may "
+                    "be the plan's own"
+                )
             for name, field in store.fields.items():
                 values = [_cut(sequences[n][name], field, axis, (a, b)) for n, a, b in spans]
                 _check_column(f"store: field {name!r}", columns[name], field, values, random)

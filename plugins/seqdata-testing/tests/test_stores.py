@@ -282,6 +282,17 @@ def test_a_store_that_fills_past_an_end_is_found():
         check_refusals(Careless())
 
 
+def test_a_store_that_writes_to_its_spans_is_found():
+    class Writing(Wrong):
+        def read(self, spans, fields, *, axis="time"):
+            columns = STORE.read(spans.copy(), fields, axis=axis)
+            spans[:, 2] = spans[:, 1]
+            return columns
+
+    with pytest.raises(ConformanceError, match="`read` writes to its spans, but must leave them"):
+        check_reads(Writing(), SEQUENCES)
+
+
 def test_a_store_without_ragged_fields_is_found():
     with pytest.raises(ConformanceError, match="has no field with an axis, but must have one"):
         check_refusals(Wrong({"fields": {}}))
