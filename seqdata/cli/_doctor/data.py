@@ -71,9 +71,8 @@ def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
 def _check_versions(location: str, store: Store) -> DoctorFinding:
     """Check whether the server distinguishes versions of a file that has no digest."""
     where, name = redact_secrets(location), store.shards[0]
-    files = make_remote_files(
-        split_url(location)[0] if where.endswith(name) else location, Remote()
-    )
+    folder, last = split_url(location)
+    files = make_remote_files(folder if last == name else location, Remote())
     try:
         tag = files.stat(name).tag
     except SeqDataError as error:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote
 
-from seqdata.errors import CacheError, DataError, SeqDataWarning
+from seqdata.errors import CacheError, SeqDataWarning
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, find_key
 from seqdata.storage.foreign.file_discovery import (
@@ -35,11 +33,11 @@ from seqdata.storage.local_files import check_fingerprint, is_remote, local_path
 from seqdata.storage.remote.cache_folder import open_cache_file
 from seqdata.storage.remote.file_cache import CachedFile, CacheRequest, FileCache, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.remote_files import check_name
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_file, make_remote_files
-from seqdata.storage.remote.urls import WEB, check_url, redact_url
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.store import ShardStore, StoreFacts
 
-_NEVER_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 _MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
 
 
@@ -87,7 +85,7 @@ def download_files(
         RemoteReadError: If they cannot be read.
         CacheError: If the cache has no room for all of them.
     """
-    dataset, is_web = redact_url(location), check_url(location) in WEB
+    dataset = redact_url(location)
     if has_table_suffix(dataset):
         files, name = make_remote_file(location, remote)
         names = [name]
@@ -98,30 +96,14 @@ def download_files(
         if STATE_FILE in existing and (size := files.stat(STATE_FILE).size) <= MAX_STATE_BYTES:
             listed = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
         names = choose_files(dataset, existing, listed)
-        if is_web and not listed:
-            names.sort(key=unquote)  # as the same files lie in a local folder
     for name in names:
-        _check_name(DataLocation(dataset=dataset, file=name), unquote(name) if is_web else name)
+        check_name(DataLocation(dataset=dataset, file=name), name)
     cache = make_cache(files)
     opened_files = ForkSafeThreadPool(remote.connections).map(
         lambda name: _open_cached(cache, name), names
     )
     paths = {name: file.path for name, file in zip(names, opened_files, strict=True)}
     return dataset, paths, tuple(opened_files)
-
-
-def _check_name(location: DataLocation, name: str) -> None:
-    """Raise if a name, decoded, is not one of a file in its folder. It is never a local path.
-
-    Raises:
-        DataError: If it is not.
-    """
-    if name in ("", ".", "..") or _NEVER_IN_NAMES.search(name):
-        raise location.make_error(
-            DataError,
-            "must have the name of a file in its folder, without '/', '\\' and control "
-            "characters, but has not. Rename it",
-        )
 
 
 def _open_cached(cache: FileCache, name: str) -> OpenCachedFile:

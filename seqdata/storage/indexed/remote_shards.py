@@ -33,7 +33,7 @@ from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_lis
 from seqdata.storage.indexed.shards import with_declared
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.remote_files import RemoteFiles, check_name
 from seqdata.storage.remote.transport import make_remote_files, make_writable_files
 from seqdata.storage.remote.urls import identify_url, join_url, redact_url, split_url
 
@@ -221,11 +221,13 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
         MissingShardError: If there is no such folder.
         RemoteReadError: If it cannot be asked for.
         CorruptShardError: If the list of the folder's shards is damaged.
+        DataError: If a name leads out of its folder.
     """
     where, pattern = url, "*"
     if redact_url(url).lower().endswith(suffixes):
         where, pattern = split_url(url)
         if not any(sign in pattern for sign in "*?["):
+            check_name(DataLocation(dataset=redact_url(where), file=pattern), pattern)
             return [RemoteShard(where, pattern, remote)]
     raw = _read_shard_list(where, remote)
     names = (
@@ -239,5 +241,7 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
             f"{redact_url(url)}: must hold at least one file that ends with "
             f"{join_names(suffixes)}, but holds none. Check the location"
         )
-    url = where
-    return [RemoteShard(url, name, remote) for name in names]
+    if raw is None:
+        for name in names:
+            check_name(DataLocation(dataset=redact_url(where), file=name), name)
+    return [RemoteShard(where, name, remote) for name in names]

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from seqdata.errors import DataError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.options import Remote
+
+_NEVER_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
+
+
+def check_name(location: DataLocation, name: str) -> None:
+    """Raise if a name is not one of a file in its folder: names of files here are made of it.
+
+    Args:
+        location: The file, for the error.
+        name: Its name as it is on a disk, not encoded.
+
+    Raises:
+        DataError: If it is not.
+    """
+    if name in ("", ".", "..") or _NEVER_IN_NAMES.search(name):
+        raise location.make_error(
+            DataError,
+            "must have the name of a file in its folder, without '/', '\\' and control "
+            "characters, but has not. Rename it",
+        )
 
 
 @dataclass(frozen=True, slots=True)

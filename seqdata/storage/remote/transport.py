@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
@@ -129,7 +130,7 @@ class FsspecFiles:
             found = call_filesystem(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # otherwise the cache would be asked
             files = [info for info in found if info.get("type") == "file"]
-            return {redact_url(f["name"]).rpartition("/")[2]: f.get("size") for f in files}
+            return {self._find_name(info["name"]): info.get("size") for info in files}
 
         found = retry(call, DataLocation(dataset=self._location), self._remote)
         return {name: found[name] for name in sorted(found)}
@@ -231,6 +232,11 @@ class FsspecFiles:
                 keep_alive(system)
             paths[name] = system, path
         return paths[name]
+
+    def _find_name(self, listed: str) -> str:
+        """Return the name of a file as it is on a disk, from that of the file system."""
+        name = redact_url(listed).rpartition("/")[2]
+        return unquote(name) if self._scheme in WEB else name
 
     def _locate(self, name: str, location: DataLocation | None) -> DataLocation:
         return DataLocation(dataset=self._location, file=name) if location is None else location

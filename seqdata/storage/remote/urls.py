@@ -41,7 +41,8 @@ _SIGNATURES = {
     "security-token": (), "access_token": (), "token": (), "hdnts": (), "hdnea": (),
 }  # fmt: skip
 """Parameter of a signature -> others that belong to it where it is in the same query."""
-_URL_SIGNS = "%/:@!$&()*+,;=?~[]"  # of a path or query, not encoded
+_NAME_SIGNS = "/:@!$&()*+,;=~[]"  # of a name, not encoded
+_URL_SIGNS = f"%?{_NAME_SIGNS}"  # of a path or query
 
 
 def check_url(url: str) -> str:
@@ -124,23 +125,29 @@ def _is_web(url: str) -> bool:
 
 
 def join_url(folder: str, name: str) -> str:
-    """Return the URL of a file in a folder; a web address keeps its query."""
+    """Return the URL of a file in a folder; a web address keeps its query, and encodes the name.
+
+    Examples:
+        >>> join_url("https://host/data?key=1", "50%.wav"), join_url("s3://bucket/data", "50%.wav")
+        ('https://host/data/50%25.wav?key=1', 's3://bucket/data/50%.wav')
+    """
     if urlsplit(folder).scheme.lower() in WEB:
         url = urlsplit(folder)
-        path = f"{url.path.rstrip('/')}/{name}"
+        path = f"{url.path.rstrip('/')}/{quote(name, safe=_NAME_SIGNS)}"
         return urlunsplit((url.scheme, url.netloc, path, url.query, ""))
     return f"{folder.rstrip('/')}/{name}"
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return the URL of the folder of a file, and the name of the file.
+    """Return the URL of the folder of a file, and the name of the file, as it is on a disk.
 
     Examples:
-        >>> split_url("s3://bucket/data/part.tar") ('s3://bucket/data', 'part.tar')
+        >>> split_url("s3://bucket/data/part.tar"), split_url("https://host/data/50%25.wav")
+        (('s3://bucket/data', 'part.tar'), ('https://host/data', '50%.wav'))
     """
     if urlsplit(url).scheme.lower() in WEB:
         web = urlsplit(url)
         path, _, name = web.path.rstrip("/").rpartition("/")
-        return urlunsplit((web.scheme, web.netloc, path, web.query, "")), name
+        return urlunsplit((web.scheme, web.netloc, path, web.query, "")), unquote(name)
     folder, _, name = url.rstrip("/").rpartition("/")
     return folder, name

@@ -10,7 +10,8 @@ import pytest
 from seqdata.api import open_store
 from seqdata.errors import DataError
 from seqdata.storage.remote.options import Remote
-from seqdata_testing.faults.network import Answer, folder_of, served
+from seqdata_testing.faults.network import served
+from tests.storage.web_folder import listing_of
 
 ORDINARY_NAMES = (
     "100%.parquet", "a%20b.parquet", "a+b.parquet", "date=2024-01-01.parquet", "it's.parquet",
@@ -28,19 +29,6 @@ def write_named(folder, names):
 
 def first_values(store):
     return [int(store[number]["x"][0]) for number in range(len(store))]
-
-
-def listing_of(root):
-    """Serve a folder, and the page of its files as web servers write it."""
-    inner = folder_of(root)
-
-    def answer(asked):
-        if asked.path.partition("?")[0] != "/":
-            return inner(asked)
-        links = "".join(f'<a href="{quote(path.name)}">it</a>' for path in root.iterdir())
-        return Answer(200, (("Content-Type", "text/html"),), links.encode())
-
-    return answer
 
 
 def test_files_of_any_ordinary_name_are_opened_in_a_bucket(tmp_path, request):

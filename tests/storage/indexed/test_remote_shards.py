@@ -21,6 +21,7 @@ from tests.storage.indexed.records import (
     write_file,
     write_files,
 )
+from tests.storage.web_folder import listing_of
 
 ROWS = sequences()
 HOW = ["cache", "ranges"]
@@ -84,6 +85,52 @@ def test_a_file_that_was_replaced_is_noticed(url, remote, s3, tmp_path):
     s3.pipe_file(f"{url}/part-0.recs", content)
     with pytest.raises(FingerprintMismatch):
         store.read(np.array([[0, 0, 1]]), ["frames"])
+
+
+NAMES = ("50%.recs", "a%20b.recs", "a+b.recs", "müller 1.recs", "x#1&2?.recs", "z.recs")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_files_of_any_name_have_the_ids_of_the_folder_behind_a_web_server(
+    tmp_path, monkeypatch, how
+):
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "index"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        write_file(folder / name, ROWS[number : number + 1])
+    remote = Remote(cache_dir=tmp_path / "cache", how=how)
+    with served(listing_of(folder)) as web:
+        store = open_store(web.url, backend=Records(), remote=remote)
+        check_store(store, ROWS[: len(NAMES)])
+        assert list(store.shards) == sorted(NAMES)
+        one = open_store(f"{web.url}/m%C3%BCller%201.recs", backend=Records(), remote=remote)
+        assert list(one.shards) == ["müller 1.recs"]
+        assert store.fingerprint == open_store(folder, backend=Records()).fingerprint
+
+
+def test_a_sibling_behind_a_web_server_may_have_any_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "index"))
+    path = write_documents(tmp_path / "data" / "50% ö.tok", 10, 100)
+    with served(listing_of(path.parent)) as web:
+        store = open_store(web.url, backend=Documents(), remote=Remote(cache_dir=tmp_path / "c"))
+        assert store.lengths.tolist() == [10, 90]
+
+
+@pytest.mark.parametrize("name", ["..%2Fx.recs", "a%2Fx.recs", "a%5Cx.recs", "a%0Ax.recs"])
+def test_a_name_behind_a_web_server_that_leads_elsewhere_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "index"))
+
+    def answer(asked):
+        page = f'<a href="{name}">it</a>'.encode()
+        listed = asked.path.partition("?")[0] == "/"
+        return Answer(200, (("Content-Type", "text/html"),), page) if listed else Answer(404)
+
+    remote = Remote(cache_dir=tmp_path / "cache", retry_seconds=0.1)
+    with served(answer) as web:
+        for url in (web.url, f"{web.url}/{name}"):
+            with pytest.raises(DataError, match="must have the name of a file in its folder"):
+                open_store(url, backend=Records(), remote=remote)
 
 
 def test_files_in_memory_of_fsspec_too(tmp_path):
