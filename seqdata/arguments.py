@@ -50,6 +50,16 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
     return wrapper
 
 
+def takes_option(opener: Callable[..., Any], option: str) -> bool:
+    """Return whether a function takes a keyword argument, as far as it tells."""
+    try:
+        parameters = inspect.signature(opener).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return True
+    any_option = inspect.Parameter.VAR_KEYWORD
+    return any(each.name == option or each.kind is any_option for each in parameters)
+
+
 def select_options(
     where: str, opener: Callable[..., Any], name: object, options: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from seqdata.arguments import select_options
+from seqdata.arguments import select_options, takes_option
 from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
 from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
@@ -78,7 +78,7 @@ def resolve_store(
                 f"dataset: a {type(data).__name__} has no lengths to plan with; pass `lengths`: an "
                 "array with the timesteps of each item, or a function that gives those of an item"
             )
-        return DatasetStore.of(data, lengths, names=_match_names(data, names))
+        return DatasetStore.of(data, lengths, names=_match_names(data, names), axes=axes)
     if lengths is not None:
         raise ConfigError(
             "dataset: `lengths` are for a Dataset only, but the data is a "
@@ -250,8 +250,9 @@ def open_location(
     if name == "arrow" and backend is None:
         refuse_binary_file(location)
     opener = find_backend(name, location, host)
-    options = {"schema": schema, "index": index, "remote": remote}
-    store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
+    options = {"schema": schema, "index": index, "remote": remote, "verify": verify}
+    always = {"verify": options.pop("verify")} if takes_option(opener, "verify") else {}
+    store = opener(location, **always, **select_options("open_store", opener, name, options))
     if isinstance(store, SequenceStore):
         return store
     if missing_names := find_missing_members(store, STORE_MEMBERS):

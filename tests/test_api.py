@@ -87,6 +87,22 @@ def test_what_a_backend_is_not_told_is_refused(tmp_path):
         open_store(tmp_path / "s", index="build")
 
 
+def test_an_opener_need_not_take_verify(tmp_path):
+    store = write_store(tmp_path / "s", ROWS)
+    found = open_store("anything", backend=lambda location: open_store(tmp_path / "s"))
+    assert found.fingerprint == store.fingerprint
+    with pytest.raises(ConfigError, match="does not take `verify`, but it is 'always'"):
+        open_store("anything", backend=lambda location: store, verify="always")
+    given = {}
+
+    def opener(location, **options):
+        given.update(options)
+        return store
+
+    open_store("anything", backend=opener, verify="off")
+    assert given == {"verify": "off"}
+
+
 def test_a_folder_of_tar_files_is_read_by_the_plugin(tmp_path):
     (tmp_path / "a.tar").touch()
     assert detect_backend(tmp_path) == "webdataset"

@@ -77,7 +77,7 @@ class DatasetStore(SequenceStore):
         lengths: Any,
         *,
         names: Sequence[str] | None = None,
-        axes: Mapping[str, None] | None = None,
+        axes: Mapping[str, str | None] | None = None,
         key: str = "id",
         progress: bool | None = None,
     ) -> DatasetStore:
@@ -92,7 +92,8 @@ class DatasetStore(SequenceStore):
                 which reads every item once.
             names: Names of the parts of items that are tuples; None: ``x``, ``y``, ``z``,
                 ``field3``, ….
-            axes: Field -> None: one value per item, even if its length equals the first item's.
+            axes: Field -> None: one value per item, even if its length equals the first item's; or
+                ``time``.
             key: The ``str`` field of ids, if there is one.
             progress: Whether to show a progress bar while lengths are counted; None: on a terminal.
 

@@ -104,24 +104,28 @@ def _detect_form(value: Any) -> ValueForm:
 
 
 def infer_item_fields(
-    item: Mapping[str, Any], length: int, axes: Mapping[str, None] | None
+    item: Mapping[str, Any], length: int, axes: Mapping[str, str | None] | None
 ) -> dict[str, Field]:
     """Return the fields of the first item.
 
     Args:
         item: Field -> array, number, ``str`` or ``bytes``.
         length: Its timesteps.
-        axes: Field -> None: one value per item, whatever its shape.
+        axes: Field -> None: one value per item, whatever its shape; or ``time``.
 
     Raises:
-        ConfigError: If no field is as long as the item, or ``axes`` names an unknown one.
+        ConfigError: If no field is as long as the item, ``axes`` names an unknown one or another
+            axis, or a field of ``time`` is not as long as the item.
         DecodeError: If a value is not an array, number or text.
     """
     check_axes(axes)
-    per_item = dict(axes or {})
-    for name in per_item:
+    axis_of = dict(axes or {})
+    for name, axis in axis_of.items():
         if name not in item:
             raise make_unknown_name_error("dataset: `axes`", "field", name, map(str, item))
+        if axis not in (None, DEFAULT_AXIS):
+            needed = f"None or {DEFAULT_AXIS!r}, the one axis of a Dataset"
+            raise ConfigError(must_be(f"dataset: `axes` of {name!r}", needed, repr(axis)))
     fields: dict[str, Field] = {}
     shapes = []
     for name, value in item.items():
@@ -130,7 +134,13 @@ def infer_item_fields(
             fields[name] = found
             continue
         array = _to_array(0, name, value)
-        ragged = array.ndim > 0 and len(array) == length and name not in per_item
+        ragged = array.ndim > 0 and len(array) == length and axis_of.get(name, "") is not None
+        if not ragged and axis_of.get(name) is not None:
+            raise ConfigError(
+                f"dataset: item 0, field {name!r}: must have {length} timesteps, as `axes` and "
+                f"`lengths` say, but has shape {array.shape}. Pass `axes`={{{name!r}: None}}, or "
+                "the actual lengths"
+            )
         axis = DEFAULT_AXIS if ragged else None
         fields[name] = Field(array.dtype.name, array.shape[1:] if ragged else array.shape, axis)
         shapes.append(f"{name} {array.shape}")
@@ -185,7 +195,7 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
             f"dataset: item {number}, field {name!r}: must have {length} timesteps, as `lengths` "
             f"says, but has {len(array)}. Pass the actual lengths, or a function that counts "
             "them; if the field does not have one value per timestep, pass "
-            f"`axes`={{{name!r}: None}} to `DatasetStore.of`",
+            f"`axes`={{{name!r}: None}}",
             sequence=number, field=name,
         )  # fmt: skip
     return array

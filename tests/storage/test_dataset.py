@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from seqdata.api import open_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
@@ -170,6 +171,24 @@ def test_a_field_may_be_named_as_none_per_item():
     store = DatasetStore.of(data, [2, 3], axes={"v": None})
     assert store.fields["v"] == Field("float64", (2,), None)
     check_store(store, list(data.items))
+
+
+def test_axes_of_a_dataset_are_passed_on_and_compared():
+    data = Items({"x": np.zeros(2), "v": np.zeros(2)}, {"x": np.zeros(3), "v": np.ones(2)})
+    store = open_store(data, lengths=[2, 3], axes={"v": None, "x": "time"})
+    check_store(store, list(data.items))
+    with pytest.raises(DecodeError, match=r"item 1, field 'v': .* pass `axes`=\{'v': None\}"):
+        open_store(data, lengths=[2, 3])[1]
+    for axes, message in (
+        ({"nope": None}, "no field 'nope'"),
+        ({"x": 3}, "`axes` of 'x' must be None or 'time', the one axis of a Dataset, but is 3"),
+        ({"x": "text"}, "`axes` of 'x' must be None or 'time'"),
+        ("x", "`axes`"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            open_store(data, lengths=[2, 3], axes=axes)
+    with pytest.raises(ConfigError, match=r"field 'v': must have 3 timesteps, as `axes`"):
+        open_store(Items({"x": np.zeros(3), "v": np.ones(2)}), lengths=[3], axes={"v": "time"})
 
 
 def test_a_field_that_only_seemed_ragged_is_an_error_that_names_the_item():
