@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata import ConfigError, Ragged, columnar
-from seqdata.errors import DecodeError, SeqDataWarning
+from seqdata.errors import DecodeError, SeqDataWarning, as_whole_number, check_flags
 from seqdata_audio.mel import Floats, cosines, hann, mel_filters
 
 _AT_ONCE = 1 << 22  # numbers that are windowed at once
 _AMIN = 1e-10  # the least power: -100 dB
+_RATE = "rate"  # the field of the samples per second
 
 
 @columnar
@@ -69,17 +70,25 @@ class LogMel:
 
     def __post_init__(self) -> None:
         for name in ("rate", "n_mels", "n_fft", "hop_length"):
+            _store_number(self, name)
             _check(self, name, _is_count(getattr(self, name)), "an integer of at least 1")
+        for name in ("win_length", "fmin", "fmax", "top_db"):
+            _store_number(self, name)
         window = self.win_length
         good = window is None or (_is_count(window) and window <= self.n_fft)
         _check(self, "win_length", good, f"an integer in [1, {self.n_fft}], or None")
         half = self.rate / 2
-        _check(self, "fmin", 0 <= self.fmin < half, f"in [0, {half:g}), in Hz")
-        good = self.fmax is None or self.fmin < self.fmax <= half
+        good = _is_number(self.fmin) and 0 <= self.fmin < half
+        _check(self, "fmin", good, f"in [0, {half:g}), in Hz")
+        good = self.fmax is None or (_is_number(self.fmax) and self.fmin < self.fmax <= half)
         _check(self, "fmax", good, f"above fmin, at most {half:g} (half of the rate), or None")
+        check_flags(type(self).__name__, center=self.center, htk=self.htk)
         _check(self, "norm", self.norm in ("slaney", None), "'slaney' or None")
-        good = self.top_db is None or self.top_db >= 0
+        good = self.top_db is None or (_is_number(self.top_db) and self.top_db >= 0)
         _check(self, "top_db", good, "at least 0, or None")
+        _check(self, "field", _is_name(self.field), "a text that is not empty")
+        good = _is_name(self.to) and self.to != _RATE
+        _check(self, "to", good, f"a text that is not empty, and not {_RATE!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options alone: windows and filters are made again where they are needed."""
@@ -118,22 +127,22 @@ class LogMel:
         return Ragged(features, lengths)
 
     def _check_rates(self, columns: dict[str, Any]) -> None:
-        if "rate" not in columns:
+        if _RATE not in columns:
             warnings.warn(
                 f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "
-                "but they have no field 'rate' that says so. Name it in `fields`, or store it.",
+                f"but they have no field {_RATE!r} that says so. Name it in `fields`, or store it.",
                 SeqDataWarning,
                 stacklevel=2,
             )
             return
-        rates = np.asarray(columns["rate"])
+        rates = np.asarray(columns[_RATE])
         wrong = rates[rates != self.rate]
         if len(wrong):
             raise DecodeError.at(
                 f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "
                 f"but one has {wrong[0]}. Resample its file, leave such out with "
                 "`store.where(...)`, or pass another `rate`.",
-                field="rate",
+                field=_RATE,
             )
 
     def _windows(
@@ -206,6 +215,7 @@ class MFCC(LogMel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _store_number(self, "n_mfcc")
         good = _is_count(self.n_mfcc) and self.n_mfcc <= self.n_mels
         _check(self, "n_mfcc", good, f"an integer in [1, {self.n_mels}], as n_mels is")
 
@@ -232,8 +242,26 @@ def _scale(values: NDArray[Any]) -> NDArray[Any]:
     return scaled
 
 
+def _store_number(owner: object, name: str) -> None:
+    """Store a number of NumPy as a plain one; anything else stays, to be checked."""
+    value = getattr(owner, name)
+    whole = as_whole_number(value)
+    if whole is not None:
+        object.__setattr__(owner, name, whole)  # the dataclass is frozen
+    elif isinstance(value, np.floating):
+        object.__setattr__(owner, name, float(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _check(owner: object, name: str, good: bool, must: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.backends import Extents, FileIndex, RandomAccessFile
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, check_flags
 from seqdata_audio.sound_file import read_info, read_samples
 from seqdata_audio.wav import make_broken_error, read_header
 
@@ -45,6 +45,7 @@ class Audio:
                 f"Audio: `dtype` must be one of {', '.join(map(repr, _DTYPES))}, but is "
                 f"{self.dtype!r}. Leave it out for what is stored."
             )
+        check_flags("Audio", allow_empty=self.allow_empty)
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return where the samples of a file lie.

@@ -1,6 +1,7 @@
 """LogMel and MFCC: librosa's numbers, a law of lengths, and crops that are those of the whole."""
 
 import importlib.util
+import math
 import pickle
 import re
 from pathlib import Path
@@ -153,6 +154,27 @@ def test_other_fields_stay_and_names_can_be_chosen():
     assert list(made) == ["rate", "speaker", "bands"]
 
 
+def test_the_result_may_take_the_place_of_the_audio():
+    transform = LogMel(**SMALL, to="audio")
+    assert of(transform, np.ones(40))[0].shape == (3, 8)
+
+
+def test_numbers_of_numpy_are_stored_as_plain_ones():
+    counts = {"rate": 16000, "n_mels": 8, "n_fft": 64, "hop_length": 16, "win_length": 60,
+              "n_mfcc": 4}  # fmt: skip
+    floats = {"fmin": 20.0, "fmax": 7000.0, "top_db": 60.0}
+    plain = MFCC(**counts, **floats)
+    for whole, real in ((np.int64, np.float64), (np.uint16, np.float32)):
+        options = {name: whole(count) for name, count in counts.items()}
+        options |= {name: real(value) for name, value in floats.items()}
+        made = MFCC(**options)
+        assert repr(made) == repr(plain)  # that of a NumPy number names its type
+        assert {type(getattr(made, name)) for name in counts} == {int}
+        assert {type(getattr(made, name)) for name in floats} == {float}
+    assert type(LogMel(rate=16000, fmin=np.int64(20)).fmin) is int
+    assert (of(made, np.ones(40))[0] == of(plain, np.ones(40))[0]).all()
+
+
 def test_a_transform_is_small_when_it_is_sent_and_the_same_afterwards():
     transform = MFCC(rate=16000)
     before = pickle.dumps(transform)
@@ -194,11 +216,33 @@ def test_a_field_that_is_not_there_is_refused():
         ({"hop_length": -1}, "`hop_length` must be"),
         ({"n_fft": 0}, "`n_fft` must be"),
         ({"win_length": 65, "n_fft": 64}, r"`win_length` must be an integer in \[1, 64\]"),
+        (
+            {"win_length": "x"},
+            r"`win_length` must be an integer in \[1, 2048\], or None, but is 'x'",
+        ),
+        ({"rate": np.float64(16000)}, "`rate` must be an integer"),
+        ({"n_fft": np.bool_(True)}, "`n_fft` must be an integer"),
+        ({"fmin": "x"}, r"`fmin` must be in \[0, 8000\), in Hz, but is 'x'"),
+        ({"fmin": None}, "`fmin` must be in .*, but is None"),
+        ({"fmin": True}, "`fmin` must be in .*, but is True"),
+        ({"fmin": math.nan}, "`fmin` must be in .*, but is nan"),
         ({"fmin": 8000}, r"`fmin` must be in \[0, 8000\), in Hz, but is 8000"),
         ({"fmin": 100, "fmax": 100}, "`fmax` must be above fmin"),
         ({"fmax": 8001}, "`fmax` must be above fmin, at most 8000"),
+        ({"fmax": "x"}, "`fmax` must be above fmin, at most 8000 .*, or None, but is 'x'"),
+        ({"fmax": math.nan}, "`fmax` must be above fmin, .*, but is nan"),
+        ({"center": "no"}, "`center` must be True or False, but is 'no'"),
+        ({"htk": "no"}, "`htk` must be True or False, but is 'no'"),
         ({"norm": "l2"}, "`norm` must be 'slaney' or None, but is 'l2'"),
         ({"top_db": -1}, "`top_db` must be at least 0"),
+        ({"top_db": "x"}, "`top_db` must be at least 0, or None, but is 'x'"),
+        ({"top_db": math.nan}, "`top_db` must be at least 0, or None, but is nan"),
+        ({"field": ""}, "`field` must be a text that is not empty, but is ''"),
+        ({"field": 3}, "`field` must be a text that is not empty, but is 3"),
+        ({"to": ""}, "`to` must be a text that is not empty, and not 'rate', but is ''"),
+        ({"to": None}, "`to` must be a text that is not empty, and not 'rate', but is None"),
+        ({"to": "rate"}, "`to` must be a text that is not empty, and not 'rate', but is 'rate'"),
+        ({"n_mfcc": "x"}, r"`n_mfcc` must be an integer in \[1, 128\]"),
         ({"n_mfcc": 129}, r"`n_mfcc` must be an integer in \[1, 128\]"),
     ],
 )

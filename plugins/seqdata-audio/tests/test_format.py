@@ -256,6 +256,12 @@ def test_files_of_other_dtypes_or_channels_go_together_as_floats_alone(tmp_path)
         Audio(dtype="int16")
 
 
+def test_a_text_is_not_taken_for_true():
+    text = "Audio: `allow_empty` must be True or False, but is 'no'"
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        Audio(allow_empty="no")
+
+
 def test_a_flipped_bit_is_named_by_file_sequence_and_bytes(folder):
     store = open_store(folder)
     path = folder / "1" / "é 5.wav"

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from seqdata.backends import Extents, FileFormat, FileIndex, Opener, RandomAccessFile, hookimpl
 from seqdata.backends import FormatBackend as Backend
-from seqdata.errors import ConfigError, MissingShardError
+from seqdata.errors import ConfigError, MissingShardError, must_be
 
 __all__ = ["Tokens", "seqdata_register_backends"]
 
 _HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the dtype, sequences, documents
 _MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_ENDS = ("_document.bin", "_sentence.bin")  # as its preprocess_data.py names files
+_WIDEST = 8  # bytes of a token
 _DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 
 
@@ -34,7 +35,7 @@ class Tokens(FileFormat):
             unless it says otherwise (``">u2"``).
 
     Raises:
-        ConfigError: If it is not a dtype of numbers.
+        ConfigError: If it is not a dtype of integers or floats of at most 8 bytes.
     """
 
     dtype: str = "uint16"
@@ -59,7 +60,8 @@ class Tokens(FileFormat):
         if file.size % dtype.itemsize:
             raise ValueError(
                 f"has {file.size} bytes, but must have a multiple of {dtype.itemsize}, as "
-                f"{dtype.name} does. Pass `backend`=Tokens(dtype=...)"
+                f"{dtype.name} does. Open it in Python, with open_store(path, "
+                "backend=Tokens(dtype=...))"
             )
         return FileIndex({"tokens": Extents(offsets[:-1], offsets[1:], dtype.str)})
 
@@ -84,10 +86,12 @@ def _find_index(file: RandomAccessFile) -> RandomAccessFile | None:
 def _parse_dtype(name: str) -> np.dtype[np.generic]:
     try:
         dtype = np.dtype(object if name is None else name)  # NumPy's None is float64
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
-    if dtype.kind not in "iuf":
-        raise ConfigError(f"tokens: `dtype` must be a NumPy dtype of numbers, but is {name!r}.")
+    if dtype.kind not in "iuf" or dtype.itemsize > _WIDEST:
+        must = f"a NumPy dtype of integers or floats of at most {_WIDEST} bytes"
+        remedy = "Pass what its tokens were written as, such as 'uint16'"
+        raise ConfigError(must_be("tokens: `dtype`", must, repr(name), remedy))
     return dtype.newbyteorder("<") if dtype.isnative else dtype
 
 
@@ -99,9 +103,11 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
     if magic != _MAGIC or version != 1 or code not in _DTYPES:
         raise ValueError("its .idx is not an index of Megatron (MMIDIDX, version 1)")
     size = _HEAD.size + 12 * sequences + 8 * documents
-    if len(content) == size + sequences and documents:
+    if sequences and documents and len(content) == size + sequences:
         raise ValueError("its .idx has modes (multimodal data), but must be of tokens alone")
-    if len(content) != size or not documents:
+    if not documents:
+        raise ValueError("its .idx must have at least one entry of documents, but has none")
+    if len(content) != size:
         raise ValueError(
             f"its .idx must have {size} bytes for {sequences} sequences and {documents} documents, "
             f"but has {len(content)}"

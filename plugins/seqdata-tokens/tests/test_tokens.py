@@ -8,11 +8,13 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from seqdata_tokens import Tokens
 
 from seqdata import TBPTT, Loader, Packed, SequenceDataModule, open_store
 from seqdata.backends import FormatBackend
-from seqdata.errors import ConfigError, FingerprintMismatch, SeqDataError
+from seqdata.cli.app import app
+from seqdata.errors import ConfigError, DataError, FingerprintMismatch, SeqDataError
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store
 
@@ -37,6 +39,15 @@ def write_megatron(path: Path, rows, *, parts=1) -> Path:
     firsts = np.arange(len(rows) + 1) * parts
     arrays = np.int32(sizes), begins.astype(np.int64), firsts.astype(np.int64)
     path.with_suffix(".idx").write_bytes(head + b"".join(array.tobytes() for array in arrays))
+    return path
+
+
+def write_empty(path: Path, *, count=0) -> Path:
+    """Write both files of Megatron with so many documents, but without a sequence."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, CODES["uint16"], 0, count + 1)
+    path.with_suffix(".idx").write_bytes(head + bytes(8 * (count + 1)))
     return path
 
 
@@ -80,6 +91,28 @@ def test_a_file_of_megatron_that_has_lost_its_index_is_refused(tmp_path):
     path.with_suffix(".idx").unlink()
     with pytest.raises(SeqDataError, match=r"must have 'corpus_text_document.idx' next to it"):
         open_store(path, backend=Tokens())
+
+
+@pytest.mark.parametrize(("empty", "good"), [("a.bin", "b.bin"), ("b.bin", "a.bin")])
+def test_a_file_of_megatron_without_sequences_opens_with_others(tmp_path, empty, good):
+    rows = documents(5)
+    write_empty(tmp_path / empty)
+    write_megatron(tmp_path / good, rows)
+    store = open_store(tmp_path, backend=Tokens())
+    check_store(store, rows)
+    assert list(store.keys(range(5))) == [f"{good}/{number}" for number in range(5)]
+
+
+def test_a_file_of_megatron_without_sequences_alone_is_refused(tmp_path):
+    path = write_empty(tmp_path / "x.bin")
+    for location in (path, tmp_path):
+        with pytest.raises(DataError, match="must hold at least one sequence, but holds none"):
+            open_store(location, backend=Tokens())
+
+
+def test_documents_without_tokens_are_sequences_of_length_0(tmp_path):
+    store = open_store(write_empty(tmp_path / "x.bin", count=3), backend=Tokens())
+    assert store.lengths.tolist() == [0, 0, 0]
 
 
 def test_lanes_and_packed_rows_read_every_token_once(tmp_path):
@@ -152,6 +185,10 @@ def patch_index(path, at, value):
     index.write_bytes(content)
 
 
+def no_documents(path):
+    write_empty(path, count=-1)
+
+
 def moved_sequence(path):
     patch_index(path, 34 + 4 * 20 + 8, struct.pack("<q", 1_000_000))
 
@@ -166,6 +203,7 @@ def documents_out_of_order(path):
         (cut_index, r"its .idx must have 442 bytes for 20 sequences and 21 documents, but has \d+"),
         (other_magic, r"its .idx is not an index of Megatron \(MMIDIDX, version 1\)"),
         (with_modes, r"its .idx has modes \(multimodal data\), but must be of tokens alone"),
+        (no_documents, "its .idx must have at least one entry of documents, but has none"),
         (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
         (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
         (moved_sequence, "its .idx has sequences that do not lie one behind another"),
@@ -210,6 +248,18 @@ def test_a_plain_file_of_another_width_is_refused(tmp_path):
         open_store(tmp_path / "odd.bin", backend=Tokens())
 
 
+def test_the_remedy_for_another_width_is_the_same_in_python_and_on_the_command_line(tmp_path):
+    path = tmp_path / "odd.bin"
+    path.write_bytes(b"abc")
+    remedy = "Open it in Python, with open_store(path, backend=Tokens(dtype=...))"
+    with pytest.raises(SeqDataError, match=re.escape(remedy)):
+        open_store(path, backend=Tokens())
+    result = CliRunner().invoke(app, ["stats", str(path)])
+    assert result.exit_code == 1
+    assert remedy in result.output
+    assert "--backend" not in result.output
+
+
 def test_a_changed_token_is_found_when_it_is_read(tmp_path):
     path = write_megatron(tmp_path / "x.bin", documents(200))
     open_store(path, backend=Tokens())
@@ -229,9 +279,32 @@ def test_the_byte_order_of_a_plain_file_is_the_one_that_is_said(tmp_path):
         assert store[0]["tokens"].tolist() == [1, 2, 300]
 
 
-@pytest.mark.parametrize("dtype", ["spam", "object", "U4", "datetime64[s]"])
-def test_another_dtype_than_of_numbers_is_refused(dtype):
-    with pytest.raises(
-        ConfigError, match=f"`dtype` must be a NumPy dtype of numbers, .*'{re.escape(dtype)}'"
-    ):
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "spam",
+        "object",
+        "U4",
+        "datetime64[s]",
+        "bool",
+        "complex64",
+        "f16",
+        "float128",
+        "(2,i4",
+        None,
+    ],
+)
+def test_another_dtype_than_of_numbers_of_at_most_8_bytes_is_refused(dtype):
+    text = (
+        "tokens: `dtype` must be a NumPy dtype of integers or floats of at most 8 bytes, but is "
+        f"{dtype!r}. Pass what its tokens were written as, such as 'uint16'."
+    )
+    with pytest.raises(ConfigError, match=re.escape(text)):
         Tokens(dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint64", ">i8", "longlong"])
+def test_every_other_dtype_of_numbers_is_read(tmp_path, dtype):
+    np.array([1, 2, 3]).astype(dtype).tofile(tmp_path / "x.bin")
+    store = open_store(tmp_path / "x.bin", backend=Tokens(dtype=dtype))
+    assert store[0]["tokens"].tolist() == [1, 2, 3]
