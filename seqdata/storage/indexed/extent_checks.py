@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,24 +41,61 @@ def check_suffixes(format: FileFormat) -> None:
         )
 
 
+def check_file_index(found: object, where: str) -> FileIndex:
+    """Return what a format's method returned.
+
+    Raises:
+        PluginError: If it is not a FileIndex with at least one field.
+    """
+    if isinstance(found, FileIndex) and not isinstance(found.fields, Mapping):
+        raise _make_error(
+            where, "`fields` must be a mapping of names to Extents", type(found.fields).__name__
+        )
+    if not isinstance(found, FileIndex) or not found.fields:
+        raise PluginError.at(
+            f"{where}: must return a FileIndex with at least one field, but returned a "
+            f"{type(found).__name__}. Tell its author"
+        )
+    return found
+
+
 def count_sequences(found: FileIndex, where: str) -> int:
     """Return how many sequences a file holds.
 
     Raises:
-        PluginError: If its fields have different numbers of sequences, or invalid names.
+        PluginError: If its fields have different numbers of sequences or invalid names, or one is
+            not an Extents.
     """
-    for name in found.fields:
+    counts: dict[str, int] = {}
+    for name, extents in found.fields.items():
         if not isinstance(name, str) or name in ("", "id"):
             raise _make_error(where, "names of fields must be texts, not empty and not 'id'", name)
-    counts = {name: len(extents.begins) for name, extents in found.fields.items()}
+        if not isinstance(extents, Extents):
+            raise _make_error(f"{where}, field {name!r}", "must be an Extents", extents)
+        begins = _make_array(extents.begins, "begins", f"{where}, field {name!r}")
+        if begins.ndim == 0:
+            raise _make_error(
+                f"{where}, field {name!r}",
+                "`begins` must be an array of integers, one of each sequence", extents.begins,
+            )  # fmt: skip
+        counts[name] = len(begins)
     if found.ids is not None:
-        counts["ids"] = len(found.ids)
+        counts["ids"] = _count_ids(found.ids, where)
     if len(set(counts.values())) > 1:
         raise PluginError.at(
             f"{where}: fields and ids must have the same number of sequences, but have {counts}. "
             "Tell its author"
         )
     return next(iter(counts.values()))
+
+
+def _count_ids(ids: Any, where: str) -> int:
+    try:
+        if not isinstance(ids, str | bytes):
+            return len(ids)
+    except TypeError:
+        pass
+    raise _make_error(where, "`ids` must be a sequence of texts, or None", ids)
 
 
 def check_has_axis(found: FileIndex, where: str) -> None:
@@ -87,7 +125,8 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
         PluginError: If they are.
         CorruptShardError: If values end after the file.
     """
-    begins, ends = np.asarray(extents.begins), np.asarray(extents.ends)
+    begins = _make_array(extents.begins, "begins", where)
+    ends = _make_array(extents.ends, "ends", where)
     try:
         dtype = native_name(extents.dtype) if isinstance(extents.dtype, str) else ""
     except (TypeError, ValueError, SyntaxError):
@@ -105,27 +144,32 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
     _check_inside(begins, ends, size, place)
+    if extents.axis is not None and not (isinstance(extents.axis, str) and extents.axis):
+        raise _make_error(where, "`axis` must be a text, not empty, or None", extents.axis)
+    if extents.lengths is not None:
+        _check_lengths(_make_array(extents.lengths, "lengths", where), count, where)
+    if not (isinstance(extents.shape, tuple | list) and all(map(_is_whole, extents.shape))):
+        raise _make_error(where, "`shape` must be a tuple of integers", extents.shape)
     if not kind_of(Field(dtype)).is_array:
         _check_text(extents, where)
         return
-    if not (isinstance(extents.shape, tuple | list) and all(map(_is_whole, extents.shape))):
-        raise _make_error(where, "`shape` must be a tuple of integers", extents.shape)
-    width = np.dtype(extents.dtype).itemsize * math.prod(extents.shape)
+    _check_numbers(extents, np.dtype(dtype), count, where)
+
+
+def _check_numbers(extents: Extents, dtype: np.dtype[Any], count: int, where: str) -> None:
+    width = dtype.itemsize * math.prod(map(int, extents.shape))
     if min(extents.shape, default=1) < 1 or width >= MAX_WIDTH:
         raise _make_error(
             where, "`shape` must have at least one number, and less than 2 GiB", extents.shape
         )
-    if extents.values is not None and (
-        extents.axis is not None or np.shape(extents.values) != (count, *extents.shape)
-    ):
-        raise _make_error(
-            where, f"`values` must be ({count}, *shape), of `axis`=None",
-            f"{list(np.shape(extents.values))} of `axis`={extents.axis!r}",
-        )  # fmt: skip
     if extents.values is not None:
-        _check_values(np.asarray(extents.values), np.dtype(dtype), where)
-    if extents.lengths is not None:
-        _check_lengths(np.asarray(extents.lengths), count, where)
+        values = _make_array(extents.values, "values", where)
+        if extents.axis is not None or values.shape != (count, *extents.shape):
+            raise _make_error(
+                where, f"`values` must be ({count}, *shape), of `axis`=None",
+                f"{list(values.shape)} of `axis`={extents.axis!r}",
+            )  # fmt: skip
+        _check_values(values, dtype, where)
     if extents.decoder is None and extents.values is None:
         _check_sizes(extents, value_sizes(extents), width, where)
 
@@ -143,12 +187,13 @@ def _check_text(extents: Extents, where: str) -> None:
 
 
 def _check_lengths(lengths: NDArray[Any], count: int, where: str) -> None:
+    must = f"`lengths` must be integers ({count},) in [0, {MAX_ROWS}]"
+    said = f"{lengths.dtype} {list(lengths.shape)}"
+    if not _are_integers(lengths, count):  # what else they are may have no order
+        raise _make_error(where, must, said)
     low, high = lengths.min(initial=0), lengths.max(initial=0)
-    if not _are_integers(lengths, count) or low < 0 or high > MAX_ROWS:
-        raise _make_error(
-            where, f"`lengths` must be integers ({count},) in [0, {MAX_ROWS}]",
-            f"{lengths.dtype} {list(lengths.shape)} from {low} to {high}",
-        )  # fmt: skip
+    if low < 0 or high > MAX_ROWS:
+        raise _make_error(where, must, f"{said} from {low} to {high}")
 
 
 def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> None:
@@ -187,6 +232,15 @@ def _is_whole(number: object) -> bool:
     return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
+def _make_array(values: object, name: str, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # they are of the user's code, and may raise anything
+        raise PluginError.at(
+            f"{where}: `{name}` must be an array, but cannot become one ({error}). Tell its author"
+        ) from error
+
+
 def _are_integers(values: NDArray[Any], count: int) -> bool:
     return values.shape == (count,) and (values.dtype.kind in "iu" or not count)
 
@@ -199,7 +253,7 @@ def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: 
         at = int(np.argmax(bad))
         must = f"a multiple of {width}" if extents.axis is not None else f"{width}"
         if extents.lengths is not None:
-            needed = int(extents.lengths[at]) * width
+            needed = int(np.asarray(extents.lengths)[at]) * width
             must = f"{width} bytes for each timestep of `lengths`, here {needed}"
         raise PluginError.at(
             f"{where}: the values of sequence {at} must have {must} bytes, but have {sizes[at]}. "

@@ -79,7 +79,7 @@ def make_file_fields(
     Raises:
         DecodeError: If a sequence has no value of a field, or lengths do not fit together.
     """
-    extents = {field.member: _make_extents(opened, field.member) for field in indexed_fields}
+    extents = {field.member: _make_extents(opened, field) for field in indexed_fields}
     checks, bits = _make_checks(opened, list(extents), bits, digest)
     bare = ShardLayout(
         opened.location, opened.names, opened.starts, {}, opened.file_of, _make_key_of(opened)
@@ -189,13 +189,14 @@ def _make_key_of(opened: OpenedFiles) -> Callable[[int], str | None]:
     return key_of
 
 
-def _make_extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
+def _make_extents(opened: OpenedFiles, field: IndexedField) -> list[ShardExtents]:
     """Return the extents of a field.
 
     Raises:
         DecodeError: If a sequence has no value.
     """
     extents: list[ShardExtents] = []
+    member = field.member
     for i, index in enumerate(opened.indexes):
         members = index.members.get(member)
         if (
@@ -210,11 +211,18 @@ def _make_extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
             raise replace(opened.file_of(i), sequence=number, key=key).make_error(
                 DecodeError,
                 f"must have a value of field {quote(member)} as the others, but "
-                f"{int(missing.sum())} sequences of the file have none. Leave the field out with "
-                f"`schema`={{{member!r}: None}}, or write the file again",
+                f"{int(missing.sum())} sequences of the file have none. "
+                f"{_advise_leaving_out(field)}, or write the file again",
             )
         extents.append((_NONE, _NONE) if members is None else members.extents)
     return extents
+
+
+def _advise_leaving_out(field: IndexedField) -> str:
+    """Return the advice to open files without a field; few formats take a `schema`."""
+    if "`schema`" in (field.advice or ""):  # the format says so where it advises on a field
+        return f"Leave the field out with `schema`={{{field.member!r}: None}}"
+    return "Open it with a format that leaves the field out"
 
 
 def _make_checks(

@@ -120,7 +120,8 @@ class Extents:
         shape: Shape of one timestep, or of the whole value if there is no axis.
         axis: The axis that it runs along; None: one value per sequence.
         decoder: None: raw values, which are read in place. Otherwise a method of the format that
-            turns the bytes of one sequence into an array; its name must begin with ``decode``.
+            turns the bytes of one sequence into an array; its name begins with ``decode``
+            or ``_decode``.
         lengths: int64 (n,), timesteps; None: they follow from the extents; of decoded values they
             are counted once, by decoding.
         values: (n, *shape), small decoded values to keep in the index, for fields without an axis.

@@ -20,6 +20,7 @@ from seqdata.storage.fields import FIELD_DTYPES, kind_of
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.extent_checks import (
     check_extents,
+    check_file_index,
     check_has_axis,
     check_suffixes,
     clamp_begins,
@@ -41,7 +42,6 @@ from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, d
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.limits import MAX_ROWS
 
-_DECODER = "decode"
 _FEW = 4  # values of a field in a file
 
 
@@ -154,7 +154,7 @@ class UserFormat:
             check(len(members.heads) == 1 and members.codes is None, "fields")
             field, decoder = _make_field(members.heads[0]), members.heads[0]["decoder"]
             check(field.dtype in FIELD_DTYPES, "fields")
-            check(decoder is None or str(decoder).startswith(_DECODER), "decoders")
+            check(decoder is None or _may_decode(str(decoder)), "decoders")
             lengths = np.empty(0, np.int64) if members.numbers is None else members.numbers
             check(bool(((lengths >= 0) & (lengths <= MAX_ROWS)).all()), "lengths")
 
@@ -198,28 +198,24 @@ class UserFormat:
                 "must be a complete file of its format, but cannot be read by "
                 f"{type(self.format).__name__} ({type(error).__name__}: {error}). Restore it",
             ) from error
-        if not isinstance(found, FileIndex) or not found.fields:
-            raise PluginError.at(
-                f"{self._describe_place(file.name)}: must return a FileIndex with at least one "
-                f"field, but returned a {type(found).__name__}. Tell its author"
-            )
-        return found
+        return check_file_index(found, self._describe_place(file.name))
 
     def _make_head(self, extents: Extents, where: str) -> Mapping[str, Any]:
-        decoder = (
-            None if extents.decoder is None else self._find_decoder_name(extents.decoder, where)
-        )
-        shape, axis = list(extents.shape), extents.axis
+        decoder: Any = extents.decoder
+        decoder = None if decoder is None else self._find_decoder_name(decoder, where)
+        shape, axis = list(map(int, extents.shape)), extents.axis
         return {"dtype": extents.dtype, "shape": shape, "axis": axis, "decoder": decoder}
 
     def _find_decoder_name(self, decoder: object, where: str) -> str:
         """Return the name of a decoder in the format, so that an index can store it."""
-        for name in dir(self.format):
-            if name.startswith(_DECODER) and getattr(self.format, name) == decoder:
+        for name in filter(_may_decode, dir(self.format) if callable(decoder) else ()):
+            method = getattr(self.format, name)
+            if callable(method) and method == decoder:  # an array is compared by its elements
                 return name
         raise PluginError.at(
-            f"{where}: `decoder` must be a method of the format whose name begins with 'decode', "
-            f"but is {decoder!r}. Tell its author"
+            f"{where}: `decoder` must be a method of the format whose name begins with 'decode' or "
+            f"'_decode', but is {decoder!r}. Tell its author; a function becomes one by "
+            "`decode_x = staticmethod(function)` in the class"
         )
 
     def _make_indexed_field(
@@ -272,6 +268,11 @@ class UserFormat:
             return np.ascontiguousarray(found)
 
         return decode
+
+
+def _may_decode(name: str) -> bool:
+    """Return whether the data may choose a method of this name as a decoder."""
+    return name.lstrip("_").startswith("decode")
 
 
 def _get_values(extents: Extents) -> NDArray[Any] | None:
@@ -379,7 +380,7 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
     mine = {name: member.heads[0] for name, member in index.members.items()}
     must = {name: member.heads[0] for name, member in first.members.items()}
     if mine.keys() != must.keys():
-        raise opened.file_of(i).make_error(
+        raise replace(opened.file_of(i), verify=False).make_error(  # its bytes may be right
             DecodeError,
             f"must have the fields {', '.join(must)} as {opened.names[0]!r}, but has "
             f"{', '.join(mine)}. Open them as two stores",
@@ -389,7 +390,7 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
     for name, head in mine.items():
         found, due = _make_field(head), _make_field(must[name])
         if found != due:
-            raise replace(opened.file_of(i), field=name).make_error(
+            raise replace(opened.file_of(i), field=name, verify=False).make_error(
                 DecodeError,
                 f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} as "
                 f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "

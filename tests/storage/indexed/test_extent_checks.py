@@ -9,6 +9,7 @@ from seqdata.errors import CorruptShardError, PluginError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.extent_checks import (
     check_extents,
+    check_file_index,
     check_has_axis,
     clamp_begins,
     count_sequences,
@@ -65,6 +66,24 @@ def test_valid_extents_pass():
             {"lengths": np.array([1, 1])},
             "must have 4 bytes for each timestep of `lengths`, here 4 bytes, but have 8",
         ),
+        ({"lengths": ["a", "b"]}, r"`lengths` must be integers \(2,\) in .*, but is '<U1 \[2\]'"),
+        ({"lengths": [None, 1]}, r"`lengths` must be integers \(2,\) in .*, but is 'object \[2\]'"),
+        ({"lengths": 3}, r"`lengths` must be integers \(2,\) in .*, but is 'int64 \[\]'"),
+        ({"lengths": [[1], [2, 3]]}, r"`lengths` must be an array, but cannot become one \(.*\)"),
+        ({"dtype": "str", "axis": None, "lengths": ["a", "b"]}, "`lengths` must be integers"),
+        ({"axis": None, "values": [[1], [2, 3]]}, r"`values` must be an array, but cannot become"),
+        ({"axis": None, "values": 3}, r"`values` must be \(2, \*shape\), .*, but is '\[\] of"),
+        ({"axis": 3}, "`axis` must be a text, not empty, or None, but is 3"),
+        ({"axis": ""}, "`axis` must be a text, not empty, or None, but is ''"),
+        ({"axis": np.arange(2)}, "`axis` must be a text, not empty, or None, but is array"),
+        ({"dtype": "str", "axis": None, "shape": None}, "`shape` must be a tuple of integers"),
+        ({"dtype": "str", "axis": None, "shape": np.ones(2)}, "`shape` must be a tuple of int"),
+        (
+            {"shape": (np.int64(1 << 40), np.int64(1 << 40))},  # their product is not int64
+            "`shape` must have at least one number, and less than 2 GiB",
+        ),
+        ({"ends": None}, r"must be integers \(2,\), but is 'int64 \[2\] and object \[\]'"),
+        ({"ends": [4, 12, 13]}, r"must be integers \(2,\), but is 'int64 \[2\] and int64 \[3\]'"),
         ({"shape": 2}, "`shape` must be a tuple of integers, but is 2"),
         ({"shape": (2.0,)}, r"`shape` must be a tuple of integers, but is \(2.0,\)"),
         (
@@ -137,6 +156,37 @@ def test_fields_and_ids_have_the_same_number_of_sequences():
         count_sequences(FileIndex({"x": make()}, ["a"]), "w")
     with pytest.raises(PluginError, match=r"but have \{'x': 2, 'y': 1\}"):
         count_sequences(FileIndex({"x": make(), "y": make(begins=[0], ends=[4])}), "w")
+
+
+@pytest.mark.parametrize("begins", [None, 3, "ab", {1, 2}])
+def test_begins_that_cannot_be_counted_are_named(begins):
+    text = r"^w, field 'x': `begins` must be an array of integers, one of each sequence, but is "
+    with pytest.raises(PluginError, match=f"{text}{begins!r}. Tell its author"):
+        count_sequences(FileIndex({"x": Extents(begins, [4], "u1")}), "w")
+    with pytest.raises(PluginError, match=r"`begins` must be an array, but cannot become one \(se"):
+        count_sequences(FileIndex({"x": Extents([[1], [2, 3]], [4], "u1")}), "w")
+
+
+@pytest.mark.parametrize("name", ["begins", "ends"])
+def test_extents_that_are_no_array_are_named(name):
+    extents = Extents(**{"begins": [0, 4], "ends": [4, 12], "dtype": "u1", name: [[1], [2, 3]]})
+    with pytest.raises(PluginError, match=rf"^w: `{name}` must be an array, but cannot become"):
+        check_extents(extents, 2, 12, "w", PLACE)
+
+
+@pytest.mark.parametrize("ids", [3, "ab", b"ab", iter("ab"), np.array("ab")])
+def test_ids_are_a_sequence_of_texts(ids):
+    text = r"^w: `ids` must be a sequence of texts, or None, but is .*\. Tell its author"
+    with pytest.raises(PluginError, match=text):
+        count_sequences(FileIndex({"x": make()}, ids), "w")
+
+
+@pytest.mark.parametrize("fields", [[make()], None, np.zeros(3)])
+def test_fields_are_a_mapping(fields):
+    with pytest.raises(
+        PluginError, match=r"^w: `fields` must be a mapping of names to Extents, but"
+    ):
+        check_file_index(FileIndex(fields), "w")
 
 
 @pytest.mark.parametrize("name", ["", "id", 3])

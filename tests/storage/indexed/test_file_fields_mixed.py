@@ -1,6 +1,6 @@
 """Files of a format that store the same field in different ways, few of them and very many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,6 +9,8 @@ from seqdata import open_store
 from seqdata.backends import Extents, FileFormat, FileIndex
 from seqdata.errors import DecodeError
 from seqdata.storage.indexed import catalogs
+from seqdata.storage.indexed.opening import open_files
+from seqdata.storage.indexed.user_format import UserFormat
 from seqdata_testing.stores import check_store
 
 
@@ -57,5 +59,42 @@ def test_what_they_hold_must_be_alike_however_often_they_are_opened(folder):
         r"e\.rows.*must hold int16 \[\] on axis time as 'a.raw', but holds int16 \[3\] on axis time"
     )
     for _ in range(2):
-        with pytest.raises(DecodeError, match=text):
+        with pytest.raises(DecodeError, match=text) as caught:
             open_store(folder, backend=Numbers())
+        assert "seqdata verify" not in str(caught.value)  # it would find nothing wrong
+
+
+@dataclass(frozen=True)
+class Gaps(FileFormat):
+    """The second field has no value."""
+
+    suffixes = (".raw",)
+
+    def index(self, file):
+        begins, ends = np.array([0]), np.array([file.size])
+        return FileIndex({"x": Extents(begins, ends, "u1"), "y": Extents(begins - 1, ends, "u1")})
+
+
+class OfSchema(UserFormat):
+    """A format that takes a `schema`, and says so where it advises on fields."""
+
+    def fields(self, opened):
+        return [
+            replace(field, advice="Read it with `schema`={'y': bytes}")
+            for field in super().fields(opened)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("made", "advice"),
+    [
+        (UserFormat, "Open it with a format that leaves the field out"),
+        (OfSchema, "Leave the field out with `schema`={'y': None}"),
+    ],
+)
+def test_a_missing_value_is_answered_with_what_the_format_takes(tmp_path, made, advice):
+    (tmp_path / "a.raw").write_bytes(b"12")
+    with pytest.raises(DecodeError) as caught:
+        open_files(tmp_path, made(Gaps()), progress=False)
+    text = 'must have a value of field "y" as the others, but 1 sequences of the file have none. '
+    assert f"{text}{advice}, or write the file again" in str(caught.value)

@@ -1,5 +1,6 @@
 """A format of a user as the engine reads it: what identifies it, and what of it is not believed."""
 
+import pickle
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from seqdata.errors import ConfigError, CorruptShardError, DataError, DecodeErro
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shard_index import dump_index, load_index
 from seqdata.storage.indexed.user_format import UserFormat
+from seqdata_testing.stores import check_store
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.b")
 CONTENT = np.arange(16, dtype=np.uint8)
@@ -118,6 +120,21 @@ def test_the_index_has_all_that_the_format_said():
         (with_ids("p", 7), DecodeError, "must have ids that are UTF-8 text, but has others"),
         (with_ids("p", "\ud800"), DecodeError, "must have ids that are UTF-8 text, but has others"),
         (with_ids("p"), PluginError, "the same number of sequences"),
+        (
+            Plain(FileIndex([WHOLE])),
+            PluginError,
+            r"^Plain.index\('a.b'\): `fields` must be a mapping of names to Extents, but is 'list'",
+        ),
+        (
+            Plain(FileIndex({"x": 3})),
+            PluginError,
+            r"^Plain.index\('a.b'\), field 'x': must be an Extents, but is 3\. Tell its author",
+        ),
+        (
+            Plain(FileIndex({"x": Extents(0, 4, "u1")})),
+            PluginError,
+            r"^Plain.index\('a.b'\), field 'x': `begins` must be an array of integers, one of each",
+        ),
         (Plain(ConfigError("mine")), ConfigError, "^mine$"),
     ],
 )
@@ -172,3 +189,61 @@ def test_what_a_decoder_returns_is_checked(content, text, tmp_path):
     store = FormatBackend(Decoded())(tmp_path / "a.b", progress=False)
     with pytest.raises((DecodeError, ConfigError), match=text):
         store.read(np.array([[0, 0, 1]]), ["x"])
+
+
+def doubled(raw):
+    return np.frombuffer(raw, np.uint8) * 2
+
+
+@dataclass(frozen=True)
+class Private(FileFormat):
+    """Decoded by a method that is not public, and by a function."""
+
+    suffixes = (".b",)
+    decode_doubled = staticmethod(doubled)
+    decode_by_table = np.arange(3)  # no method, and not to be compared as one
+
+    def index(self, file):
+        whole = np.array([0]), np.array([file.size])
+        lengths = np.array([file.size])
+        return FileIndex(
+            {
+                "x": Extents(*whole, "uint8", decoder=self._decode, lengths=lengths),
+                "y": Extents(*whole, "uint8", decoder=doubled, lengths=lengths),
+            }
+        )
+
+    def _decode(self, raw):
+        return np.frombuffer(raw, np.uint8)[::-1]
+
+
+def test_a_decoder_may_be_private_or_a_function_of_the_class(tmp_path, monkeypatch):
+    (tmp_path / "a.b").write_bytes(b"\1\2\3")
+    rows = [{"x": np.uint8([3, 2, 1]), "y": np.uint8([2, 4, 6])}]
+    check_store(FormatBackend(Private())(tmp_path, progress=False), rows)
+    monkeypatch.setattr(Private, "index", None)  # from here on by the index that was kept
+    store = FormatBackend(Private())(tmp_path, progress=False)
+    check_store(store, rows)
+    check_store(pickle.loads(pickle.dumps(store)), rows)
+
+
+@pytest.mark.parametrize("decoder", [3, "decode_it", np.arange(2), len, lambda raw: raw])
+def test_another_decoder_is_answered_with_how_to_name_it(decoder):
+    @dataclass(frozen=True)
+    class Other(Plain):
+        decode_level: int = 3  # an option, not a method
+
+    extents = replace(WHOLE.fields["x"], decoder=decoder)
+    text = (
+        r"^Other.index\('a.b'\), field 'x': `decoder` must be a method of the format whose name "
+        r"begins with 'decode' or '_decode', but is .*\. Tell its author; a function becomes one "
+        r"by `decode_x = staticmethod\(function\)` in the class"
+    )
+    with pytest.raises(PluginError, match=text):
+        index_of(Other(FileIndex({"x": extents})))
+
+
+def test_a_shape_of_numpy_integers_is_kept():
+    index = index_of(Plain(FileIndex({"x": replace(WHOLE.fields["x"], shape=(np.int64(1),))})))
+    kept = load_index(dump_index(index), PLACE, UserFormat(Plain()))
+    assert kept.members["x"].heads[0]["shape"] == [1]
