@@ -31,7 +31,7 @@ from seqdata.cli._report.statistics import (
 )
 from seqdata.protocols import Field, Store
 from seqdata.storage.concat import ConcatStore
-from seqdata.storage.local_files import is_remote
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_secrets
 
 _BAR_WIDTH = 40
@@ -79,7 +79,7 @@ def stats(
     count = len(facts["shards"])
     shards = f"{count} shard{'s' if count != 1 else ''}"
     out.print(
-        f"{facts['location']}: {len(opened_store):,} sequences in {shards}"
+        f"{facts['location']}: {_format_sequences(len(opened_store))} in {shards}"
         + (f", {format_bytes(total_bytes)}" if total_bytes else "")
     )
     out.print(_fields_table(opened_store))
@@ -105,15 +105,34 @@ def describe_store(locations: Sequence[str], store: Store) -> dict[str, Any]:
         "fingerprint": store.fingerprint,
         "fields": {name: asdict(field) for name, field in store.fields.items()},
         "shards": [
-            {"name": name, "bytes": _file_size(Path(location) / name)}
+            {"name": name, "bytes": size}
             for location, part in zip(locations, stores, strict=False)
-            for name in part.shards
+            for name, size in zip(part.shards, find_sizes(location, part.shards), strict=True)
         ],
     }
 
 
+def find_sizes(location: str, names: Sequence[str]) -> list[int | None]:
+    """Return the sizes of a store's files in bytes; None where a file is remote or not found.
+
+    Args:
+        location: A file or a folder; those of a glob are not looked for.
+        names: The names of the shards: of their files, or their paths below the folder.
+    """
+    if is_remote(location):
+        return [None] * len(names)
+    path = local_path(location)
+    if path.is_file() and len(names) == 1:
+        return [_file_size(path)]
+    return [_file_size(path / name) for name in names]
+
+
 def _file_size(path: Path) -> int | None:
     return path.stat().st_size if path.is_file() else None
+
+
+def _format_sequences(count: int) -> str:
+    return f"{count:,} sequence{'s' if count != 1 else ''}"
 
 
 def _fields_table(store: Store) -> Table:
@@ -143,8 +162,8 @@ def _print_values(out: Console, values: dict[str, ValueCounts] | None) -> None:
         out.print("values: all finite" if not bad else "values that are not finite:")
         for name, count in bad.items():
             out.print(
-                f"  {name}: {count.nan:,} NaN, {count.inf:,} infinite, in {count.sequences:,} "
-                "sequences",
+                f"  {name}: {count.nan:,} NaN, {count.inf:,} infinite, in "
+                f"{_format_sequences(count.sequences)}",
                 style="yellow",
             )
 

@@ -3,11 +3,14 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from seqdata.api import write_store
 from seqdata.cli.app import app
+from seqdata.cli.stats import find_sizes
 
 
 @pytest.fixture
@@ -66,6 +69,43 @@ def test_several_stores_are_shown_as_one(store, tmp_path):
     assert f"{both[0]}, {both[1]}: 6 sequences in 5 shards, " in run(*both)
 
 
+def sizes_of(location):
+    return [shard["bytes"] for shard in json.loads(run(str(location), "--json"))["shards"]]
+
+
+@pytest.mark.parametrize("name", ["one.parquet", "one[1]*.parquet"])
+def test_a_location_that_is_a_file_has_its_size(tmp_path, name):
+    file = tmp_path / name
+    pq.write_table(pa.table({"x": [[1, 2, 3], [4]]}), file)
+    assert sizes_of(file) == [file.stat().st_size]
+    assert sizes_of(file.as_uri()) == [file.stat().st_size]
+    assert f"{file}: 2 sequences in 1 shard, " in run(str(file))
+
+
+def test_one_sequence_is_not_said_to_be_several(tmp_path):
+    write_store(tmp_path / "store", [np.arange(3)])
+    assert f"{tmp_path / 'store'}: 1 sequence in 1 shard, " in run(str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("location", "due"),
+    [("data/a/1.bin", [4]), ("data/a", [4, 6]), ("data", [4, 6, 8]), ("data/a/*.bin", [None] * 2)],
+)
+def test_token_files_have_their_sizes(tmp_path, location, due):
+    pytest.importorskip("seqdata_tokens")
+    for name, size in (("a/1.bin", 4), ("a/2.bin", 6), ("b/1.bin", 8)):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(bytes(size))
+    assert sizes_of(tmp_path / location) == due
+
+
+@pytest.mark.parametrize("location", ["memory://x", "table", "open{", "{a,b}", "*"])
+def test_shards_that_are_not_files_at_their_location_have_no_size(tmp_path, monkeypatch, location):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table").write_bytes(b"all shards are in here")
+    assert find_sizes(location, ["part-0", "part-1"]) == [None, None]
+
+
 def test_a_folder_without_a_store_is_a_data_error(tmp_path):
     done = CliRunner().invoke(app, ["stats", str(tmp_path)])
     assert done.exit_code == 1
@@ -81,7 +121,7 @@ def test_values_that_are_not_finite_are_counted(tmp_path):
     text = run(store)
     assert "values that are not finite:\n" in text
     assert "  x: 3 NaN, 2 infinite, in 2 sequences\n" in text
-    assert "  y: 1 NaN, 0 infinite, in 1 sequences\n" in text
+    assert "  y: 1 NaN, 0 infinite, in 1 sequence\n" in text
     values = json.loads(run(store, "--json"))["values"]
     assert values["x"] == {"nan": 3, "inf": 2, "sequences": 2}
     assert "values: not read; pass --values" in run(store, "--no-values")
