@@ -262,8 +262,8 @@ def folds(
 def concat(stores: Sequence[Any]) -> SequenceStore:
     """Return the sequences of several stores as one store, one after the other.
 
-    It can be used as any store. A sequence keeps its id and its place in messages; ids that are
-    only numbers are numbered consecutively.
+    It can be used as any store. A sequence keeps its id and its place in messages, so two stores
+    may have sequences of one id; ids that are only numbers are numbered consecutively.
 
     Args:
         stores: Stores, locations, or whatever ``open_store`` takes, all with the same fields; use
