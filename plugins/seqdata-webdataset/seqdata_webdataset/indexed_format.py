@@ -147,6 +147,7 @@ def _make_field(opened: OpenedFiles, spec: FieldSpec) -> IndexedField:
         access=kinds.get(spec.access, spec.access),
         lengths=None if spec.field.axis is None else steps_of(opened, spec), decode=decode,
         is_named=spec.is_chosen, advice=f"Read it as bytes with `schema`={{{spec.name!r}: bytes}}",
+        is_chosen_by_schema=True,
     )  # fmt: skip
 
 

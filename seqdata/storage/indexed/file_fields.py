@@ -220,7 +220,7 @@ def _make_extents(opened: OpenedFiles, field: IndexedField) -> list[ShardExtents
 
 def _advise_leaving_out(field: IndexedField) -> str:
     """Return the advice to open files without a field; few formats take a `schema`."""
-    if "`schema`" in (field.advice or ""):  # the format says so where it advises on a field
+    if field.is_chosen_by_schema:
         return f"Leave the field out with `schema`={{{field.member!r}: None}}"
     return "Open it with a format that leaves the field out"
 

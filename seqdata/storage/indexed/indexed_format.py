@@ -35,6 +35,7 @@ class IndexedField:
         decode: The decoder.
         is_named: Whether its axis was given; otherwise it may get one of its own.
         advice: The remedy for bytes that are not UTF-8.
+        is_chosen_by_schema: Whether `schema` may leave it out.
     """
 
     name: str
@@ -45,6 +46,7 @@ class IndexedField:
     decode: Decode | None = None
     is_named: bool = True
     advice: str | None = None
+    is_chosen_by_schema: bool = False
 
 
 class IndexedFormat(FormatIdentity, Protocol):

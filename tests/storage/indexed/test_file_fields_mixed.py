@@ -76,13 +76,10 @@ class Gaps(FileFormat):
 
 
 class OfSchema(UserFormat):
-    """A format that takes a `schema`, and says so where it advises on fields."""
+    """A format that takes a `schema`."""
 
     def fields(self, opened):
-        return [
-            replace(field, advice="Read it with `schema`={'y': bytes}")
-            for field in super().fields(opened)
-        ]
+        return [replace(field, is_chosen_by_schema=True) for field in super().fields(opened)]
 
 
 @pytest.mark.parametrize(
