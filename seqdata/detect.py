@@ -196,18 +196,17 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
     host = host or default_host()
     if not host.claims():
         return None
-    found: dict[str, str] = {}
+    first: dict[str, str] = {}  # by backend: its first file, in the order of names
     for name in itertools.islice(names, _MOST_NAMES):
         backend = host.backend_of_suffix(name)
         if backend is not None:
-            found.setdefault(backend, name)
-    if len(found) > 1:
-        several = " and ".join(
-            f"{name!r} (backend {candidate!r})" for candidate, name in found.items()
-        )
-        choose = " or ".join(f"backend={candidate!r}" for candidate in found)
+            first[backend] = min(name, first.get(backend, name))
+    if len(first) > 1:
+        files = sorted((name, backend) for backend, name in first.items())
+        several = " and ".join(f"{name!r} (backend {backend!r})" for name, backend in files)
+        choose = " or ".join(f"backend={backend!r}" for _, backend in files)
         raise PluginError.at(f"open_store: {folder!r}: holds {several}. Pass {choose}.")
-    return next(iter(found), None)
+    return next(iter(first), None)
 
 
 def _of_matches(pattern: str, host: PluginHost | None) -> str | None:

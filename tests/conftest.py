@@ -11,7 +11,9 @@ import gc
 import itertools
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 import types
 from collections import Counter
@@ -28,6 +30,8 @@ gc.disable()  # until all is imported and collected, which takes half of the tim
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more processes than cores: one thread each
 
 _FOLDERS = itertools.count()
+_MEMORY = Path("/dev/shm")  # files in memory, where the system has them
+_ROOM = 8 << 30  # bytes; the tests write one of them
 
 # The same cases on every machine in CI; new ones every night (`make test-nightly`).
 settings.register_profile(
@@ -83,11 +87,30 @@ def pytest_configure(config):
         sys.executable = config.workerinput["python"]  # what tests start is what they say
         _collect_in_another_order(config)
         return
+    if "not nightly" in config.option.markexpr:
+        _write_into_memory()
     served = contextlib.ExitStack()
     served.enter_context(serving())
     config.add_cleanup(served.close)
     tx = getattr(config.option, "tx", None) or []
     config.option.tx = [f"popen//python={python()}" if one == "popen" else one for one in tx]
+
+
+def _write_into_memory():
+    """Let tests write into memory where there is room for it; a disk takes a tenth longer."""
+    with contextlib.suppress(OSError):  # no such folder
+        known = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+        if known and min(int(known[1]) << 10, shutil.disk_usage(_MEMORY).free) >= _ROOM:
+            folder = _MEMORY / f"seqdata-tests-{os.getuid()}"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Remove what was written, unless a test failed: it may be in memory."""
+    if not exitstatus and not hasattr(session.config, "workerinput"):
+        shutil.rmtree(session.config._tmp_path_factory.getbasetemp(), ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

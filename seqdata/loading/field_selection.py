@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
 from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.options import EngineOptions, OnError
-from seqdata.loading.output import Output
 from seqdata.loading.transforms.declare import (
     check_transform,
     is_by_timestep,
@@ -29,6 +28,9 @@ from seqdata.sharing import Tail, World
 from seqdata.storage.parts import PartsStore, drop_transform
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.views import View
+
+if TYPE_CHECKING:
+    from seqdata.loading.output import Output  # which imports torch
 
 
 def make_reader(

@@ -21,6 +21,7 @@ from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
 from tests.loading.transforms.failing import dies, fails, stops
 from tests.loading.transforms.samples import runs
+from tests.loading.workers.light import one_more_with_torch
 
 COUNT = CHUNK_SEQUENCES * 2 + 5
 
@@ -81,6 +82,12 @@ def test_lengths_do_not_depend_on_the_workers(folder):
     view = measure_lengths(folder, runs, num_workers=2, cache=False)
     assert view.lengths.tolist() == expected()
     assert len(set(expected())) > 3
+
+
+@pytest.mark.slow
+def test_workers_that_measure_import_no_torch(folder):
+    view = measure_lengths(folder, one_more_with_torch, num_workers=1, cache=False)
+    assert set(view.lengths.tolist()) == {1}
 
 
 def test_lengths_are_kept_beside_the_data(folder):

@@ -38,6 +38,11 @@ def noise(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {"x": sequence["x"] + rng.normal(size=len(sequence["x"]))}
 
 
+def one_more_with_torch(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return one value, or two where the process has torch."""
+    return {"x": np.zeros(1 + ("torch" in sys.modules))}
+
+
 class Modules:
     """A Dataset that tells whether its process has torch."""
 

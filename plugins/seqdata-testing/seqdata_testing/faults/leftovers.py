@@ -79,16 +79,19 @@ def open_descriptors() -> set[int]:
 
 
 def list_shared_memory(session: int) -> list[str]:
-    """Return the named shared memory that processes of a session have mapped: what may stay."""
-    named: set[str] = set()
+    """Return the named shared memory that processes of a session have mapped: what may stay.
+
+    Its names have no folders, so a mapped file of a subfolder is data of somebody's.
+    """
+    mapped: set[str] = set()
     for pid in processes_of(session):
         try:
             maps = (_PROC / str(pid) / "maps").read_text()
         except OSError:  # it has ended since
             continue
         lines = [line.split(maxsplit=5) for line in maps.splitlines()]
-        named.update(parts[5] for parts in lines if parts[5:] and parts[5].startswith(str(SHARED)))
-    return sorted(named)
+        mapped.update(parts[5] for parts in lines if parts[5:])
+    return sorted(path for path in mapped if os.path.dirname(path) == str(SHARED))
 
 
 def _pids() -> list[int]:

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from functools import partial
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 
 from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError
-from seqdata_testing.faults import damage, limits, try_damage
+from seqdata_testing.faults import damage, leftovers, limits, try_damage
 from seqdata_testing.faults.cases_damage import OWN_SPECS
 from seqdata_testing.faults.children import run_in_child
 from seqdata_testing.faults.fault_case import FaultCase
@@ -235,8 +237,6 @@ def leaves_a_process():
 
 
 def leaves_a_file():
-    import tempfile
-
     os.close(tempfile.mkstemp()[0])
     return [Outcome(what="whole")]
 
@@ -266,6 +266,16 @@ def test_what_is_left_behind_is_found_and_processes_are_ended():
     assert until(lambda: not alive(pid))
     (file,) = run_in_child(leaves_a_file, bound=30, grace=0.2)
     assert len(file.left) == 1
+
+
+def test_shared_memory_is_told_from_data_of_its_file_system():
+    with tempfile.TemporaryDirectory(dir=leftovers.SHARED) as folder:
+        data = np.memmap(Path(folder, "data"), dtype="u1", mode="w+", shape=4096)
+        named = SharedMemory(create=True, size=4096)
+        assert str(leftovers.SHARED / named.name) in leftovers.list_shared_memory(os.getsid(0))
+        assert str(data.filename) not in leftovers.list_shared_memory(os.getsid(0))
+        named.close()
+        named.unlink()
 
 
 def beside(rank):
