@@ -43,7 +43,7 @@ class LogMel:
         norm: ``"slaney"``: bands have the same area; None: the same height (torchaudio's default).
         top_db: What is further below a sequence's loudest is raised to that; None: nothing is.
         field: The field that is transformed.
-        to: The field that is made of it.
+        to: The field that is made of it; no other may have this name.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -103,8 +103,21 @@ class LogMel:
     def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
         """Return the columns with frames in the place of samples."""
         del seeds
+        return self._replace_samples(columns, self._decibels(columns))
+
+    def _replace_samples(self, columns: dict[str, Any], features: Ragged) -> dict[str, Any]:
+        """Return the columns with features in the place of samples.
+
+        Raises:
+            ConfigError: If another field has the name of the features.
+        """
         others = {name: column for name, column in columns.items() if name != self.field}
-        return {**others, self.to: self._decibels(columns)}
+        if self.to in others:
+            raise ConfigError(
+                f"{type(self).__name__}: `to` must be a name that no other field has, but is "
+                f"{self.to!r}. Pass another one, or leave the field out of `fields`."
+            )
+        return {**others, self.to: features}
 
     def _decibels(self, columns: dict[str, Any]) -> Ragged:
         """Return the log-mel spectrogram of a batch."""
@@ -222,10 +235,9 @@ class MFCC(LogMel):
     def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
         """Return the columns with coefficients in the place of samples."""
         del seeds
-        others = {name: column for name, column in columns.items() if name != self.field}
         mel = self._decibels(columns)
         values = (mel.values @ self._cosines).astype(np.float32)
-        return {**others, self.to: Ragged(values, mel.lengths)}
+        return self._replace_samples(columns, Ragged(values, mel.lengths))
 
     @cached_property
     def _cosines(self) -> Floats:

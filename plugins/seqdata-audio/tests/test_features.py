@@ -159,6 +159,14 @@ def test_the_result_may_take_the_place_of_the_audio():
     assert of(transform, np.ones(40))[0].shape == (3, 8)
 
 
+@pytest.mark.parametrize("kind", [LogMel, MFCC])
+def test_no_other_field_is_written_over(kind):
+    sound = Ragged(np.ones(40), np.array([40]))
+    columns = {"audio": sound, "rate": np.array([16000]), "kept": np.ones(1)}
+    with pytest.raises(ConfigError, match=r"`to` must be a name that no other .* is 'kept'\. Pass"):
+        kind(rate=16000, to="kept")(columns, np.zeros(1, dtype=np.uint64))
+
+
 def test_numbers_of_numpy_are_stored_as_plain_ones():
     counts = {"rate": 16000, "n_mels": 8, "n_fft": 64, "hop_length": 16, "win_length": 60,
               "n_mfcc": 4}  # fmt: skip
