@@ -135,7 +135,8 @@ def join_url(folder: str, name: str) -> str:
         url = urlsplit(folder)
         path = f"{url.path.rstrip('/')}/{quote(name, safe=_NAME_SIGNS)}"
         return urlunsplit((url.scheme, url.netloc, path, url.query, ""))
-    return f"{folder.rstrip('/')}/{name}"
+    path = folder.rstrip("/")
+    return f"{path}//{name}" if path.endswith(":") else f"{path}/{name}"  # memory:// has files
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -150,4 +151,4 @@ def split_url(url: str) -> tuple[str, str]:
         path, _, name = web.path.rstrip("/").rpartition("/")
         return urlunsplit((web.scheme, web.netloc, path, web.query, "")), unquote(name)
     folder, _, name = url.rstrip("/").rpartition("/")
-    return folder, name
+    return f"{folder}/" if folder.endswith(":/") else folder, name

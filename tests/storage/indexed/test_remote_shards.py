@@ -133,12 +133,13 @@ def test_a_name_behind_a_web_server_that_leads_elsewhere_is_refused(tmp_path, mo
                 open_store(url, backend=Records(), remote=remote)
 
 
-def test_files_in_memory_of_fsspec_too(tmp_path):
+@pytest.mark.parametrize("name", ["recs/a.recs", "a.recs"])
+def test_files_in_memory_of_fsspec_too(tmp_path, name):
     system = fsspec.filesystem("memory")
     path = write_file(tmp_path / "a.recs", ROWS[:3])
-    system.pipe_file("/recs/a.recs", path.read_bytes())
-    check_store(open_store("memory://recs/a.recs", backend=Records()), ROWS[:3])
-    system.rm("/recs", recursive=True)
+    system.pipe_file(name, path.read_bytes())
+    check_store(open_store(f"memory://{name}", backend=Records()), ROWS[:3])
+    system.rm(name.partition("/")[0], recursive=True)
 
 
 def test_a_sibling_that_is_not_there_is_refused_to_who_may_not_list(tmp_path, monkeypatch):

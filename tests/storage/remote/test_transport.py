@@ -237,6 +237,8 @@ def test_urls_are_joined_parted_and_shown():
     assert join_url("https://h/data?key=1", "x") == "https://h/data/x?key=1"
     assert split_url("https://h/data/x.tar?key=1") == ("https://h/data?key=1", "x.tar")
     assert split_url("gs://bucket/x.tar") == ("gs://bucket", "x.tar")
+    assert split_url("memory://x.tar") == ("memory://", "x.tar")
+    assert join_url("memory://", "x.tar") == "memory://x.tar"
     assert redact_url("https://me:pw@h/data?key=1#part") == "https://h/data"
     text = "403, url='https://me:pw@h/x?Signature=ab/c' and s3://k:s@b/y"
     assert redact_secrets(text) == "403, url='https://h/x' and s3://b/y"
