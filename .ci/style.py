@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from tests.library_files import list_files, list_library, walk  # noqa: E402
 
 ROOMS = ("seqdata", "models", "plugins", "examples", "benchmarks", "tests", ".ci", "docs")
-MOST_LINES = 400  # of a file, and of a function below
+MOST_LINES = 600  # of a file, and of a function below
 MOST_LINES_OF_A_FUNCTION = 60
 
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata import index_scans
 from seqdata.errors import ConfigError, PlanError, did_you_mean
-from seqdata.index_scans import NumberMap, chunk_numbers, count_earlier, read_values
-from seqdata.protocols import Store, SupportsParts
+from seqdata.index_scans import (
+    NumberMap,
+    chunk_numbers,
+    count_earlier,
+    has_repeats,
+    read_values,
+)
+from seqdata.protocols import Store, SupportsBase, SupportsParts
 
 SCAN_CHUNK = index_scans.SCAN_CHUNK
 DEFAULT_AXIS = index_scans.DEFAULT_AXIS
@@ -28,6 +34,18 @@ LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 class _HasLengths(Protocol):
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]: ...
+
+
+class Copies(NamedTuple):
+    """Which of some positions stand for one sequence.
+
+    Attributes:
+        numbers: int64 (n,), how many earlier positions are of the same sequence.
+        firsts: int64 (n,), the first of them.
+    """
+
+    numbers: NDArray[np.int64]
+    firsts: NDArray[np.int64]
 
 
 class ConcatLengths(Mapping[str, NDArray[Any]]):
@@ -151,7 +169,7 @@ class SequenceIndex:
             store.lengths_of,
             keys=names,
             digest=lambda: store.fingerprint,
-            bases=store.base_numbers,
+            bases=store.base_numbers if isinstance(store, SupportsBase) else None,
             parts=parts,
             read_values=lambda name: read_values(store, name),
         )
@@ -297,6 +315,32 @@ class SequenceIndex:
         earlier = self.remember("earlier", lambda: count_earlier(bases, len(self)))
         earlier_counts = np.zeros_like(numbers) if earlier is None else earlier[numbers]
         return earlier_counts, bases(numbers)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a sequence of the data occurs several times, as in a view that repeats some."""
+        bases = self.bases
+        if bases is None:
+            return False
+        return self.remember("copies", lambda: has_repeats(bases, len(self)))
+
+    def find_copies(self, numbers: NDArray[np.int64]) -> Copies:
+        """Return which of these numbers stand for one sequence of the data.
+
+        Args:
+            numbers: int64 (n,), numbers of sequences.
+        """
+        bases = numbers if self.bases is None else self.bases(numbers)
+        is_sorted = bool((bases[1:] >= bases[:-1]).all())
+        order = np.arange(len(bases)) if is_sorted else np.argsort(bases, kind="stable")
+        ranked = bases[order]
+        is_first = np.ones(len(ranked), dtype=np.bool_)
+        is_first[1:] = ranked[1:] != ranked[:-1]
+        positions = np.arange(len(ranked))
+        ranked_firsts = np.maximum.accumulate(np.where(is_first, positions, 0))
+        copies, firsts = np.empty((2, len(ranked)), dtype=np.int64)
+        copies[order], firsts[order] = positions - ranked_firsts, order[ranked_firsts]
+        return Copies(copies, firsts)
 
     def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
         """Return the names of sequences for a message: the first ``most``, and how many more."""

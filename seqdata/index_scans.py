@@ -46,6 +46,26 @@ def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
     return earlier
 
 
+def has_repeats(bases: NumberMap, count: int) -> bool:
+    """Return whether several positions are of the same sequence.
+
+    Args:
+        bases: Position -> number of the sequence in the data.
+        count: How many positions there are.
+    """
+    last = -1
+    for first in range(0, count, SCAN_CHUNK):
+        numbers = bases(chunk_numbers(first, count))
+        steps = np.diff(numbers, prepend=last)
+        if (steps < 0).any():  # in no order: it takes all of them
+            numbers = np.sort(bases(np.arange(count, dtype=np.int64)))
+            return bool((numbers[1:] == numbers[:-1]).any())
+        if not steps.all():
+            return True
+        last = int(numbers[-1])
+    return False
+
+
 def _is_rising(bases: NumberMap, count: int) -> bool:
     last = -1
     for first in range(0, count, SCAN_CHUNK):

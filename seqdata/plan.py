@@ -30,7 +30,7 @@ from seqdata.plan_table import (
 )
 from seqdata.report import BatchMeasures, PlanReport, make_report, measure_batches
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Part of every fingerprint; incremented when the same inputs give another plan than before."""
 
 

@@ -242,12 +242,12 @@ class ArrayTable:
         if stride == 1:
             return self if count == len(self) else self.slice(0, count)
         starts, offsets = starts[:count], offsets[: count + 1]
-        numbers = _concat_ranges(starts, offsets)
+        numbers = concat_ranges(starts, offsets)
         if self.rows is None:
             return ArrayTable(self.spans.take(numbers, axis=0), None, offsets)
         firsts = self.rows.take(numbers)
         rows = offsets_from_sizes(self.rows.take(numbers + 1) - firsts)
-        return ArrayTable(self.spans.take(_concat_ranges(firsts, rows), axis=0), rows, offsets)
+        return ArrayTable(self.spans.take(concat_ranges(firsts, rows), axis=0), rows, offsets)
 
     def select_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
         """Return rows ``first:stop`` of every batch, each of which has a row per lane."""
@@ -324,6 +324,11 @@ def concat_tables(table: BatchTable) -> ArrayTable:
     arrays = list(table.tables())
     if not arrays:
         return ArrayTable(np.empty((0, 3), dtype=np.int64), None, np.zeros(1, dtype=np.int64))
+    return join_tables(arrays)
+
+
+def join_tables(arrays: Sequence[ArrayTable]) -> ArrayTable:
+    """Return the batches of several tables, one after another, as one table."""
     spans = np.concatenate([part.spans for part in arrays])
     rows = None
     if arrays[0].rows is not None:
@@ -362,7 +367,7 @@ def _concat_offsets(offset_arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]
     return offsets_from_sizes(np.concatenate([np.diff(offsets) for offsets in offset_arrays]))
 
 
-def _concat_ranges(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def concat_ranges(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of ranges, one range after another.
 
     Args:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from seqdata.errors import ResumeError
+from seqdata.plan import PLAN_VERSION
 from seqdata.sharing import RankPlan
 
 STATE_VERSION = 1
@@ -76,6 +77,9 @@ class ResumeState:
         transform: Its name and a digest of its code; None if the state does not have it.
         weights: Digest of the weights that the run has set; None if it has set none.
         parts: What the parts of a mixture are and where, as text; None without a mixture.
+        balance_ranks: Ranks that the steps of the epoch are balanced for, those with which it began
+            or the batches of an update; None in states of plan version 1.
+        plan_version: Version of the rules by which plans are made; None: 1.
     """
 
     epoch: int
@@ -89,6 +93,8 @@ class ResumeState:
     transform: str | None = None
     weights: str | None = field(default=None, metadata=_LEFT_OUT)
     parts: str | None = field(default=None, metadata=_LEFT_OUT)
+    balance_ranks: int | None = None
+    plan_version: int | None = None
 
     _WHERE: ClassVar[str] = "loader"
     _ELSE: ClassVar[str] = "begin a new run"
@@ -134,7 +140,7 @@ class ResumeState:
             value = values[entry.name]
             if value is None and entry.default is None:
                 continue  # saved by an earlier release, or the run has none
-            kind = int if entry.type == "int" else str
+            kind = int if str(entry.type).startswith("int") else str
             most = _MAX_SEED if entry.name == "seed" else _MAX_NUMBER
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < most):
                 is_large = type(value) is int and value >= most
@@ -166,6 +172,7 @@ class ResumeState:
             policy=cls.shorten_policy(str(described["policy"])),
             seed=int(described["seed"]),
             shift=int(described["shift"]),
+            plan_version=PLAN_VERSION,
             **more,
         )
 
@@ -176,6 +183,21 @@ class ResumeState:
             return text
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         return cls._SHORT_POLICY.format(start=text[: cls._MAX_POLICY], digest=digest)
+
+    def check_plan_version(self) -> None:
+        """Raise ResumeError if the plan of the state was made by other rules than those of today.
+
+        What the order of batches is has changed, so that an epoch cannot be continued.
+        """
+        saved = self.plan_version or 1
+        if saved != PLAN_VERSION:
+            raise ResumeError(
+                f"{self._WHERE}: the state is of plan version {saved}, but this release makes "
+                f"plans of version {PLAN_VERSION}, in which batches come in another order: an "
+                "epoch of it cannot be continued. Pass on_changed='next_epoch' to begin the next "
+                "epoch in the new order, or load the weights of the model alone, or continue with "
+                "the release of seqdata that saved it."
+            )
 
     def check_plan(self, current: ResumeState) -> None:
         """Raise if a plan differs from that of the state.

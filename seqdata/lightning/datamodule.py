@@ -291,6 +291,7 @@ class SequenceDataModule(LightningDataModule):
         geometry = geometry if kind == "train" else geometry.for_evaluation
         context = make_replay_context(geometry, kind)
         engine = self._sources.make_replay_engine(kind, name, context)
+        engine.continue_order(geometry.run_position, geometry.balance_ranks)
         located = locate_drawn(engine, request, geometry, self._run_record.folder)
         return remake_batch(engine, located)
 

@@ -231,9 +231,11 @@ class TrainRun:
             ResumeError: If the plan differs there, or the Trainer's limits count differently.
             ConfigError: If the rest of the epoch has filler rows that the output does not mark.
         """
-        options, current = self._sources.options, self._make_state_at(state.run_position)
-        start = find_start(self.engine, state, current, options.on_changed)
+        options = self._sources.options
+        start = find_start(self.engine, state, self._make_state_at, options.on_changed)
         run_position = start.run_position
+        if start.warning:
+            _warn(f"resume: {start.warning}")
         changed_transform = self.engine.describe_transform_change(state.transform)
         if changed_transform:
             _warn(f"resume: {changed_transform}")
@@ -279,6 +281,7 @@ class TrainRun:
             tail=self._sources.options.tail, world_size=self._world.size,
             accumulate=adapter.count_accumulated(self.trainer),
             errors=self.errors.count_at(run_position), transform=self._transform_label,
+            balance_ranks=self.engine.find_ranks(run_position.epoch),
         )  # fmt: skip
 
     def _make_geometry(self, run_position: RunPosition) -> FitGeometry:
@@ -294,6 +297,7 @@ class TrainRun:
             steps=self._count_trained_steps(run_position),
             segment=None if self.feedback is None else self.feedback.segment_batches,
             mixture=None if segments is None else segments.describe_origin(),
+            balance_ranks=self.engine.find_ranks(run_position.epoch),
         )
 
     def _record_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from types import GeneratorType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError, must_be
@@ -26,7 +26,11 @@ from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.weight_history import WeightHistory
-from seqdata.planning.wrapping import count_epoch_batches
+from seqdata.planning.wrapping import (
+    balance_ranks,
+    continues_passes,
+    count_epoch_batches,
+)
 from seqdata.protocols import Policy, Store, SupportsVaryingEpochs
 from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan, count_steps
@@ -141,6 +145,18 @@ StepBatch = SequenceBatch | dict[str, SequenceBatch]
 _CACHED_PLANS = 2
 
 
+class _Order(NamedTuple):
+    """Ranks that the steps of an epoch are balanced for, not those of the world.
+
+    Attributes:
+        epoch: Number of the epoch; None: all.
+        ranks: The ranks; 0: those of the world.
+    """
+
+    epoch: int | None
+    ranks: int
+
+
 class BaseEngine(ABC):
     """Iterates over the epochs of data under one policy for one rank.
 
@@ -164,12 +180,14 @@ class BaseEngine(ABC):
         self.policy = policy
         self.options = options
         self._plans: dict[int, Plan] = {}
+        self._order = _Order(None, 0)
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out plans, threads, workers and locks; keep the weights that a run has set."""
         history = None if self.segments is None else self.segments.history
-        return _rebuild_engine, (type(self), self.store, self.policy, self.options, history)
+        state = history, self._order
+        return _rebuild_engine, (type(self), self.store, self.policy, self.options, state)
 
     @property
     def num_steps(self) -> int:
@@ -195,15 +213,66 @@ class BaseEngine(ABC):
 
     def plan(self, epoch: int) -> Plan:
         """Return the plan of an epoch; the last two are cached."""
-        epoch = self._effective_epoch(epoch)
+        number = self._effective_epoch(epoch)
+        ranks = self.find_ranks(epoch)
         with self._lock:
-            plan = self._plans.pop(epoch, None)
+            plan = self._plans.pop(number, None)
             if plan is None:
-                plan = self._build_plan(epoch)
-            self._plans[epoch] = plan
+                plan = self._build_plan(number, ranks)
+            self._plans[number] = plan
             for old_epoch in list(self._plans)[:-_CACHED_PLANS]:
                 del self._plans[old_epoch]
         return plan
+
+    def find_ranks(self, epoch: int) -> int:
+        """Return the number of ranks for which the steps of an epoch are balanced."""
+        if self._order.ranks and self._order.epoch in (None, epoch):
+            return self._order.ranks
+        options = self.options
+        return options.batches_per_update or options.balance_ranks or options.world.size
+
+    @property
+    def depends_on_ranks(self) -> bool:
+        """Whether the order of an epoch depends on the number of ranks with which it begins."""
+        if self.options.batches_per_update is not None:
+            return False
+        own, other = (balance_ranks(self.policy, ranks) for ranks in (1, 2))
+        return bool(own != other)
+
+    def continue_order(self, run_position: RunPosition, ranks: int | None) -> str:
+        """Continue in the order of a run that was balanced for other ranks.
+
+        That of the epoch that it is in; or of all, where a pass over the data may go on over the
+        end of an epoch.
+
+        Args:
+            run_position: Position of the run.
+            ranks: Ranks that its steps are balanced for; None: unknown, nothing changes.
+
+        Returns:
+            A warning, where steps of the present ranks are uneven from here on; else empty.
+        """
+        goes_on = continues_passes(self.policy)
+        is_inside = run_position.position > 0 or (goes_on and run_position.epoch > 0)
+        if ranks is None or not is_inside:
+            self.set_order(None, 0)
+            return ""
+        self.set_order(None if goes_on else run_position.epoch, ranks)
+        size = self.options.world.size
+        if not goes_on or ranks % size == 0 or not self.depends_on_ranks:
+            return ""
+        return (
+            f"the passes over the data continue in the order for {ranks} ranks with which the run "
+            f"began, but there are {size}: each sequence still comes once in a pass, but the ranks "
+            "of a step may have batches of different parts or lengths. Continue on a number of "
+            f"ranks that divides {ranks}, or pass `balance_ranks` to the policy of a new run"
+        )
+
+    def set_order(self, epoch: int | None, ranks: int) -> None:
+        """Balance the steps of an epoch, or of all with None, for some ranks; 0: for its own."""
+        if self._order != _Order(epoch, ranks):
+            self._order = _Order(epoch, ranks)
+            self.forget_plans()
 
     def fingerprint(self, epoch: int) -> str:
         """Return a digest of all that determines an epoch (32 hex digits)."""
@@ -363,7 +432,7 @@ class BaseEngine(ABC):
         return 0 if self.options.frozen_epoch else epoch
 
     @abstractmethod
-    def _build_plan(self, epoch: int) -> Plan: ...
+    def _build_plan(self, epoch: int, ranks: int) -> Plan: ...
 
     def _get_any_plan(self) -> Plan:
         return next(iter(self._plans.values()), None) or self.plan(0)
@@ -374,9 +443,11 @@ def _rebuild_engine(
     store: Store,
     policy: Policy,
     options: EngineOptions,
-    history: WeightHistory | None,
+    state: tuple[WeightHistory | None, _Order],
 ) -> BaseEngine:
     engine = engine_type(store, policy, options)
+    history, order = state
+    engine.set_order(*order)
     if engine.segments is not None and history is not None:
         engine.segments.history = history
         engine.forget_plans()  # which were made with another history

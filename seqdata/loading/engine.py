@@ -50,7 +50,7 @@ from seqdata.plan import Plan
 from seqdata.plan_table import DrawnBatch
 from seqdata.planning.parts import derive_part_seed, number_part_crops
 from seqdata.planning.segments import SupportsSegments
-from seqdata.planning.wrapping import find_base_policy
+from seqdata.planning.wrapping import balance_ranks, find_base_policy
 from seqdata.protocols import (
     Collator,
     Policy,
@@ -230,10 +230,13 @@ class EpochEngine(BaseEngine):
         self._prefetchers.add(prefetcher)
         return iter(prefetcher)
 
-    def _build_plan(self, epoch: int) -> Plan:
-        planner = self.segments or self.policy
+    def _build_plan(self, epoch: int, ranks: int) -> Plan:
+        seed, policy = self.options.seed, balance_ranks(self.policy, ranks)
         with StopIterationGuard("loader: `policy`", self.policy):
-            plan = planner.plan(self.index, seed=self.options.seed, epoch=epoch)
+            if self.segments is None:
+                plan = policy.plan(self.index, seed=seed, epoch=epoch)
+            else:
+                plan = self.segments.plan(policy, seed=seed, epoch=epoch)
         time_parts, count = self.options.world.time_parts, self.count_batches(epoch)
         check_plan(plan, self.policy, self._reader, epoch, count, time_parts)
         plan = plan.with_lookahead(plan.lookahead + self._reader.shift)

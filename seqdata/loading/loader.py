@@ -291,8 +291,10 @@ class Loader:
         if on_changed == "next_segment":
             check_next_segment(engine, "loader")
         saved = ResumeState.from_dict(state)
-        start = find_start(engine, saved, self._make_state_at(saved.run_position), on_changed)
+        start = find_start(engine, saved, self._make_state_at, on_changed)
         run_position = start.run_position
+        if start.warning:
+            warnings.warn(f"loader: {start.warning}", SeqDataWarning, stacklevel=2)
         changed_transform = engine.describe_transform_change(saved.transform)
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
@@ -331,6 +333,7 @@ class Loader:
         return ResumeState.of_plan(
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             world_size=engine.options.world.size, transform=engine.transform_label,
+            balance_ranks=engine.find_ranks(run_position.epoch),
         )  # fmt: skip
 
 

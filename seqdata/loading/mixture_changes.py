@@ -7,7 +7,8 @@ flow: loaded states -> the position of the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from seqdata.errors import ConfigError, ResumeError, must_be
@@ -34,12 +35,14 @@ class RunStart:
         is_changed: Whether it continues over another plan than that of the state.
         positions: Where parts begin that replace those of the state; None: none do.
         reason: What has changed, and which batches are left out; for a warning.
+        warning: What is uneven from here on; empty if nothing is.
     """
 
     run_position: RunPosition
     is_changed: bool = False
     positions: PartPositions | None = None
     reason: str = ""
+    warning: str = ""
 
     def load_weights(
         self, engine: BaseEngine, run_position: RunPosition, digest: str | None, values: Any
@@ -133,20 +136,44 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
 
 
 def find_start(
-    engine: BaseEngine, saved: ResumeState, current: ResumeState, on_changed: OnChanged
+    engine: BaseEngine,
+    saved: ResumeState,
+    make_state: Callable[[RunPosition], ResumeState],
+    on_changed: OnChanged,
 ) -> RunStart:
-    """Return where a resumed run begins.
+    """Return where a resumed run begins, and make the engine continue in its order.
 
     Args:
         engine: Of the run.
         saved: The state.
-        current: The state of the same position, with the current data and policy.
-        on_changed: What to do if the data has changed.
+        make_state: Returns the state of a position, with the current data and policy.
+        on_changed: What to do if the data has changed, or the rules by which plans are made.
 
     Raises:
         ResumeError: If the state does not fit, with the reason.
     """
+    run_position = saved.run_position
+    if on_changed != "next_epoch":
+        saved.check_plan_version()
+    warning = engine.continue_order(run_position, saved.balance_ranks)
+    try:
+        start = _find_start(engine, saved, make_state(run_position), on_changed)
+    except BaseException:
+        engine.set_order(None, 0)
+        raise
+    return replace(start, warning=warning)
+
+
+def _find_start(
+    engine: BaseEngine, saved: ResumeState, current: ResumeState, on_changed: OnChanged
+) -> RunStart:
     run_position, changed = saved.run_position, saved.find_changes(current)
+    if saved.plan_version != current.plan_version:
+        wrong = [name for name in changed if name not in ("data", "policy")]
+        if wrong:
+            saved.check_plan(current)
+        start_position = run_position.next_epoch if run_position.position else run_position
+        return RunStart(start_position, is_changed=True)
     if changed and set(changed) <= {"data", "policy"} and _has_parts(engine):
         start = _find_mixture_start(engine, saved, current, on_changed, changed)
         if start is not None:

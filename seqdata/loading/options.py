@@ -261,6 +261,9 @@ class EngineOptions:
         collator: Lays out columns; None: ``Padded()``.
         shift: Timesteps between inputs and targets, of the only ragged field or by name.
         tail: What a rank without a batch in the last step receives.
+        batches_per_update: Batches of an optimizer update, over all ranks; their rows have like
+            lengths where the policy orders by length. None: those of a step.
+        balance_ranks: Ranks of a step, for that; None: those of ``world``.
         on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other one, cropped.
         error_log: Counts these errors, and raises when there are too many.
@@ -290,6 +293,8 @@ class EngineOptions:
     collator: Collator | None = None
     shift: int | Mapping[str, int] = 0
     tail: Tail = "fill"
+    batches_per_update: int | None = None
+    balance_ranks: int | None = None
     on_error: OnError = "raise"
     error_log: ErrorLog = field(default_factory=ErrorLog)
     prefetch: int = DEFAULT_PREFETCH

@@ -41,9 +41,16 @@ class SegmentedRun:
         self._max_changes = self.history.max_changes
         self._shutdowns = 0
 
-    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan, whose segments have the weights of the run."""
-        return self._policy.plan_epoch(index, seed=seed, epoch=epoch, history=self.history)
+    def plan(self, policy: Any, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan, whose segments have the weights of the run.
+
+        Args:
+            policy: The policy, balanced for the ranks of the epoch.
+            seed: Of the plan.
+            epoch: Its number.
+        """
+        balanced: SupportsSegments = policy
+        return balanced.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
 
     def find_first(self, position: int) -> int:
         """Return the first batch of the segment that a position is in."""

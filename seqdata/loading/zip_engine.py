@@ -23,7 +23,7 @@ from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.output import BATCH_PARTS, make_output
 from seqdata.plan import Plan
 from seqdata.planning.parts import derive_part_seed
-from seqdata.planning.wrapping import find_base_policy
+from seqdata.planning.wrapping import balance_ranks, find_base_policy
 from seqdata.protocols import Policy, Store, SupportsParts, SupportsZipping
 from seqdata.sharing import RankPlan, share
 
@@ -169,8 +169,15 @@ class ZipEngine(BaseEngine):
         """Return the same steps of one part."""
         return share(engine.plan(epoch), steps.world, first=steps.first, tail=steps.tail)
 
-    def _build_plan(self, epoch: int) -> Plan:
-        return self.policy.plan(self.index, seed=self.options.seed, epoch=epoch)
+    def set_order(self, epoch: int | None, ranks: int) -> None:
+        """Balance the steps of an epoch, or of all with None, for some ranks; 0: for its own."""
+        super().set_order(epoch, ranks)
+        for engine in self.engines.values():
+            engine.set_order(epoch, ranks)
+
+    def _build_plan(self, epoch: int, ranks: int) -> Plan:
+        policy = balance_ranks(self.policy, ranks)
+        return policy.plan(self.index, seed=self.options.seed, epoch=epoch)
 
 
 def _select_options(name: str, parts: Mapping[str, Store], options: EngineOptions) -> EngineOptions:

@@ -1,27 +1,53 @@
 """Planning by blocks: no step computes or holds more than one block of a data set.
 
-A block is a fixed run of neighbouring items. Its members never change, so its number of batches
-does not either; blocks and their insides are shuffled. A ``Cutter`` says how one block becomes
+A block's members never change, so its number of batches does not either; blocks and their insides
+are shuffled. Above ``MAX_BLOCK_ITEMS`` items there are several, each a sample of the whole data:
+short runs of neighbouring items are dealt to blocks by a fixed permutation, so that a batch draws
+from everything, as with one permutation of all items. (Blocks of neighbours, ``shuffle="blocks"``,
+read less where data is larger than memory, and mix less.) A ``Cutter`` says how one block becomes
 batches; all else about an epoch is here: which batches of which block come when.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
+from seqdata.index import Copies
+from seqdata.plan import PLAN_VERSION
+from seqdata.plan_table import ArrayTable, PlanBatch, join_tables, offsets_from_sizes
+from seqdata.planning.batch_order import order_batches
 from seqdata.planning.items import Items
-from seqdata.planning.randomness import Draw, Purpose, group_size, shuffle_batches
+from seqdata.planning.randomness import Draw, KeyedPermutation, Purpose
 
 MAX_BLOCK_ITEMS = 1 << 18
 _CACHED_BLOCKS = 3
+_MAX_RUN = 16  # neighbouring sequences that are read with one another
+_MIN_RUNS = 1 << 13  # of a block, at least: fewer would not be a sample
+_MAX_SEARCHED = 1 << 21  # sequences among which any item is found at little cost
+
+Shuffle = bool | Literal["blocks"]
+"""Whether epochs are shuffled: over all data, in blocks of neighbours, or not at all."""
+
+
+class BlockItems(NamedTuple):
+    """The items of a block.
+
+    Attributes:
+        lengths: int64 (n,), what each costs as a row: its timesteps, or its cost.
+        copies: Which of them are of one sequence; None: each is of another.
+    """
+
+    lengths: NDArray[np.int64]
+    copies: Copies | None = None
 
 
 class BlockBatches(NamedTuple):
@@ -50,7 +76,7 @@ class Cutter(Protocol):
 
     @property
     def is_arranged(self) -> bool:
-        """Whether batches are ordered by their longest row (``order.shuffle_batches``)."""
+        """Whether batches are ordered by their longest row (``batch_order``)."""
         ...
 
     @property
@@ -63,52 +89,127 @@ class Cutter(Protocol):
         """Items of a block where there is more than one."""
         ...
 
-    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
+    def count_batches(self, blocks: Blocks) -> list[BlockCost]:
         """Count each block's batches, from the histogram of its lengths alone."""
         ...
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
+    def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
         """Cut a block's items into batches; without a draw, unshuffled."""
         ...
 
 
 class Block(NamedTuple):
-    """Items ``first:stop``, planned at once."""
+    """Items ``first:stop`` of the order in which items are dealt to blocks."""
 
     number: int
     first: int
     stop: int
 
 
-class BlockRange(NamedTuple):
-    """Batches ``first:stop`` of a block's own order, one after another."""
+@dataclass(frozen=True, eq=False)
+class Blocks(Sequence[Block]):
+    """The blocks of all items; only the last may be short.
 
-    block: int
-    first: int
-    stop: int
+    Attributes:
+        items: The items.
+        size: Items of a block.
+        run: Neighbouring items that belong to the same block; 0: blocks are of neighbours.
+    """
+
+    items: Items
+    size: int
+    run: int
+
+    def __len__(self) -> int:
+        return -(-len(self.items) // max(1, self.size))
+
+    def __getitem__(self, number: int) -> Block:  # type: ignore[override]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        first = number * self.size
+        return Block(number, first, min(first + self.size, len(self.items)))
+
+    @property
+    def short(self) -> int:
+        """Number of the block that is shorter than others; -1: there is none."""
+        return len(self) - 1 if len(self) > 1 and len(self.items) % self.size else -1
+
+    def spans(self, block: Block, draw: Draw | None = None) -> NDArray[np.int64]:
+        """Return the spans of a block's items, int64 (n, 3), in the data's order."""
+        if not self.run or len(self) == 1:
+            return self.items.spans(block.first, block.stop, draw)
+        return self.items.spans_at(self._find_members(block), draw)
+
+    def sizes(self, block: Block) -> NDArray[Any]:
+        """Return what each item of a block costs as a row, integers (n,), in any order."""
+        stored = self.items.stored_sizes
+        if stored is None or not self.run or len(self) == 1:
+            return self.items.sizes(self.spans(block))
+        low, high = block.first // self.run, block.stop // self.run
+        runs = stored[: self._deal.count * self.run].reshape(-1, self.run)
+        dealt = runs.take(self._deal.apply(np.arange(low, high)), axis=0).reshape(-1)
+        return np.concatenate([dealt, stored[high * self.run : block.stop]])
+
+    def find(self, item: int) -> int:
+        """Return the number of the block that an item belongs to."""
+        if self.run and item < self._deal.count * self.run:
+            run, place = divmod(item, self.run)
+            item = int(self._deal.invert(np.array([run]))[0]) * self.run + place
+        return item // self.size
+
+    def _find_members(self, block: Block) -> NDArray[np.int64]:
+        """Return the numbers of a block's items, int64 (n,), rising."""
+        low, high = block.first // self.run, block.stop // self.run
+        runs = np.sort(self._deal.apply(np.arange(low, high)))
+        members = (runs[:, np.newaxis] * self.run + np.arange(self.run)).reshape(-1)
+        rest = np.arange(high * self.run, block.stop)  # fewer than a run, the last of all items
+        return np.concatenate([members, rest]) if len(rest) else members
+
+    @cached_property
+    def _deal(self) -> KeyedPermutation:
+        """Place of a run in the order of dealing -> the run."""
+        return KeyedPermutation(len(self.items) // max(1, self.run), PLAN_VERSION)
 
 
-def split_blocks(items: Items, cutter: Cutter) -> list[Block]:
-    """Return the blocks of the items; only the last may be short."""
+def split_blocks(items: Items, cutter: Cutter, shuffle: Shuffle) -> Blocks:
+    """Return the blocks of the items: samples of them, or neighbours where that is asked for."""
     size = len(items) if len(items) <= cutter.max_block else cutter.block_items
-    starts = range(0, len(items), max(1, size))
-    return [Block(k, edge, min(edge + size, len(items))) for k, edge in enumerate(starts)]
+    return Blocks(items, size, _choose_run(items, size) if shuffle is True else 0)
 
 
-def compute_block_costs(items: Items, cutter: Cutter) -> list[BlockCost]:
+def _choose_run(items: Items, size: int) -> int:
+    """Return how many neighbouring items are dealt to a block together."""
+    is_cheap = len(items.index) <= _MAX_SEARCHED and items.rule.run_items == 1
+    if is_cheap or items.index.has_copies or size < _MIN_RUNS:
+        return 1
+    run = math.gcd(size, _MAX_RUN)
+    while size // run < _MIN_RUNS:
+        run //= 2
+    return run
+
+
+def compute_block_costs(blocks: Blocks, cutter: Cutter) -> list[BlockCost]:
     """Return the number of batches of every block, counted once per index."""
-    blocks = split_blocks(items, cutter)
-    key = ("counts", items.axis, items.rule, items.cost, cutter)
-    return items.index.remember(key, lambda: cutter.count_batches(items, blocks))
+    items = blocks.items
+    key = ("counts", items.axis, items.rule, items.cost, cutter, blocks.run)
+    return items.index.remember(key, lambda: cutter.count_batches(blocks))
 
 
-def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def histogram(blocks: Blocks, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the items of a block by length.
 
     Returns:
         Lengths, int64 (k,), decreasing; how many items have each, int64 (k,).
     """
-    lengths = items.sizes(items.spans(block.first, block.stop))
+    return count_lengths(blocks.sizes(block))
+
+
+def count_lengths(lengths: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count lengths.
+
+    Returns:
+        Lengths, int64 (k,), decreasing; how often each occurs, int64 (k,).
+    """
     if int(lengths.max(initial=0)) > 4 * MAX_BLOCK_ITEMS:  # a table of all lengths would be larger
         values, counts = np.unique(lengths, return_counts=True)
     else:
@@ -118,78 +219,120 @@ def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np
     return values[::-1], counts[::-1]
 
 
+class _Ranges(NamedTuple):
+    """Runs of batches, each of one block, in the order of an epoch.
+
+    Attributes:
+        table: int64 (n, 3): block, its first batch, one past its last.
+        stretches: int64 (m,), the first range of each stretch: the batches of a block, among which
+            lie some of the short block.
+    """
+
+    table: NDArray[np.int64]
+    stretches: NDArray[np.int64]
+
+
 @dataclass(frozen=True, eq=False)
 class BlockTable:
-    """The batches of an epoch, made block by block."""
+    """The batches of an epoch, made block by block.
 
-    items: Items
+    Attributes:
+        blocks: The blocks.
+        cutter: How one becomes batches.
+        draw: The epoch's randomness.
+        shuffle: Whether, and how, the epoch is shuffled.
+        group: Consecutive batches of like lengths.
+        lead_block: The block whose most expensive batch leads; -1: none.
+        ranges: Which batches of which block come when.
+    """
+
+    blocks: Blocks
     cutter: Cutter
     draw: Draw
-    shuffle: bool
+    shuffle: Shuffle
+    group: int
     lead_block: int
-    blocks: list[Block]
-    ranges: list[BlockRange]
-    offsets: list[int] = field(init=False)
+    ranges: _Ranges
+    _edges: list[int] = field(init=False)  # range -> its first batch in the epoch
+    _stretches: list[int] = field(init=False)  # stretch -> the same
     _cache: dict[int, ArrayTable] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        sizes = [part.stop - part.first for part in self.ranges]
-        object.__setattr__(self, "offsets", list(accumulate(sizes, initial=0)))
+        table, stretches = self.ranges
+        edges = offsets_from_sizes(table[:, 2] - table[:, 1])
+        object.__setattr__(self, "_edges", edges.tolist())
+        object.__setattr__(self, "_stretches", [*edges[stretches].tolist(), int(edges[-1])])
+
+    @property
+    def items(self) -> Items:
+        """The items that are planned."""
+        return self.blocks.items
 
     def __len__(self) -> int:
-        return self.offsets[-1]
+        return self._edges[-1]
 
     def batch(self, number: int) -> PlanBatch:
         """Return one batch in O(batch), or O(block) if its block is not cached."""
-        block_range, number_in_block = self._locate(number)
-        return self._block_table(block_range.block).batch(number_in_block)
+        block, number_in_block, _ = self._locate(number)
+        return self._block_table(block).batch(number_in_block)
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Return batches ``first:stop`` of one range as a table of their own."""
-        block_range, number_in_block = self._locate(first)
-        table = self._block_table(block_range.block)
-        return table.slice(number_in_block, number_in_block + stop - first)
+        """Return batches ``first:stop`` of one stretch as a table of their own."""
+        parts = [
+            self._block_table(block).slice(low, high) for block, low, high in self._cut(first, stop)
+        ]
+        return parts[0] if len(parts) == 1 else join_tables(parts)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
         timesteps = rows = 0
-        while first < stop:
-            block_range, number_in_block = self._locate(first)
-            upto = min(block_range.stop, number_in_block + stop - first)
-            more = self._block_table(block_range.block).totals(number_in_block, upto, overlap)
+        for block, low, high in self._cut(first, stop):
+            more = self._block_table(block).totals(low, high, overlap)
             timesteps, rows = timesteps + more[0], rows + more[1]
-            first += upto - number_in_block
         return timesteps, rows
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Yield all batches in order, range by range."""
-        for block_range in self.ranges:
-            yield self._block_table(block_range.block).slice(block_range.first, block_range.stop)
+        """Yield all batches in order, stretch by stretch."""
+        for first, stop in pairwise(self._stretches):
+            yield self.slice(first, stop)
 
     def prepare(self, number: int) -> int:
-        """Make a batch's block; return the first batch after it in another range."""
-        self._block_table(self._locate(number)[0].block)
-        return self.offsets[bisect_right(self.offsets, number)]
+        """Make the blocks of a batch's stretch; return the first batch after it."""
+        stretch = bisect_right(self._stretches, number) - 1
+        stop = self._stretches[stretch + 1]
+        for batch in (number, self._stretches[stretch], stop - 1):
+            self._block_table(self._locate(batch)[0])
+        return stop
 
-    def _locate(self, number: int) -> tuple[BlockRange, int]:
-        i = bisect_right(self.offsets, number) - 1
-        block_range = self.ranges[i]
-        return block_range, block_range.first + number - self.offsets[i]
+    def _cut(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield batches ``first:stop`` by block: its number, its first batch, one past its last."""
+        while first < stop:
+            block, low, end = self._locate(first)
+            high = low + min(stop, end) - first
+            yield block, low, high
+            first += high - low
+
+    def _locate(self, number: int) -> tuple[int, int, int]:
+        """Return a batch's block, its number there, and the first batch of the next range."""
+        i = bisect_right(self._edges, number) - 1
+        block, first, _ = self.ranges.table[i].tolist()
+        return block, first + number - self._edges[i], self._edges[i + 1]
 
     def _block_table(self, number: int) -> ArrayTable:
         table = self._cache.get(number)
         if table is None:
             table = self._make_block_table(number)
-            for old in list(self._cache)[: 1 - _CACHED_BLOCKS]:  # a reader thread may do the same
+            others = [old for old in self._cache if old != self.blocks.short]
+            for old in others[: 1 - _CACHED_BLOCKS]:  # a reader thread may do the same
                 self._cache.pop(old, None)
             self._cache[number] = table
         return table
 
     def _make_block_table(self, number: int) -> ArrayTable:
-        block = self.blocks[number]
-        spans = self.items.spans(block.first, block.stop, self.draw)
+        spans = self.blocks.spans(self.blocks[number], self.draw)
         sizes = self.items.sizes(spans)
-        cut = self.cutter.cut(sizes, self.draw if self.shuffle else None, number)
+        block_items = BlockItems(sizes, self.items.find_copies(spans))
+        cut = self.cutter.cut(block_items, self.draw if self.shuffle else None, number)
         spans = spans.take(cut.members, axis=0)  # 20 times faster than spans[members]
         if not (self.shuffle and self.cutter.is_arranged):
             return ArrayTable(spans, cut.rows, cut.offsets)
@@ -197,47 +340,71 @@ class BlockTable:
         lead = None
         if number == self.lead_block:
             lead = int(np.argmax(longest * np.diff(cut.offsets)))
-        return _reorder_batches(
-            spans, cut.offsets, shuffle_batches(longest, self.draw, block=number, lead=lead)
-        )
+        order = order_batches(longest, self.draw, block=number, group=self.group, lead=lead)
+        return _reorder_batches(spans, cut.offsets, order)
 
 
 def make_block_table(
-    items: Items, cutter: Cutter, draw: Draw, *, shuffle: bool, worst_first: bool
+    items: Items,
+    cutter: Cutter,
+    draw: Draw,
+    *,
+    shuffle: Shuffle,
+    group: int = 1,
+    worst_first: bool = False,
 ) -> BlockTable:
     """Return the table of an epoch: which batches of which block come when.
 
-    The full groups of all blocks come first, then the blocks' remainders in the same order of
-    blocks, so that groups and steps stay aligned; the short block is last in both. With
-    ``worst_first`` and in epoch 0 the group that holds the most expensive batch leads.
+    The full groups of all blocks come first: blocks in random order, with the groups of the short
+    block dealt among those of the others. Then come the blocks' remainders, fewer batches than a
+    group each, so that groups and steps stay aligned. With ``worst_first`` and in epoch 0 the group
+    that holds the most expensive batch leads.
+
+    Args:
+        items: What is planned.
+        cutter: How a block becomes batches.
+        draw: The epoch's randomness.
+        shuffle: Whether, and how, the epoch is shuffled.
+        group: Consecutive batches of like lengths, where the cutter orders by length.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
     """
-    blocks, counts = split_blocks(items, cutter), compute_block_costs(items, cutter)
-    if not shuffle:
-        ranges = [BlockRange(block.number, 0, counts[block.number].batches) for block in blocks]
-        return BlockTable(items, cutter, draw, False, -1, blocks, ranges)
+    blocks = split_blocks(items, cutter, shuffle)
+    costs = compute_block_costs(blocks, cutter)
+    counts = np.array([cost.batches for cost in costs], dtype=np.int64)
+    if not shuffle or not len(blocks):
+        whole = np.stack([np.arange(len(counts)), np.zeros_like(counts), counts], axis=1)
+        ranges = _Ranges(whole, np.arange(len(whole)))
+        return BlockTable(blocks, cutter, draw, False, 1, -1, ranges)
     lead = -1
-    if worst_first and draw.epoch == 0 and cutter.is_arranged and blocks:
-        lead = _find_costliest_block(items, cutter, draw, counts)
-    ranges = _order_ranges(
-        blocks, [count.batches for count in counts], lead, cutter.is_arranged, draw
-    )
-    return BlockTable(items, cutter, draw, True, lead, blocks, ranges)
+    if worst_first and draw.epoch == 0 and cutter.is_arranged and len(blocks):
+        lead = _find_costliest_block(blocks, cutter, draw, costs, group)
+    rests = counts % group
+    if not cutter.is_arranged:
+        group = 1
+        rests = np.zeros_like(counts)
+        if blocks.short >= 0:
+            rests[-1] = 1  # it may have fewer rows
+    ranges = _order_ranges(blocks, counts, rests, group, lead, draw)
+    return BlockTable(blocks, cutter, draw, shuffle, group, lead, ranges)
 
 
 def _find_costliest_block(
-    items: Items, cutter: Cutter, draw: Draw, counts: Sequence[BlockCost]
+    blocks: Blocks, cutter: Cutter, draw: Draw, costs: Sequence[BlockCost], group: int
 ) -> int:
-    """Return the block with the most expensive batch, cutting only those that may hold it."""
-    blocks = split_blocks(items, cutter)
+    """Return the block with the most expensive batch, cutting only those that may hold it.
+
+    Blocks of fewer batches than a group have none that could lead, unless all are such.
+    """
     if len(blocks) == 1:
         return 0
+    candidates = [number for number, cost in enumerate(costs) if cost.batches >= group]
     costliest, highest_cost = -1, -1
-    for number in sorted(range(len(blocks)), key=lambda number: -counts[number].cost):
-        if counts[number].cost <= highest_cost:
+    for number in sorted(candidates or range(len(blocks)), key=lambda k: -costs[k].cost):
+        if costs[number].cost <= highest_cost:
             break
-        block = blocks[number]
-        sizes = items.sizes(items.spans(block.first, block.stop, draw))
-        cut = cutter.cut(sizes, draw, number)
+        spans = blocks.spans(blocks[number], draw)
+        sizes = blocks.items.sizes(spans)
+        cut = cutter.cut(BlockItems(sizes, blocks.items.find_copies(spans)), draw, number)
         longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
         cost = int((longest * np.diff(cut.offsets)).max())
         if cost > highest_cost:
@@ -246,29 +413,83 @@ def _find_costliest_block(
 
 
 def _order_ranges(
-    blocks: list[Block], batches: list[int], lead: int, grouped: bool, draw: Draw
-) -> list[BlockRange]:
-    sizes = [group_size(count) if grouped else 1 for count in batches]
-    grouped_batches = [count - count % size for count, size in zip(batches, sizes, strict=True)]
-    has_short = len(blocks) > 1 and _count_items(blocks[-1]) < _count_items(blocks[0])
-    full = len(blocks) - has_short
-    order = draw.permutation(Purpose.BLOCKS, full).tolist()
-    lead_ranges = []  # one group of the short block, where it must lead: the others stay aligned
-    if 0 <= lead < full:
-        order = [lead, *(number for number in order if number != lead)]
-    elif lead >= 0:
-        lead_ranges = [BlockRange(lead, 0, min(sizes[lead], grouped_batches[lead]))]
-    order += range(full, len(blocks))
-    starts = {part.block: part.stop for part in lead_ranges}
-    groups = [
-        BlockRange(number, starts.get(number, 0), grouped_batches[number]) for number in order
-    ]
-    rests = [BlockRange(number, grouped_batches[number], batches[number]) for number in order]
-    return [part for part in [*lead_ranges, *groups, *rests] if part.stop > part.first]
+    blocks: Blocks,
+    counts: NDArray[np.int64],
+    rests: NDArray[np.int64],
+    group: int,
+    lead: int,
+    draw: Draw,
+) -> _Ranges:
+    """Return which batches of which block come when.
+
+    Args:
+        blocks: The blocks.
+        counts: int64 (blocks,), batches of each.
+        rests: int64 (blocks,), how many of them come last.
+        group: Batches that stay together.
+        lead: The block that leads; -1: none.
+        draw: The epoch's randomness.
+    """
+    dealt = blocks.short if blocks.run else -1
+    played = len(blocks) - (dealt >= 0)  # one after another
+    order = draw.permutation(Purpose.BLOCKS, played)
+    if 0 <= lead < played:
+        order = np.concatenate([[lead], order[order != lead]])
+    groups = (counts - rests) // group
+    first_group = int(lead == dealt >= 0 and groups[lead] > 0)  # it leads; the rest is dealt
+    pieces = _deal_short_block(groups, order, dealt, first_group, is_led=lead >= 0, draw=draw)
+    pieces[:, 1:] *= group
+    last = np.append(order, dealt) if dealt >= 0 else order
+    if lead == dealt >= 0 and not groups.any():
+        last = np.roll(last, 1)
+    tail = np.stack([last, counts[last] - rests[last], counts[last]], axis=1)
+    table = np.concatenate([pieces, tail])
+    table = table[table[:, 2] > table[:, 1]]
+    main = np.flatnonzero(table[:, 0] != dealt)  # a stretch begins where these change
+    changes = main[np.flatnonzero(np.diff(table[main, 0], prepend=-1))]
+    own = np.flatnonzero((table[:, 0] == dealt) & (table[:, 2] == counts[dealt]))  # its remainder
+    starts = np.unique(np.concatenate([[0], changes, own])) if len(table) else changes
+    return _Ranges(table, starts)
 
 
-def _count_items(block: Block) -> int:
-    return block.stop - block.first
+def _deal_short_block(
+    groups: NDArray[np.int64],
+    order: NDArray[np.int64],
+    dealt: int,
+    first: int,
+    *,
+    is_led: bool,
+    draw: Draw,
+) -> NDArray[np.int64]:
+    """Return ranges of groups, int64 (n, 3): blocks in order, with those of one dealt among them.
+
+    Args:
+        groups: int64 (blocks,), groups of each block.
+        order: The blocks that come one after another.
+        dealt: The block whose groups are dealt evenly, at random within each part; -1: none.
+        first: How many of its groups lead.
+        is_led: Whether nothing may come before the first group.
+        draw: The epoch's randomness.
+    """
+    starts = offsets_from_sizes(groups[order])
+    count, room = int(groups[dealt]) - first if dealt >= 0 else 0, int(starts[-1]) + 1
+    lows = np.arange(count) * room // max(1, count)
+    widths = np.maximum(np.arange(1, count + 1) * room // max(1, count) - lows, 1)
+    raw = draw.raw(Purpose.SHORT_GROUPS, count) if count else np.empty(0, dtype=np.uint64)
+    slots = lows + (raw % widths.astype(np.uint64)).astype(np.int64)
+    if is_led and not first:
+        slots = np.maximum(slots, min(1, room - 1))
+    cuts = np.unique(np.concatenate([starts, slots]))
+    owner = np.searchsorted(starts, cuts[:-1], side="right") - 1
+    own_firsts = cuts[:-1] - starts[owner]
+    pieces = np.stack([order[owner], own_firsts, own_firsts + np.diff(cuts)], axis=1)
+    places, begins, sizes = np.unique(slots, return_index=True, return_counts=True)
+    short = np.stack([np.full_like(places, dealt), begins + first, begins + first + sizes], axis=1)
+    at = np.concatenate([2 * cuts[:-1] + 1, 2 * places])
+    ranges = np.concatenate([pieces, short])[np.argsort(at, kind="stable")]
+    if first:
+        ranges = np.concatenate([[[dealt, 0, first]], ranges])
+    return ranges
 
 
 def _reorder_batches(

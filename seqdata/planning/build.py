@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +22,26 @@ from seqdata.plan import PLAN_VERSION, Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
 from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
-    Block,
     BlockBatches,
     BlockCost,
+    BlockItems,
+    Blocks,
     Cutter,
+    Shuffle,
     compute_block_costs,
     make_block_table,
+    split_blocks,
 )
+from seqdata.planning.copies import spread_copies
 from seqdata.planning.items import Items, WholeSequences, count_planned, find_sequences
-from seqdata.planning.randomness import MAX_GROUP_SIZE, Draw, Purpose
+from seqdata.planning.randomness import Draw, Purpose, stable_argsort
 from seqdata.report import PlanReport, make_report
 
-Ordering = Callable[[NDArray[np.int64], Draw | None, int], NDArray[np.int64]]
-"""``(lengths, draw, block) -> members``: the order in which a block's items are cut."""
+Ordering = Callable[[BlockItems, Draw | None, int], NDArray[np.int64]]
+"""``(items, draw, block) -> keys``: a block's items are cut in decreasing order of these, ties by
+number, int64 (n,)."""
+
+_BLOCK_BATCHES = 64  # a block has a multiple of so many: steps of so many ranks end with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,46 +56,61 @@ class FixedSizeCutter:
     """
 
     batch_size: int
-    ordering: Ordering
+    ordering: Ordering | None
     is_arranged: bool
     max_block: int = MAX_BLOCK_ITEMS
 
     @property
     def block_items(self) -> int:
         """The largest multiple of 64 batches of at most ``max_block`` items, or 64 batches."""
-        unit = MAX_GROUP_SIZE * self.batch_size
+        unit = _BLOCK_BATCHES * self.batch_size
         return max(unit, self.max_block // unit * unit)
 
-    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
-        """Count each block's batches; costs are upper bounds, from the longest item nearby."""
+    def count_batches(self, blocks: Blocks) -> list[BlockCost]:
+        """Count each block's batches.
+
+        The longest item is in the most expensive batch, if that is full: the costs of other blocks
+        are 0, or if it is not, upper bounds.
+        """
+        items, sizes = blocks.items, [block.stop - block.first for block in blocks]
+        costs = [0] * len(sizes)
+        if self.is_arranged and sizes:
+            longest = blocks.find(items.find_longest())
+            peak = items.peak(0, len(items))
+            others = 0 if sizes[longest] >= self.batch_size else peak * self.batch_size
+            costs = [others] * len(sizes)
+            costs[longest] = peak * min(self.batch_size, sizes[longest])
         return [
-            BlockCost(
-                -(-(block.stop - block.first) // self.batch_size),
-                items.peak(block.first, block.stop)
-                * min(self.batch_size, block.stop - block.first),
-            )
-            for block in blocks
+            BlockCost(-(-size // self.batch_size), cost)
+            for size, cost in zip(sizes, costs, strict=True)
         ]
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
+    def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
         """Cut a block's items into batches."""
-        members = self.ordering(lengths, draw, block)
+        members = self._order(items, draw, block)
         starts = np.arange(0, len(members), self.batch_size, dtype=np.int64)
         return BlockBatches(members, np.append(starts, len(members)))
+
+    def _order(self, items: BlockItems, draw: Draw | None, block: int) -> NDArray[np.int64]:
+        """Return the order in which items are cut: by length, or random, or the data's."""
+        if self.ordering is None:
+            count = len(items.lengths)
+            if draw is None:
+                return np.arange(count)
+            return draw.permutation(Purpose.MEMBERS, count, block)
+        keys = self.ordering(items, draw, block)
+        members = order_longest_first(keys)
+        if items.copies is None or draw is None:
+            return members
+        return spread_copies(members, keys, items.copies, self.batch_size)
 
 
 def order_longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the order of decreasing length, ties by number, int64 (n,)."""
     top = int(lengths.max(initial=0))
-    rank = (top - lengths).astype(np.uint16 if top < 1 << 16 else np.int64)  # 16 bits: radix sort
-    return np.argsort(rank, kind="stable")
-
-
-def order_randomly(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
-    """Return a random order, or without a draw the data's, int64 (n,)."""
-    if draw is None:
-        return np.arange(len(lengths))
-    return draw.permutation(Purpose.MEMBERS, len(lengths), block)
+    if top < 1 << 16:
+        return np.argsort((top - lengths).astype(np.uint16), kind="stable")  # radix sort
+    return stable_argsort(top - lengths)
 
 
 def check_counts(
@@ -118,16 +140,15 @@ def check_counts(
             object.__setattr__(options, name, count)
 
 
+def check_shuffle(policy: str, shuffle: object) -> None:
+    """Raise ConfigError if a policy's ``shuffle`` is neither True, False nor "blocks"."""
+    if not isinstance(shuffle, bool) and shuffle != "blocks":
+        raise ConfigError(
+            must_be(f"policy {policy!r}: `shuffle`", "True, False or 'blocks'", repr(shuffle))
+        )
+
+
 _MOST = 1 << 62  # of what is counted: sums of a few stay below 2**63
-
-NONE_MEANS = "none means"
-"""Key of a field's metadata: the value that None stands for, which is in the text."""
-
-ADDED_LATER = "added later"
-"""Key of a field's metadata: it is left out of the text at its default, as before it was there."""
-
-_ADDED_OPTIONS = ("keep",)
-"""Options added after states had been saved: left out of the text at their defaults."""
 
 
 def build_plan(
@@ -136,7 +157,8 @@ def build_plan(
     """Return the plan of a policy that works block by block.
 
     Args:
-        policy: The policy, a frozen dataclass with a field ``shuffle``.
+        policy: The policy, a frozen dataclass with a field ``shuffle``, and ``balance_ranks`` where
+            batches are ordered by length.
         items: What it puts into batches.
         cutter: How a block becomes batches.
         seed: The run's seed, in ``[0, 2**64)``.
@@ -147,26 +169,26 @@ def build_plan(
         ConfigError: If ``seed`` or ``epoch`` is out of range.
     """
     draw = Draw(seed, epoch)
-    table = make_block_table(items, cutter, draw, shuffle=policy.shuffle, worst_first=worst_first)
+    group = getattr(policy, "balance_ranks", None) or 1
+    table = make_block_table(
+        items, cutter, draw, shuffle=policy.shuffle, group=group, worst_first=worst_first
+    )
     return Plan.lazy(
         table,
         PlanOrigin(
-            fingerprint=lambda: make_fingerprint(
-                items.index, policy, seed, epoch, draws=getattr(items.rule, "draws", False)
-            ),
+            fingerprint=lambda: make_fingerprint(items.index, policy, seed, epoch),
             report=lambda batch_table: make_full_report(items, batch_table),
         ),
     )
 
 
-def count_batches(items: Items, cutter: Cutter) -> int:
+def count_batches(items: Items, cutter: Cutter, shuffle: Shuffle = True) -> int:
     """Return the number of batches of every epoch."""
-    return sum(count.batches for count in compute_block_costs(items, cutter))
+    costs = compute_block_costs(split_blocks(items, cutter, shuffle), cutter)
+    return sum(cost.batches for cost in costs)
 
 
-def make_fingerprint(
-    index: SequenceIndex, policy: object, seed: int, epoch: int, *, draws: bool = False
-) -> str:
+def make_fingerprint(index: SequenceIndex, policy: object, seed: int, epoch: int) -> str:
     """Return the digest of what a plan is made from (32 hex digits).
 
     Args:
@@ -174,11 +196,8 @@ def make_fingerprint(
         policy: The policy.
         seed: The run's seed.
         epoch: Number of the epoch.
-        draws: Whether positions are drawn per sequence; 0.1 did so by its number in a view.
     """
     text = f"{PLAN_VERSION};{index.fingerprint};{describe_policy(policy)};{seed};{epoch}"
-    if draws and index.renumbers:
-        text += ";by number in the data"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -186,15 +205,9 @@ def describe_policy(policy: object) -> str:
     """Return a policy as text that is equal in every process and has all that determines a plan."""
     if not is_dataclass(policy):
         return type(policy).__qualname__
-    parts = []
-    for field in fields(policy):
-        value = getattr(policy, field.name)
-        is_later = field.name in _ADDED_OPTIONS or ADDED_LATER in field.metadata
-        if is_later and value == field.default:
-            continue
-        if value is None:
-            value = field.metadata.get(NONE_MEANS)
-        parts.append(f"{field.name}={_describe_value(value)}")
+    parts = [
+        f"{field.name}={_describe_value(getattr(policy, field.name))}" for field in fields(policy)
+    ]
     return f"{type(policy).__name__}({', '.join(parts)})"
 
 
@@ -242,8 +255,8 @@ def make_full_report(items: Items, table: BatchTable) -> PlanReport:
 class BlockPolicy(ABC):
     """A policy whose batches are cut from blocks of items.
 
-    A subclass is a frozen dataclass with ``axis`` and ``shuffle``, and ``worst_first`` if epoch 0
-    may begin with the most expensive batch.
+    A subclass is a frozen dataclass with ``axis`` and ``shuffle``, ``worst_first`` if epoch 0 may
+    begin with the most expensive batch, and ``balance_ranks`` if it orders batches by length.
     """
 
     __slots__ = ()
@@ -268,7 +281,8 @@ class BlockPolicy(ABC):
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
-        return count_batches(self._select_items(index), self._make_cutter())
+        shuffle: Shuffle = getattr(self, "shuffle", True)
+        return count_batches(self._select_items(index), self._make_cutter(), shuffle)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
         """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
@@ -278,6 +292,14 @@ class BlockPolicy(ABC):
         """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
         counts: NDArray[np.int64] = self._make_rule().count_items(lengths)
         return counts
+
+    def for_ranks(self, ranks: int) -> Self:
+        """Return the policy for steps of so many ranks; a ``balance_ranks`` of its own stays."""
+        if getattr(self, "balance_ranks", ranks) is not None:
+            return self
+        policy: Any = self
+        balanced: Self = replace(policy, balance_ranks=ranks)
+        return balanced
 
     @property
     def items_per_sequence(self) -> int | None:

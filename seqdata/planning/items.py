@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, must_be
-from seqdata.index import SCAN_CHUNK, SequenceIndex
+from seqdata.index import SCAN_CHUNK, Copies, SequenceIndex
+from seqdata.plan_table import concat_ranges, offsets_from_sizes
 from seqdata.planning.randomness import Draw
 
 TooLong = Literal["error", "split", "truncate", "drop"]
@@ -27,6 +28,11 @@ Keep = Literal["first", "last"]
 
 class ItemRule(Protocol):
     """How sequences become items, by length alone. Hashable: it is the key of cached counts."""
+
+    @property
+    def run_items(self) -> int:
+        """Most neighbours that are planned together; 1: reading them together saves nothing."""
+        ...
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of items of each sequence, int64 (n,)."""
@@ -71,6 +77,8 @@ class WholeSequences:
     Raises:
         ConfigError: If an option has another value.
     """
+
+    run_items: ClassVar[int] = 16
 
     max_length: int | None = None
     too_long: TooLong = "error"
@@ -135,6 +143,8 @@ class WholeSequences:
         return starts, np.minimum(starts + self.max_length, pieces.lengths)
 
 
+_BIN = 1 << 5  # sequences whose items are counted together: what is read to find one of them
+
 Cost = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.int64]]
 """``cost(lengths_of) -> sizes``: axis -> int64 (n,) lengths of n items; returns int64 (n,)."""
 
@@ -144,9 +154,12 @@ class Items:
     """The items of an index under a rule.
 
     Attributes:
+        offsets: int64 (chunks+1,), number of the first item of each ``SCAN_CHUNK`` sequences.
+        peaks: int64 (chunks,), timesteps of the longest item of each chunk.
+        bin_offsets: int64 (bins+1,), number of the first item of each ``_BIN`` sequences; None:
+            each sequence is one item.
+        are_whole: Whether each is the whole of its sequence.
         cost: What a row costs; None if that is its length along the planned axis.
-        offsets: int64 (runs+1,), number of the first item of each run of ``SCAN_CHUNK`` sequences.
-        peaks: int64 (runs,), timesteps of the longest item of each run.
     """
 
     index: SequenceIndex
@@ -154,10 +167,61 @@ class Items:
     rule: ItemRule
     offsets: NDArray[np.int64]
     peaks: NDArray[np.int64]
+    bin_offsets: NDArray[np.int64] | None = None
+    are_whole: bool = False
     cost: Cost | None = None
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
+
+    def spans_at(self, numbers: NDArray[np.int64], draw: Draw | None = None) -> NDArray[np.int64]:
+        """Return the spans of some items, int64 (n, 3): sequence, start, stop.
+
+        Args:
+            numbers: int64 (n,), numbers of items, rising.
+            draw: Of the epoch, for items of a random rule.
+        """
+        if self.bin_offsets is None:
+            lengths = self.index.at(self.axis, numbers)
+            return self._make_spans(numbers, lengths, np.zeros_like(numbers), draw)
+        firsts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)  # of runs of neighbours
+        low, high = (
+            np.searchsorted(self.bin_offsets, numbers[ends], side="right") - 1
+            for ends in (firsts, np.append(firsts[1:], len(numbers)) - 1)
+        )
+        bins = concat_ranges(low, offsets_from_sizes(high - low + 1))
+        bins = bins[np.diff(bins, prepend=-1) > 0]
+        sequences = (bins[:, np.newaxis] * _BIN + np.arange(_BIN)).reshape(-1)
+        sequences = sequences[: np.searchsorted(sequences, len(self.index))]
+        lengths = self.index.at(self.axis, sequences)
+        counts = self.rule.count_items(lengths)
+        starts = offsets_from_sizes(counts)  # sequence -> its first item among all of these bins
+        found_bins = np.searchsorted(bins, low)
+        shifts = starts[found_bins * _BIN] - self.bin_offsets[low]
+        items = numbers + np.repeat(shifts, np.diff(np.append(firsts, len(numbers))))
+        found = np.repeat(np.arange(len(counts)), counts)[items]
+        return self._make_spans(sequences[found], lengths[found], items - starts[found], draw)
+
+    @property
+    def stored_sizes(self) -> NDArray[Any] | None:
+        """The cost of each item as a row, integers (items,), where they are the stored lengths."""
+        is_stored = self.are_whole and self.cost is None and not self.index.maps.get(self.axis)
+        return self.index.lengths_of[self.axis] if is_stored else None
+
+    def find_longest(self) -> int:
+        """Return the number of an item with the most timesteps, the first of them."""
+        chunk = int(np.argmax(self.peaks))
+        first, stop = int(self.offsets[chunk]), int(self.offsets[chunk + 1])
+        spans = self.spans(first, stop)
+        return first + int(np.argmax(spans[:, 2] - spans[:, 1]))
+
+    def find_copies(self, spans: NDArray[np.int64]) -> Copies | None:
+        """Return which of these items are of one sequence; None if no sequence occurs repeatedly.
+
+        Args:
+            spans: int64 (n, 3), of the items.
+        """
+        return self.index.find_copies(spans[:, 0]) if self.index.has_copies else None
 
     def spans(self, first: int, stop: int, draw: Draw | None = None) -> NDArray[np.int64]:
         """Return the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
@@ -188,12 +252,10 @@ class Items:
         lengths = spans[:, 2] - spans[:, 1]
         if self.cost is None or not len(spans):
             return lengths
-        first, stop = int(spans[0, 0]), int(spans[-1, 0]) + 1  # items are in the data's order
         lengths_of = {self.axis: lengths}
         for axis in self.index.lengths_of:
             if axis != self.axis:  # other axes are read whole
-                axis_lengths = np.asarray(self.index.run(axis, first, stop), dtype=np.int64)
-                lengths_of[axis] = axis_lengths[spans[:, 0] - first]
+                lengths_of[axis] = self.index.at(axis, spans[:, 0])
         return _check_sizes(self.cost(lengths_of), len(lengths))
 
     def peak(self, first: int, stop: int) -> int:
@@ -216,10 +278,19 @@ class Items:
             item_numbers = np.arange(skip, skip + count)
             sequences = np.searchsorted(ends, item_numbers, side="right")
             piece_numbers = item_numbers - (ends - counts)[sequences]
-        spans = np.empty((count, 3), dtype=np.int64)
-        spans[:, 0] = base + sequences
+        return self._make_spans(base + sequences, lengths[sequences], piece_numbers, draw)
+
+    def _make_spans(
+        self,
+        sequences: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        piece_numbers: NDArray[np.int64],
+        draw: Draw | None,
+    ) -> NDArray[np.int64]:
+        spans = np.empty((len(sequences), 3), dtype=np.int64)
+        spans[:, 0] = sequences
         drawn_for = partial(self.index.drawn_for, spans[:, 0])
-        pieces = ItemPieces(lengths[sequences], piece_numbers, drawn_for)
+        pieces = ItemPieces(lengths, piece_numbers, drawn_for)
         spans[:, 1], spans[:, 2] = self.rule.bounds(pieces, draw)
         return spans
 
@@ -289,19 +360,26 @@ def _count_per_chunk(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
     chunk_starts = range(0, len(index), SCAN_CHUNK)
     counts = np.zeros(len(chunk_starts) + 1, dtype=np.int64)
     peaks = np.zeros(len(chunk_starts), dtype=np.int64)
+    bin_counts = np.diff(
+        np.minimum(np.arange(-(-len(index) // _BIN) + 1) * _BIN, len(index)), prepend=0
+    )
+    is_changed, are_whole = False, True
     for chunk, first in enumerate(chunk_starts):
         lengths = index.run(axis, first, first + SCAN_CHUNK)
         if _is_unchanged(rule, lengths):
             counts[chunk + 1], peaks[chunk] = len(lengths), int(lengths.max())
             continue
+        are_whole = False
         lengths = np.asarray(lengths, dtype=np.int64)
-        counts[chunk + 1], peaks[chunk] = (
-            int(rule.count_items(lengths).sum()),
-            rule.longest(lengths),
-        )
+        items = rule.count_items(lengths)
+        counts[chunk + 1], peaks[chunk] = int(items.sum()), rule.longest(lengths)
+        bins = np.arange(0, len(items), _BIN)
+        bin_counts[first // _BIN + 1 :][: len(bins)] = np.add.reduceat(items, bins)
+        is_changed = is_changed or int(items.min()) != 1 or int(items.max()) != 1
     if not len(chunk_starts):
         index.run(axis, 0, 0)  # an unknown axis is an error on empty data too
-    return Items(index, axis, rule, np.cumsum(counts), peaks)
+    bin_offsets = np.cumsum(bin_counts) if is_changed else None
+    return Items(index, axis, rule, np.cumsum(counts), peaks, bin_offsets, are_whole)
 
 
 def count_planned(items: Items) -> tuple[int, int]:

@@ -49,6 +49,7 @@ class PartRun:
         num_batches: Of each of its epochs.
         lookahead: Timesteps that its plans read past their spans.
         rule: Name of the policy that takes the parts together, for messages.
+        group: Consecutive batches of its plans that have like lengths.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PartRun:
     num_batches: int
     lookahead: int
     rule: str = "mix"
+    group: int = 1
     _plans: dict[int, Plan] = field(default_factory=dict)
 
     def plan(self, epoch: int) -> Plan:
@@ -76,6 +78,20 @@ class PartRun:
                 self._plans.pop(old, None)
             self._plans[epoch] = plan
         return plan
+
+    def locate(self, own: int) -> tuple[int, int]:
+        """Return the epoch of a batch of the endless run, and its number in that plan.
+
+        Groups of like batches begin at multiples of their size, in every epoch: the batches before
+        the first one are taken from the end of the epoch's plan.
+        """
+        epoch, number = divmod(own, self.num_batches)
+        return epoch, (number + epoch * self.num_batches % -self.group) % self.num_batches
+
+    def count_left(self, epoch: int, number: int) -> int:
+        """Return how many batches of an epoch are left in the run, from one of its plan on."""
+        batches = self.num_batches
+        return batches - (number - epoch * batches % -self.group) % batches
 
     def _check(self, plan: Plan, epoch: int) -> None:
         """Raise if a plan of the part cannot be mixed with others."""
@@ -221,8 +237,7 @@ class MixTable:
         block, position = divmod(event, _ORDER_EVENTS)
         parts, numbers = self._find_order(block)
         part = parts[position]
-        own = numbers[position] + within
-        return part, *divmod(own, self.parts[part].num_batches)
+        return part, *self.parts[part].locate(numbers[position] + within)
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield batches ``first:stop`` as plans have them: part, own epoch, first, stop."""
@@ -231,14 +246,16 @@ class MixTable:
             parts, numbers = self._find_order(block)
             end = min(position + stop - first, _ORDER_EVENTS)
             for part, own in zip(parts[position:end], numbers[position:end], strict=True):
-                epoch, number = divmod(own, self.parts[part].num_batches)
+                epoch, number = self.parts[part].locate(own)
                 yield part, epoch, number, number + 1
             first += end - position
         while first < stop:
             part, epoch, number = self._locate(first)
             count = min(stop - first, self.group - (self.first + first) % self.group)
             if count > 1:
-                count = min(count, self.parts[part].plan(epoch).prepare(number) - number)
+                run = self.parts[part]
+                count = min(count, run.count_left(epoch, number))
+                count = min(count, run.plan(epoch).prepare(number) - number)
             yield part, epoch, number, number + count
             first += count
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.index import SCAN_CHUNK, SequenceIndex
-from seqdata.protocols import Policy, SupportsVaryingEpochs
+from seqdata.protocols import Policy, SupportsMixing, SupportsVaryingEpochs
 
 
 @runtime_checkable
@@ -70,6 +70,15 @@ class SupportsUpdateGroups(Protocol):
 
 
 @runtime_checkable
+class SupportsRankBalance(Protocol):
+    """A policy that may give the ranks of a step like work, or batches of the same part."""
+
+    def for_ranks(self, ranks: int) -> Policy:
+        """Return the policy for steps of so many ranks; a ``balance_ranks`` of its own stays."""
+        ...
+
+
+@runtime_checkable
 class SupportsItemCounts(Protocol):
     """A policy that can say what it makes of a sequence, by its length alone."""
 
@@ -120,6 +129,34 @@ def group_updates(policy: Policy, batches_per_update: int) -> Policy:
             wrapper, group_updates(wrapper.inner_policy, batches_per_update)
         )
     return policy
+
+
+def balance_ranks(policy: Policy, ranks: int) -> Policy:
+    """Return a policy whose steps are for so many ranks, if it can.
+
+    Args:
+        policy: Any; of a policy around another it is asked of the innermost one.
+        ranks: Batches of a step, or of an optimizer update.
+    """
+    if isinstance(policy, SupportsRankBalance):
+        return policy.for_ranks(ranks)
+    if isinstance(find_base_policy(policy), SupportsRankBalance):
+        wrapper: Any = policy
+        return replace_inner_policy(wrapper, balance_ranks(wrapper.inner_policy, ranks))
+    return policy
+
+
+def continues_passes(policy: Policy) -> bool:
+    """Return whether a pass over the data may go on over the end of an epoch.
+
+    The rest of a pass is in the order in which it began, so that no sequence of it comes again: the
+    ranks that steps are balanced for must stay.
+    """
+    while isinstance(policy, SupportsWrapping):
+        if repeats_sequences(policy):
+            return True
+        policy = policy.inner_policy
+    return isinstance(policy, SupportsMixing) and not getattr(policy, "rows", False)
 
 
 def disable_shuffle(policy: Policy) -> Policy:

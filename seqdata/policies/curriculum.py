@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.planning.build import (
-    ADDED_LATER,
     check_counts,
     make_fingerprint,
 )
@@ -80,8 +79,8 @@ class Curriculum:
     policy: Policy
     max_length: Sequence[tuple[int, int | None]] | None = None
     by: Callable[[int], int | None] | None = None
-    segment: int | None = field(default=None, metadata={ADDED_LATER: True})
-    batches: int | None = field(default=None, metadata={ADDED_LATER: True})
+    segment: int | None = None
+    batches: int | None = None
 
     def __post_init__(self) -> None:
         if (self.max_length is None) == (self.by is None):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seqdata.errors import check_flags
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.planning.blocks import Shuffle
 from seqdata.planning.build import (
     BlockPolicy,
     FixedSizeCutter,
     check_counts,
-    order_randomly,
+    check_shuffle,
 )
 from seqdata.planning.items import (
     Empty,
@@ -28,7 +28,9 @@ class Fixed(BlockPolicy):
 
     Args:
         batch_size: Rows of a batch.
-        shuffle: Whether epochs are shuffled; else the data's order.
+        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
+            neighbours, for data larger than memory on slow media; False: the data's order. See "How
+            data is shuffled" in the docs.
         axis: The axis that is planned on.
         max_length: Most timesteps of a row; None: no limit.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
@@ -45,7 +47,7 @@ class Fixed(BlockPolicy):
     """
 
     batch_size: int
-    shuffle: bool = True
+    shuffle: Shuffle = True
     axis: str = DEFAULT_AXIS
     max_length: int | None = None
     too_long: TooLong = "error"
@@ -54,12 +56,12 @@ class Fixed(BlockPolicy):
 
     def __post_init__(self) -> None:
         check_counts("fixed", self, "batch_size")
-        check_flags("policy 'fixed'", shuffle=self.shuffle)
+        check_shuffle("fixed", self.shuffle)
         check_counts("fixed", self, "max_length", optional=True)
         self._make_rule()
 
     def _make_cutter(self) -> FixedSizeCutter:
-        return FixedSizeCutter(self.batch_size, order_randomly, is_arranged=False)
+        return FixedSizeCutter(self.batch_size, None, is_arranged=False)
 
     def _make_rule(self) -> WholeSequences:
         return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)

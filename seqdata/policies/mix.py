@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Literal, cast, get_args
@@ -21,7 +21,6 @@ from seqdata.errors import ConfigError, PlanError, check_flags, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.planning.build import (
-    NONE_MEANS,
     check_counts,
     make_fingerprint,
 )
@@ -53,13 +52,18 @@ from seqdata.planning.parts import (
 from seqdata.planning.row_segments import RowSegments, check_rows_policy
 from seqdata.planning.segments import RoundFn, Segment
 from seqdata.planning.weight_history import WeightChange, Weights
-from seqdata.planning.wrapping import SupportsItemCounts, disable_shuffle, find_base_policy
+from seqdata.planning.wrapping import (
+    SupportsItemCounts,
+    disable_shuffle,
+    find_base_policy,
+)
+from seqdata.planning.wrapping import balance_ranks as balance
 from seqdata.protocols import Policy, SupportsCrops
 from seqdata.report import make_report
 
 ShareUnit = Literal["batches", "timesteps", "sequences"]
 Keep = Literal["update", "batch"]
-_GROUP_BATCHES = 8  # of one part that come one after another, where nothing else is said
+_ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many ranks end with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +80,21 @@ class Mix:
         by: What shares are of: ``batches``, ``timesteps`` or ``sequences``; None: batches, and of
             ``rows`` sequences.
         batches: Batches of an epoch; None: about one pass over the part that is largest by weight,
-            up to a whole number of groups.
+            up to a multiple of ``batches_per_update``, or of 8.
         temperature: Weights are multiplied by n^(1/temperature), where n is a part's number of
             sequences: 1 is as the data has them, more makes them more even; None: they are not.
         rows: Whether a batch has rows of all parts, made by one policy of as many rows as there are
             sequences in all. A part's sequences come equally often, up to one, and evenly by
             length; ``batch.part`` is then a list. Epochs vary where the policy counts lengths.
-        keep: ``update``: ``batches_per_update`` batches of one part come one after another, so that
-            the ranks of a step, and the batches of an update, are of the same part where their
-            number divides it; ``batch``: each batch is chosen by itself.
-        batches_per_update: How many these are; None: that of the DataModule, else 8. The order does
-            not depend on the world size.
+        keep: ``update``: as many batches of one part come one after another as a step has ranks, or
+            an update batches, so that the ranks of a step are of the same part: on one rank, each
+            batch is chosen anew; ``batch``: each batch is chosen by itself on any number of ranks.
+        batches_per_update: How many these are; None: that of the DataModule, else
+            ``balance_ranks``.
         shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
             by weight: each of its sequences comes once in each of its epochs.
+        balance_ranks: Ranks of a step; None: those of the Loader or Trainer with which the run
+            begins, in a plan by itself 1. It holds for the policies of the parts, too.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -110,8 +116,9 @@ class Mix:
     temperature: float | None = None
     rows: bool = False
     keep: Keep = "update"
-    batches_per_update: int | None = field(default=None, metadata={NONE_MEANS: _GROUP_BATCHES})
+    batches_per_update: int | None = None
     shuffle: bool = True
+    balance_ranks: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, Mapping) or not self.parts:
@@ -178,6 +185,16 @@ class Mix:
         if self.batches_per_update is not None:
             return self
         return replace(self, batches_per_update=batches_per_update)
+
+    def for_ranks(self, ranks: int) -> Mix:
+        """Return the mixture for steps of so many ranks; a ``balance_ranks`` of its own stays."""
+        own = ranks if self.balance_ranks is None else self.balance_ranks
+        parts = {
+            name: part if part.policy is None else replace(part, policy=balance(part.policy, own))
+            for name, part in cast(Mapping[str, Part], self.parts).items()
+        }
+        policy = None if self.policy is None else balance(self.policy, own)
+        return replace(self, parts=parts, policy=policy, balance_ranks=own)
 
     @property
     def max_changes(self) -> None:
@@ -287,16 +304,17 @@ class Mix:
 
     @property
     def _group(self) -> int:
+        """Batches of one part that come one after another."""
         if self.keep == "batch":
             return 1
-        return _GROUP_BATCHES if self.batches_per_update is None else self.batches_per_update
+        return self.batches_per_update or self.balance_ranks or 1
 
     def _check_choices(self) -> None:
         for name, value, choices in (("by", self.by, ShareUnit), ("keep", self.keep, Keep)):
             if value not in get_args(choices) and (value is not None or name == "keep"):
                 allowed = "one of " + ", ".join(map(repr, get_args(choices)))
                 raise ConfigError(must_be(f"policy 'mix': `{name}`", allowed, repr(value)))
-        check_counts("mix", self, "batches_per_update", "batches", optional=True)
+        check_counts("mix", self, "batches_per_update", "balance_ranks", "batches", optional=True)
         check_flags("policy 'mix'", rows=self.rows, shuffle=self.shuffle)
         if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
             raise ConfigError(
@@ -346,6 +364,7 @@ class Mix:
                 name, first, part_index, policy, derive_part_seed(seed, name),
                 policy.num_batches(part_index) if self._weigh(name, 1) else 0,
                 getattr(find_base_policy(policy), "horizon", 0),
+                group=getattr(find_base_policy(policy), "balance_ranks", None) or 1,
             )
             for (name, part_index), first in zip(parts.items(), starts)  # noqa: B905 - one start more
             for policy in [self._get_policy(name)]
@@ -395,4 +414,5 @@ class Mix:
         ]
         _, own_batches, unit = max(sizes)
         count = -(-own_batches * WEIGHT_UNITS // unit)
-        return -(-count // self._group) * self._group
+        unit = 1 if self.keep == "batch" else self.batches_per_update or _ROUNDED_BATCHES
+        return -(-count // unit) * unit

@@ -11,20 +11,29 @@ the work grows with the number of different lengths, not of items.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, check_flags, must_be
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan_table import offsets_from_sizes
-from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
+from seqdata.planning.blocks import (
+    MAX_BLOCK_ITEMS,
+    BlockBatches,
+    BlockCost,
+    BlockItems,
+    Blocks,
+    Shuffle,
+    histogram,
+)
 from seqdata.planning.build import (
     BlockPolicy,
     check_counts,
+    check_shuffle,
     order_longest_first,
 )
 from seqdata.planning.items import (
@@ -168,7 +177,9 @@ class Packed(BlockPolicy):
     Args:
         rows: Rows of a batch.
         row_length: Most timesteps of a row.
-        shuffle: Whether epochs are shuffled.
+        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
+            neighbours, for data larger than memory on slow media; False: the same rows in every
+            epoch. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
         max_length: Most timesteps of a sequence; None: the row's.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
@@ -181,7 +192,7 @@ class Packed(BlockPolicy):
 
     rows: int
     row_length: int
-    shuffle: bool = True
+    shuffle: Shuffle = True
     axis: str = DEFAULT_AXIS
     max_length: int | None = None
     too_long: TooLong = "error"
@@ -190,7 +201,7 @@ class Packed(BlockPolicy):
 
     def __post_init__(self) -> None:
         check_counts("packed", self, "rows", "row_length")
-        check_flags("policy 'packed'", shuffle=self.shuffle)
+        check_shuffle("packed", self.shuffle)
         check_counts("packed", self, "max_length", optional=True)
         if self.max_length is not None and self.max_length > self.row_length:
             needed = f"at most `row_length` ({self.row_length})"
@@ -232,17 +243,18 @@ class PackedRowsCutter:
         """Items of a block where there is more than one."""
         return self.max_block
 
-    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
+    def count_batches(self, blocks: Blocks) -> list[BlockCost]:
         """Count each block's batches from the histogram of its lengths."""
         counts = []
         for block in blocks:
-            layout = pack_lengths(*histogram(items, block), self.row_length)
+            layout = pack_lengths(*histogram(blocks, block), self.row_length)
             batches = -(-(len(layout.offsets) - 1) // self.rows)
             counts.append(BlockCost(batches, self.rows * self.row_length))
         return counts
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
+    def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
         """Pack a block's items; the order of equal lengths and the order of rows are drawn."""
+        lengths = items.lengths
         members = order_longest_first(lengths)
         if draw is not None:
             members = draw.permutation(Purpose.MEMBERS, len(lengths), block)

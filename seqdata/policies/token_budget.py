@@ -8,21 +8,32 @@ number of batches though its rows are mixed again.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
+from seqdata.planning.blocks import (
+    MAX_BLOCK_ITEMS,
+    Block,
+    BlockBatches,
+    BlockCost,
+    BlockItems,
+    Blocks,
+    Shuffle,
+    count_lengths,
+)
 from seqdata.planning.build import (
     BlockPolicy,
     check_counts,
+    check_shuffle,
     order_longest_first,
 )
+from seqdata.planning.copies import lengthen_copies
 from seqdata.planning.items import (
     Cost,
     Empty,
@@ -46,13 +57,19 @@ class TokenBudget(BlockPolicy):
             longest axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64
             (n,)`` with lengths by axis.
         min_batches: Least batches of a rung (``m_min``): a larger one mixes more and pads more.
-        shuffle: Whether epochs are shuffled; else exact order, longest first.
+        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
+            neighbours, for data larger than memory on slow media; False: exact order, longest
+            first. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
         max_length: Most timesteps of a row; None: the budget.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
         keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
+        balance_ranks: How many consecutive batches have like lengths, so that as many ranks have
+            equal work in a step; 1: none, a random order whatever the number of ranks. None: the
+            DataModule's ``batches_per_update``, else the number of ranks of a Loader or Trainer;
+            in a plan by itself 1.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -61,7 +78,7 @@ class TokenBudget(BlockPolicy):
     max_tokens: int
     max_rows: int | None = None
     min_batches: int = 2
-    shuffle: bool = True
+    shuffle: Shuffle = True
     axis: str = DEFAULT_AXIS
     max_length: int | None = None
     too_long: TooLong = "error"
@@ -69,11 +86,13 @@ class TokenBudget(BlockPolicy):
     worst_first: bool = True
     cost: Literal["max"] | Cost | None = None
     keep: Keep = "first"
+    balance_ranks: int | None = None
 
     def __post_init__(self) -> None:
         check_counts("token-budget", self, "max_tokens", "min_batches")
-        check_flags("policy 'token-budget'", shuffle=self.shuffle, worst_first=self.worst_first)
-        check_counts("token-budget", self, "max_rows", "max_length", optional=True)
+        check_shuffle("token-budget", self.shuffle)
+        check_flags("policy 'token-budget'", worst_first=self.worst_first)
+        check_counts("token-budget", self, "max_rows", "max_length", "balance_ranks", optional=True)
         if self.max_length is not None and self.max_length > self.max_tokens:
             raise ConfigError(
                 "policy 'token-budget': `max_length` must be at most "
@@ -152,11 +171,11 @@ class Rungs:
         """Most items that are planned as one block."""
         return self.max_block
 
-    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
+    def count_batches(self, blocks: Blocks) -> list[BlockCost]:
         """Count each block's batches from the histogram of its lengths."""
         counts = []
         for block in blocks:
-            tops, rows, sizes = self.walk(*histogram(items, block))
+            tops, rows, sizes = self.walk(*count_lengths(self._find_sizes(blocks, block)))
             cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
             counts.append(BlockCost(int((-(-sizes // rows)).sum()), cost))
         return counts
@@ -190,9 +209,24 @@ class Rungs:
         table = np.array(rungs, dtype=np.int64).reshape(-1, 3)
         return table[:, 0], table[:, 1], table[:, 2]
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
+    def _find_sizes(self, blocks: Blocks, block: Block) -> NDArray[Any]:
+        if not blocks.items.index.has_copies:
+            return blocks.sizes(block)
+        spans = blocks.spans(block)
+        return self._lengthen(
+            BlockItems(blocks.items.sizes(spans), blocks.items.find_copies(spans))
+        )
+
+    def _lengthen(self, items: BlockItems) -> NDArray[np.int64]:
+        """Return the lengths that rungs are made of; copies of a sequence have several."""
+        if items.copies is None:
+            return items.lengths
+        order = order_longest_first(items.lengths)
+        return lengthen_copies(items.lengths, order, items.copies, self.max_tokens)
+
+    def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
         """Cut a block's items into batches; ties are random, rows are shuffled within a rung."""
-        count = len(lengths)
+        lengths, count = self._lengthen(items), len(items.lengths)
         if draw is None:
             members = order_longest_first(lengths)
         else:

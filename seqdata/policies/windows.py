@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
+from seqdata.planning.blocks import Shuffle
 from seqdata.planning.build import (
     BlockPolicy,
     FixedSizeCutter,
     check_counts,
-    order_randomly,
+    check_shuffle,
 )
 from seqdata.planning.items import ItemPieces, Items, number_items
 from seqdata.planning.randomness import Draw, Purpose
@@ -39,7 +40,9 @@ class Windows(BlockPolicy):
         horizon: Timesteps of the future.
         random: Whether windows are at random positions, different ones in every epoch.
         per_sequence: Windows of each sequence, where they are random.
-        shuffle: Whether epochs are shuffled; else the data's order.
+        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
+            neighbours, for data larger than memory on slow media; False: the data's order. See "How
+            data is shuffled" in the docs.
         axis: The axis that is planned on.
 
     Raises:
@@ -58,14 +61,15 @@ class Windows(BlockPolicy):
     horizon: int = 0
     random: bool = False
     per_sequence: int = 1
-    shuffle: bool = True
+    shuffle: Shuffle = True
     axis: str = DEFAULT_AXIS
 
     def __post_init__(self) -> None:
         check_counts("windows", self, "size", "batch_size", "per_sequence")
         check_counts("windows", self, "horizon", least=0)
         check_counts("windows", self, "stride", optional=True)
-        check_flags("policy 'windows'", random=self.random, shuffle=self.shuffle)
+        check_shuffle("windows", self.shuffle)
+        check_flags("policy 'windows'", random=self.random)
         if self.random and self.stride is not None:
             raise ConfigError(
                 must_be(
@@ -114,7 +118,7 @@ class Windows(BlockPolicy):
         return self.per_sequence if self.random else None
 
     def _make_cutter(self) -> FixedSizeCutter:
-        return FixedSizeCutter(self.batch_size, order_randomly, is_arranged=False)
+        return FixedSizeCutter(self.batch_size, None, is_arranged=False)
 
     def _make_rule(self) -> GridWindows | RandomWindows:
         if self.random:
@@ -128,6 +132,8 @@ class Windows(BlockPolicy):
 @dataclass(frozen=True, slots=True)
 class GridWindows:
     """Windows at every multiple of a stride."""
+
+    run_items: ClassVar[int] = 1
 
     size: int
     horizon: int
@@ -155,7 +161,7 @@ class GridWindows:
 class RandomWindows:
     """Windows at random positions, drawn per sequence and window, the same in every view."""
 
-    draws: ClassVar[bool] = True
+    run_items: ClassVar[int] = 1
 
     size: int
     horizon: int

@@ -35,7 +35,7 @@ from seqdata.planning.mix_table import MixTable, PartRun, join_rows, make_mix_re
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.parts import check_part_policy, derive_part_seed, match_parts
 from seqdata.planning.segments import SupportsSegments
-from seqdata.planning.wrapping import disable_shuffle, find_base_policy
+from seqdata.planning.wrapping import balance_ranks, disable_shuffle, find_base_policy
 from seqdata.protocols import Policy, SupportsMixing
 from seqdata.report import PlanReport, make_report
 
@@ -95,11 +95,12 @@ class ZippedPart:
         """
 
         def make_run() -> PartRun:
-            lookahead = getattr(find_base_policy(self.policy), "horizon", 0)
-            count = self.policy.num_batches(index)
+            base: Any = find_base_policy(self.policy)
             return PartRun(
-                self.name, first_sequence, index, self.policy, seed, count, lookahead, "zip"
-            )
+                self.name, first_sequence, index, self.policy, seed,
+                self.policy.num_batches(index), getattr(base, "horizon", 0), "zip",
+                getattr(base, "balance_ranks", None) or 1,
+            )  # fmt: skip
 
         key = ("zipped", self.name, self.policy, seed, first_sequence)
         run = index.remember(key, make_run)  # its plans serve the next epoch, too
@@ -264,6 +265,13 @@ class Zip:
         if self.shuffle:
             return dict(self.parts)
         return {name: disable_shuffle(policy) for name, policy in self.parts.items()}
+
+    def for_ranks(self, ranks: int) -> Zip:
+        """Return the policy whose parts have batches of like lengths for the ranks of a step."""
+        return replace(
+            self,
+            parts={name: balance_ranks(policy, ranks) for name, policy in self.parts.items()},
+        )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan, in which a batch has the rows of all parts of a step.

@@ -40,6 +40,7 @@ class RunContext:
         is_on_cuda: Whether batches go to a CUDA device.
         segment_batches: Batches of a segment of the training data, whose weights a run changes;
             None: they do not change.
+        balance_ranks: Ranks that steps are balanced for; None: those of ``world``.
     """
 
     world: World
@@ -48,6 +49,7 @@ class RunContext:
     folder: Path | None = None
     is_on_cuda: bool = False
     segment_batches: int | None = None
+    balance_ranks: int | None = None
 
 
 class DataSources:
@@ -192,6 +194,8 @@ class DataSources:
             transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=context.is_frozen,
+            batches_per_update=options.batches_per_update,
+            balance_ranks=context.balance_ranks,
             pin_memory=context.is_on_cuda if options.pin_memory is None else options.pin_memory,
         )
         return (

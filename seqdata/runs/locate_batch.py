@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.options import UpdateSchedule
+from seqdata.planning.wrapping import continues_passes
+from seqdata.resume_state import RunPosition
 from seqdata.sharing import RankPlan, World, share
 
 
@@ -29,6 +31,7 @@ class FitGeometry:
         steps: Number of steps of an epoch that are trained; None: all.
         segment: Batches of a segment whose weights ``Feedback`` changes; None without it.
         mixture: Where parts of a mixture replaced others before, as in a state; None: nowhere.
+        balance_ranks: Ranks that the steps of ``epoch`` are balanced for; None: those of the run.
     """
 
     seed: int = 0
@@ -41,6 +44,12 @@ class FitGeometry:
     steps: int | None = None
     segment: int | None = None
     mixture: str | None = None
+    balance_ranks: int | None = None
+
+    @property
+    def run_position(self) -> RunPosition:
+        """Where it began."""
+        return RunPosition(self.epoch, self.position)
 
     @property
     def for_evaluation(self) -> FitGeometry:
@@ -116,8 +125,10 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
 
     Raises:
         PlanError: If the epoch, or the rank's share, has no such batch.
-        ConfigError: If there is no such rank.
+        ConfigError: If there is no such rank, or the order of an earlier epoch is unknown.
     """
+    if request.epoch < geometry.epoch and engine.depends_on_ranks:
+        _set_earlier_order(engine, request, geometry)
     plan, size = engine.plan(request.epoch), request.world or geometry.world_size
     first_position = (
         geometry.get_first_position(request.epoch)
@@ -163,6 +174,23 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
     if step >= len(rank_plan):  # left out by tail="drop"
         rank_plan, step = share(plan, World()), number
     return LocatedStep(request.epoch, rank_plan, step, update_schedule)
+
+
+def _set_earlier_order(engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry) -> None:
+    """Use the order of an epoch that an earlier fit began.
+
+    Raises:
+        ConfigError: If it is not said on how many ranks that was.
+    """
+    if continues_passes(engine.policy):
+        return  # all epochs are in the order of the first
+    if request.world is None:
+        raise ConfigError(
+            f"replay: epoch {request.epoch} was begun before this fit, which began with epoch "
+            f"{geometry.epoch}, and the order of its batches depends on the number of ranks. Pass "
+            "`world`, the ranks with which that epoch began, or the run file of that fit."
+        )
+    engine.set_order(request.epoch, request.world)
 
 
 def remake_batch(engine: BaseEngine, located: LocatedStep) -> StepBatch:

@@ -135,6 +135,7 @@ def open_unplanned(
     options, geometry = run_file.make_options(path, kind, name, backend), run_file.geometry
     context = make_replay_context(geometry, kind)
     engine = DataSources(options).make_replay_engine(kind, name, context)
+    engine.continue_order(geometry.run_position, geometry.balance_ranks)
     saved_fingerprint, fingerprint = run_file.get_fingerprint(kind, name), engine.index.fingerprint
     if saved_fingerprint is not None and saved_fingerprint != fingerprint:
         raise FingerprintMismatch(
@@ -149,8 +150,9 @@ def make_replay_context(geometry: FitGeometry, kind: DataKind) -> RunContext:
     """Return the context of an engine that rebuilds batches of a kind."""
     segment = geometry.segment if kind == "train" else None
     return RunContext(
-        world=World(), seed=geometry.seed, is_frozen=geometry.frozen, segment_batches=segment
-    )
+        world=World(), seed=geometry.seed, is_frozen=geometry.frozen, segment_batches=segment,
+        balance_ranks=geometry.world_size,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

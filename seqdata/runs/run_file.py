@@ -253,8 +253,10 @@ def _check_counts(run_values: Mapping[str, int | None]) -> None:
         ValueError: If it is.
     """
     for name, value in run_values.items():
-        least = 1 if name in ("world_size", "accumulate") else 0
-        if (value is None and least) or (value is not None and value < least):
+        least = 1 if name in ("world_size", "accumulate", "balance_ranks") else 0
+        if (value is None and least and name != "balance_ranks") or (
+            value is not None and value < least
+        ):
             raise ValueError(must_be(f"`run.{name}`", f"at least {least}", repr(value)))
 
 

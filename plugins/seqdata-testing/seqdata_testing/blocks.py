@@ -35,7 +35,7 @@ class SmallBlocks:
         return self.policy.axis
 
     @property
-    def shuffle(self) -> bool:
+    def shuffle(self) -> bool | str:
         """Whether epochs are shuffled."""
         return self.policy.shuffle
 
@@ -46,7 +46,7 @@ class SmallBlocks:
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
-        return count_batches(self.policy._select_items(index), self.cutter())
+        return count_batches(self.policy._select_items(index), self.cutter(), self.shuffle)
 
     def cutter(self) -> FixedSizeCutter | PackedRowsCutter | Rungs:
         """Return the policy's cutter, made for small blocks."""

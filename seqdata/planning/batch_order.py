@@ -1,0 +1,134 @@
+"""The order of a block's batches: equal work for the ranks of a step, and no order of length.
+
+Batches are sorted by their longest row and cut into groups of as many as a step has ranks; groups
+are shuffled, and inside a group halves are shuffled recursively. So the ranks of a step have rows
+of like lengths, while lengths differ at random from step to step. One rank gets a random order:
+each batch is a group. (Groups larger than a step train a model on runs of like batches: where
+labels go along with length, that costs accuracy.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.planning.randomness import Draw, Purpose
+
+
+def order_batches(
+    longest: NDArray[np.int64], draw: Draw, *, block: int, group: int, lead: int | None
+) -> NDArray[np.int64]:
+    """Return the order of a block's batches.
+
+    Args:
+        longest: int64 (batches,), timesteps of each batch's longest row.
+        draw: The epoch's randomness.
+        block: Number of the block.
+        group: Consecutive batches of like lengths.
+        lead: Batch that must come first, with its group; None for none.
+
+    Returns:
+        int64 (batches,), the numbers of the batches in training order: whole groups, then the
+        ``batches % group`` remaining ones, a random slice of the order of length.
+    """
+    count = len(longest)
+    if group == 1:
+        order = draw.permutation(Purpose.GROUPS, count, block)
+        return order if lead is None else np.concatenate([[lead], order[order != lead]])
+    ranked = np.argsort(-longest, kind="stable")
+    remainder_size = count % group
+    lead_position = None if lead is None else int(np.flatnonzero(ranked == lead)[0])
+    if count < group:
+        return _shuffle_remainder(ranked, lead_position, draw, block)
+    remainder_start = _draw_remainder_start(count, remainder_size, lead_position, draw, block)
+    remainder = ranked[remainder_start : remainder_start + remainder_size]
+    grouped = np.concatenate(
+        [ranked[:remainder_start], ranked[remainder_start + remainder_size :]]
+    ).reshape(-1, group)
+    if lead_position is not None and lead_position >= remainder_start + remainder_size:
+        lead_position -= remainder_size
+    grouped = _shuffle_groups(grouped, lead_position, draw, block)
+    return np.concatenate([grouped.reshape(-1), _shuffle_remainder(remainder, None, draw, block)])
+
+
+def _draw_remainder_start(
+    count: int, remainder_size: int, lead_position: int | None, draw: Draw, block: int
+) -> int:
+    """Draw where the remainder, a slice of ranked batches without ``lead_position``, begins."""
+    if not remainder_size:
+        return 0
+    if lead_position is None:
+        return draw.below(Purpose.REMAINDER, count - remainder_size + 1, block)
+    before = max(0, lead_position - remainder_size + 1)
+    after = max(0, count - remainder_size - lead_position)
+    drawn = draw.below(Purpose.REMAINDER, before + after, block)
+    return drawn if drawn < before else lead_position + 1 + drawn - before
+
+
+def _shuffle_groups(
+    grouped: NDArray[np.int64], lead_position: int | None, draw: Draw, block: int
+) -> NDArray[np.int64]:
+    """Return the groups in random order, halves swapped at random inside each; the lead first."""
+    groups, group = grouped.shape
+    size = _round_up(group)
+    coins = _draw_coins(draw, Purpose.HALVES, (groups, size - 1), block)
+    order = draw.permutation(Purpose.GROUPS, groups, block)
+    if lead_position is not None:
+        leading, member = divmod(lead_position, group)
+        _move_to_front(coins[leading], member, size)
+        order = np.concatenate([[leading], order[order != leading]])
+    positions = _target_positions(coins, size)[:, :group]
+    members = np.argsort(positions, axis=1, kind="stable")  # gaps close, where it is no power of 2
+    shuffled: NDArray[np.int64] = np.take_along_axis(grouped, members, axis=1)[order]
+    return shuffled
+
+
+def _shuffle_remainder(
+    remainder: NDArray[np.int64], lead_position: int | None, draw: Draw, block: int
+) -> NDArray[np.int64]:
+    if len(remainder) < 2:
+        return remainder
+    size = _round_up(len(remainder))
+    coins = _draw_coins(draw, Purpose.LAST_HALVES, (1, size - 1), block)
+    if lead_position is not None:
+        _move_to_front(coins[0], lead_position, size)
+    positions = _target_positions(coins, size)[0, : len(remainder)]
+    return remainder[np.argsort(positions, kind="stable")]
+
+
+def _round_up(count: int) -> int:
+    """Return the least power of two that is at least ``count``."""
+    return 1 << (count - 1).bit_length()
+
+
+def _draw_coins(
+    draw: Draw, purpose: Purpose, shape: tuple[int, int], block: int
+) -> NDArray[np.int64]:
+    raw = draw.raw(purpose, shape[0] * shape[1], block)
+    return (raw >> np.uint64(63)).astype(np.int64).reshape(shape)
+
+
+def _target_positions(coins: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return where each of ``size`` neighbours goes when a coin per tree node swaps its halves.
+
+    Nodes are numbered breadth first: the root 0, its halves 1 and 2, …
+    """
+    numbers = np.arange(size)
+    positions = np.zeros((len(coins), size), dtype=np.int64)
+    half, first_node = size // 2, 0
+    while half:
+        nodes = first_node + numbers // (2 * half)
+        side = (numbers // half) & 1
+        positions += (side ^ coins[:, nodes]) * half
+        first_node = 2 * first_node + 1
+        half //= 2
+    return positions
+
+
+def _move_to_front(coins: NDArray[np.int64], member: int, size: int) -> None:
+    """Set the coins on the way to member ``member`` so that it comes first."""
+    half, first_node = size // 2, 0
+    while half:
+        coins[first_node + member // (2 * half)] = (member // half) & 1
+        first_node = 2 * first_node + 1
+        half //= 2
