@@ -36,10 +36,17 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanOrigin:
-    """What a plan was made from; used only when a fingerprint or a report is asked for."""
+    """What a plan was made from; used only when a fingerprint or a report is asked for.
+
+    Attributes:
+        fingerprint: Returns the digest of it.
+        report: Returns the report of the batches.
+        order: How the epoch is shuffled, in words; None: unknown, or as ``with_table`` is given it.
+    """
 
     fingerprint: Callable[[], str]
     report: Callable[[BatchTable], PlanReport]
+    order: str | None = None
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
@@ -134,7 +141,8 @@ class Plan:
 
     def __repr__(self) -> str:
         sharing_text = f"{self.lanes} lanes" if self.lanes else "dealt by batches"
-        return f"Plan({len(self)} batches, {sharing_text})"
+        order = self.order
+        return f"Plan({len(self)} batches, {sharing_text}{f', {order}' if order else ''})"
 
     def batch(self, number: int) -> PlanBatch:
         """Return one batch: its spans, and its rows from 0.
@@ -169,6 +177,8 @@ class Plan:
             wrap: Called with what makes the batches.
             origin: What the new plan is made from.
         """
+        if origin.order is None:
+            origin = replace(origin, order=self.order)
         return Plan.lazy(
             wrap(self._table), origin, lanes=self.lanes, overlap=self.overlap, carry=self.carry,
             lookahead=self.lookahead,
@@ -246,6 +256,14 @@ class Plan:
         for array in (arrays.spans, arrays.rows, arrays.offsets):
             digest.update(b"-" if array is None else array.astype("<i8").tobytes())
         return digest.hexdigest()[:32]
+
+    @property
+    def order(self) -> str | None:
+        """How the epoch is shuffled, in words, and for how many ranks its steps are balanced.
+
+        None where the policy does not say so.
+        """
+        return None if self._origin is None else self._origin.order
 
     @property
     def measures(self) -> BatchMeasures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,7 @@ class PlanReport:
         worst: Number of the most expensive batch; -1 without batches.
         worst_rows: Its rows.
         worst_length: Timesteps of its longest row.
+        repeats: Number of rows whose sequence is in another row of their batch, before them.
     """
 
     sequences: int
@@ -38,6 +40,7 @@ class PlanReport:
     worst: int = -1
     worst_rows: int = 0
     worst_length: int = 0
+    repeats: int = 0
 
     @property
     def waste(self) -> float:
@@ -94,6 +97,25 @@ def make_report(table: BatchTable) -> PlanReport:
         worst_rows=int(measures.rows[worst]) if worst >= 0 else 0,
         worst_length=int(measures.longest[worst]) if worst >= 0 else 0,
     )
+
+
+def count_repeats(
+    table: BatchTable, bases: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
+) -> int:
+    """Count the spans whose sequence occurs before them in their batch; one pass over all batches.
+
+    Args:
+        table: The batches.
+        bases: Numbers of sequences -> those in the data; None: the same.
+    """
+    repeats = 0
+    for part in table.tables():
+        offsets = part.offsets if part.rows is None else part.rows[part.offsets]
+        numbers = part.spans[:, 0] if bases is None else bases(part.spans[:, 0])
+        batches = np.repeat(np.arange(len(part)), np.diff(offsets))
+        keys = np.sort(batches * (int(numbers.max(initial=0)) + 1) + numbers)
+        repeats += int(np.count_nonzero(keys[1:] == keys[:-1]))
+    return repeats
 
 
 def _count_sequences(table: BatchTable) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -48,6 +48,7 @@ from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
+from seqdata.planning.wrapping import balance_ranks
 from seqdata.policies.mix import Mix
 from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy
@@ -103,7 +104,11 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 @click.option("--by", help="What their shares are of: batches, timesteps or sequences (--mix).")
 @click.option("--batches", type=int, help="Batches of an epoch (--mix, --curriculum).")
 @click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T) (--mix).")
-@click.option("--batches-per-update", type=int, help="Batches of a part in one piece (--mix).")
+@click.option(
+    "--batches-per-update",
+    type=click.IntRange(min=1),
+    help="Batches of an optimizer update over all ranks: the order is then the same on any world.",
+)
 @click.option(
     "--curriculum",
     callback=parse_rules,
@@ -136,6 +141,16 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
     "--shift", type=int, default=0, show_default=True, help="Timesteps from inputs to targets."
 )
 @click.option("--no-shuffle", is_flag=True, help="Plan in the order of evaluation.")
+@click.option(
+    "--shuffle",
+    type=click.Choice(["all", "blocks"]),
+    help="Over all data [default], or in blocks of neighbours, for data larger than memory.",
+)
+@click.option(
+    "--balance-ranks",
+    type=int,
+    help="Consecutive batches of like lengths [default: the ranks of --world]; 1: none.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=int, default=0, show_default=True)
 @click.option(
@@ -176,6 +191,8 @@ def plan(
     world: tuple[int, ...],
     tail: Tail,
     no_shuffle: bool,
+    shuffle: str | None,
+    batches_per_update: int | None,
     as_json: bool,
     target: str | None,
     plot: str | None,
@@ -187,19 +204,20 @@ def plan(
     step has a batch of every one; what an epoch draws of each is shown.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
-    if no_shuffle:
-        chosen["shuffle"] = False
+    chosen |= _choose_shuffle(shuffle, no_shuffle=no_shuffle)
+    if batches_per_update is not None and mix is not None:
+        chosen["batches_per_update"] = batches_per_update
     _check_stdout(target, as_json=as_json)
     label = _resolve_batching(batching, policy)
     rule, index = _open_data(stores, backend, mix, label, chosen)
     if shift:
         index = index.shifted(rule.axis, shift)
-    epoch_plan = rule.plan(index, seed=seed, epoch=epoch)
-    batches, padded, parts = _measure(rule, index, epoch_plan, seed, epoch)
-    worlds = compute_world_stats(epoch_plan, batches, world, tail)
-    written = None
-    if target is not None:
-        written = write_ledger(iter_ledger(index, epoch_plan, rule.axis, world, tail), target)
+    rules = {size: balance_ranks(rule, batches_per_update or size) for size in world}
+    plans = _plan_worlds(rules, index, seed, epoch)
+    measured = {size: _measure(rules[size], index, plans[size], seed, epoch) for size in plans}
+    epoch_plan, (batches, padded, parts) = plans[world[0]], measured[world[0]]
+    worlds = [compute_world_stats(plans[k], measured[k][0], [k], tail)[0] for k in plans]
+    written = target and write_ledger(iter_ledger(index, plans, rule.axis, tail), target)
     if target == STDOUT:
         return
     facts = {"policy": describe_policy(rule), "seed": seed, "epoch": epoch}
@@ -213,12 +231,33 @@ def plan(
         click.echo(json.dumps({**facts, **lists, **as_dicts}, indent=2))
         return
     _print_report(facts, lists, worlds, tail)
+    out = make_console()
     if parts:
-        make_console().print(make_parts_table(parts))
-    if written is not None:
-        make_console().print(f"ledger: {target}, {written:,} lines")
+        out.print(make_parts_table(parts))
+    if target is not None:
+        out.print(f"ledger: {target}, {written:,} lines")
     if plot is not None:
-        make_console().print(f"drawn: {plot}")
+        out.print(f"drawn: {plot}")
+
+
+def _choose_shuffle(shuffle: str | None, *, no_shuffle: bool) -> dict[str, Any]:
+    """Return the policy's option, if one is asked for."""
+    if no_shuffle and shuffle is not None:
+        raise ConfigError("plan: `--shuffle` and `--no-shuffle` are both given. Pass one of them.")
+    if no_shuffle:
+        return {"shuffle": False}
+    return {"shuffle": "blocks"} if shuffle == "blocks" else {}
+
+
+def _plan_worlds(
+    rules: Mapping[int, Policy], index: SequenceIndex, seed: int, epoch: int
+) -> dict[int, Plan]:
+    """Return the plan of an epoch that begins on each number of ranks; equal ones are made once."""
+    plans: dict[int, Plan] = {}
+    for size, rule in rules.items():
+        same = next((plans[other] for other in plans if rules[other] == rule), None)
+        plans[size] = same or rule.plan(index, seed=seed, epoch=epoch)
+    return plans
 
 
 def _check_stdout(target: str | None, *, as_json: bool) -> None:
@@ -328,6 +367,8 @@ def _plan_facts(
     worst = int(np.argmax(padded_sizes)) if len(epoch_plan) else None
     return {
         "fingerprint": epoch_plan.fingerprint,
+        "order": epoch_plan.order,
+        "repeats": epoch_plan.report.repeats,
         "batches": len(epoch_plan),
         "lanes": epoch_plan.lanes,
         "idle": compute_idle_share(epoch_plan),
@@ -371,6 +412,11 @@ def _print_report(
         f"{facts['batches']:,} batches, {facts['timesteps']:,} timesteps, {facts['padded']:,} with "
         f"padding: {100 * (1 - 1 / facts['waste']):.2f} % is padding (waste {facts['waste']:.4f})"
     )
+    if facts["order"]:
+        out.print(f"order: {facts['order']}")
+    if facts["repeats"]:
+        rows = f"{facts['repeats']:,} rows repeat another row of their batch"
+        out.print(f"repeats: {rows} ({facts['repeats'] / facts['batches']:.2f} a batch)")
     if facts["lanes"]:
         out.print(f"{facts['lanes']:,} lanes: {100 * facts['idle']:.2f} % of the rows are idle")
     uneven = {"fill": "filler batches", "drop": "left out", "repeat": "repeated"}[tail]
@@ -380,6 +426,7 @@ def _print_report(
         table.add_row(str(world.size), f"{world.steps:,}", batches, f"{world.balance:.4f}")
     out.print(table)
     out.print("balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even")
+    out.print("each row is of an epoch that begins on so many ranks")
     worst = facts["worst"]
     if worst is not None:
         out.print(

@@ -26,6 +26,7 @@ from seqdata.planning.blocks import (
     BlockCost,
     BlockItems,
     Blocks,
+    BlockTable,
     Cutter,
     Shuffle,
     compute_block_costs,
@@ -35,7 +36,7 @@ from seqdata.planning.blocks import (
 from seqdata.planning.copies import spread_copies
 from seqdata.planning.items import Items, WholeSequences, count_planned, find_sequences
 from seqdata.planning.randomness import Draw, Purpose, stable_argsort
-from seqdata.report import PlanReport, make_report
+from seqdata.report import PlanReport, count_repeats, make_report
 
 Ordering = Callable[[BlockItems, Draw | None, int], NDArray[np.int64]]
 """``(items, draw, block) -> keys``: a block's items are cut in decreasing order of these, ties by
@@ -178,8 +179,24 @@ def build_plan(
         PlanOrigin(
             fingerprint=lambda: make_fingerprint(items.index, policy, seed, epoch),
             report=lambda batch_table: make_full_report(items, batch_table),
+            order=describe_order(table),
         ),
     )
+
+
+def describe_order(table: BlockTable) -> str:
+    """Return how an epoch is shuffled, in words, and for how many ranks its steps are balanced."""
+    blocks, count = table.blocks, len(table.items)
+    if not table.shuffle:
+        return "not shuffled"
+    text = "shuffled over all data"
+    if not blocks.run and len(blocks) > 1:
+        fraction = f"{100 * blocks.size / count:.2g} %"
+        text = f"shuffled in blocks of {blocks.size:,} neighbours: a batch draws from {fraction}"
+        text += " of the data"
+    if not table.cutter.is_arranged:
+        return text
+    return f"{text}, balanced for {table.group} rank{'s' if table.group > 1 else ''}"
 
 
 def count_batches(items: Items, cutter: Cutter, shuffle: Shuffle = True) -> int:
@@ -238,7 +255,8 @@ def make_full_report(items: Items, table: BatchTable) -> PlanReport:
         ("dropped", rule),
         lambda lengths: rule.count_items(np.asarray(lengths, dtype=np.int64)) == 0,
     )
-    report = replace(make_report(table), dropped=dropped)
+    repeats = count_repeats(table, index.bases) if index.has_copies else 0
+    report = replace(make_report(table), dropped=dropped, repeats=repeats)
     if not isinstance(rule, WholeSequences) or rule.max_length is None:
         return report
     max_length = rule.max_length

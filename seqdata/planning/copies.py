@@ -3,7 +3,7 @@
 A sequence that is drawn several times has equal lengths, so an order of length puts its copies side
 by side, into one batch. The j-th copy therefore goes j batches further up, to longer ones: a batch
 never gets longer by it, and padding grows by little, since a copy moves only to batches that are
-longer by at most a fifth of the mean length. Where there are fewer such batches than copies, each
+longer by at most a third of the mean length. Where there are fewer such batches than copies, each
 takes equally many.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.index import Copies
 
-_MOST_LONGER = 5  # a fifth of the mean: if half of the rows are copies, 5 % more padding
+_MOST_LONGER = 3  # a third of the mean: if half of the rows are copies, 5 % more padding on average
 
 
 def spread_copies(
@@ -52,6 +52,41 @@ def lengthen_copies(
     result = np.empty_like(lengths)
     result[order] = ranked[ranks]
     return result
+
+
+def deal_copies(
+    members: NDArray[np.int64],
+    shuffled: NDArray[np.int64],
+    copies: Copies,
+    rung: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return an order in which the copies in a rung are dealt to its batches in turn, int64 (n,).
+
+    Args:
+        members: int64 (n,), the items from the longest on, rung by rung.
+        shuffled: int64 (n,), a random permutation.
+        copies: Which items are of one sequence.
+        rung: int64 (n,), the rung of each place.
+        rows: int64 (rungs,), rows of a rung's batches; its last may have fewer.
+        sizes: int64 (rungs,), items of a rung.
+    """
+    in_turn = members[np.lexsort((shuffled[copies.firsts[members]], rung))]
+    batches = -(-sizes // rows)
+    last_rows = sizes - (batches - 1) * rows
+    starts = np.cumsum(sizes) - sizes
+    numbers = np.arange(len(members)) - starts[rung]
+    whole = (
+        numbers - (batches * last_rows)[rung]
+    )  # of the turns that the last batch takes no part in
+    is_late = whole >= 0
+    turns = np.where(is_late, batches[rung] - 1, batches[rung])
+    turn, batch = np.divmod(np.where(is_late, whole, numbers), np.maximum(turns, 1))
+    place = batch * rows[rung] + turn + np.where(is_late, last_rows[rung], 0)
+    dealt = np.empty_like(members)
+    dealt[starts[rung] + place] = in_turn
+    return dealt
 
 
 def _move_up(

@@ -26,9 +26,9 @@ from seqdata.plan_table import (
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.part_positions import PartPosition, PartPositions
 from seqdata.planning.parts import number_part_crops
-from seqdata.planning.wrapping import has_importance
+from seqdata.planning.wrapping import has_draws, has_importance
 from seqdata.protocols import Policy
-from seqdata.report import PlanReport, make_report
+from seqdata.report import PlanReport, count_repeats, make_report
 
 _RUN_BATCHES = 64  # that are described at once
 _ORDER_EVENTS = 1 << 10  # of the order, found at once
@@ -338,4 +338,5 @@ def make_mix_report(table: BatchTable, drawn: list[PartRun]) -> PlanReport:
         dropped=np.concatenate([first + report.dropped for first, report in reports]),
         split=np.concatenate([first + report.split for first, report in reports]),
         truncated=np.concatenate([first + report.truncated for first, report in reports]),
+        repeats=count_repeats(table) if any(has_draws(run.policy) for run in drawn) else 0,
     )

@@ -26,7 +26,7 @@ from seqdata.planning.part_order import WEIGHT_UNITS, scale_weights
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.wrapping import find_planned
 from seqdata.protocols import Policy
-from seqdata.report import PlanReport, make_report
+from seqdata.report import PlanReport, count_repeats, make_report
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,4 +173,5 @@ def make_rows_report(
         dropped=np.flatnonzero(is_dropped),
         split=np.unique(drawn.numbers[report.split]),
         truncated=np.unique(drawn.numbers[report.truncated]),
+        repeats=count_repeats(batch_table, index.bases),
     )

@@ -177,6 +177,7 @@ class Mix:
         origin = PlanOrigin(
             fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
             report=lambda batch_table: make_mix_report(batch_table, drawn),
+            order=self._describe_order(),
         )
         return Plan.lazy(table, origin, lookahead=find_lookahead(drawn))
 
@@ -185,6 +186,11 @@ class Mix:
         if self.batches_per_update is not None:
             return self
         return replace(self, batches_per_update=batches_per_update)
+
+    def _describe_order(self) -> str:
+        text = "each part shuffled by its policy" if self.shuffle else "not shuffled"
+        ranks = "1 rank" if self._group == 1 else f"{self._group} ranks"
+        return f"{text}, steps of one part for {ranks}"
 
     def for_ranks(self, ranks: int) -> Mix:
         """Return the mixture for steps of so many ranks; a ``balance_ranks`` of its own stays."""

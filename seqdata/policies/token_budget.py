@@ -33,7 +33,7 @@ from seqdata.planning.build import (
     check_shuffle,
     order_longest_first,
 )
-from seqdata.planning.copies import lengthen_copies
+from seqdata.planning.copies import deal_copies, lengthen_copies
 from seqdata.planning.items import (
     Cost,
     Empty,
@@ -242,7 +242,10 @@ class Rungs:
         if draw is not None:
             rung = np.repeat(np.arange(len(sizes)), sizes)
             shuffled = draw.permutation(Purpose.MIX, count, block)
-            members = members[shuffled[np.argsort(rung[shuffled], kind="stable")]]
+            if items.copies is None:
+                members = members[shuffled[np.argsort(rung[shuffled], kind="stable")]]
+            else:
+                members = deal_copies(members, shuffled, items.copies, rung, rows, sizes)
         starts = np.cumsum(sizes) - sizes
         batches = -(-sizes // rows)
         number_in_rung = np.arange(int(batches.sum())) - np.repeat(

@@ -42,7 +42,7 @@ from seqdata.planning.wrapping import (
     repeats_sequences,
 )
 from seqdata.protocols import Policy, SupportsMixing, SupportsZipping
-from seqdata.report import PlanReport, make_report
+from seqdata.report import PlanReport, count_repeats, make_report
 
 _CACHED_EPOCHS = 2  # of what was drawn: a reader may be in the next epoch already
 
@@ -157,6 +157,7 @@ class Weighted:
                 dropped=np.flatnonzero(is_dropped),
                 split=np.unique(numbers[of_inner.split]),
                 truncated=np.unique(numbers[of_inner.truncated]),
+                repeats=count_repeats(table, index.bases),
             )
 
         origin = PlanOrigin(fingerprint=make_fingerprint_of_draws, report=report)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from seqdata.api import write_store
+from seqdata.api import open_store, write_store
+from seqdata.cli._report.statistics import compute_world_stats
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
+from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
@@ -252,7 +254,8 @@ def test_stores_and_weights_must_match(parts):
         (["--mix", "1,1", "--batches", 0], "--batches must be"),
         (["--mix", "1,1", "--temperature", -1], "--temperature must be above 0"),
         (["--by", "timesteps"], "`--by` must come with `--mix`, but there is none"),
-        (["--batches-per-update", 4, "--batches", 9], "`--batches`, `--batches-per-update` must"),
+        (["--temperature", 4, "--batches", 9], "`--batches`, `--temperature` must"),
+        (["--shuffle", "blocks", "--no-shuffle"], "`--shuffle` and `--no-shuffle` are both given"),
         (["--mix", "1,1"], "missing a required argument"),
     ],
 )
@@ -267,6 +270,37 @@ def test_batches_of_an_update_are_of_one_part(parts):
     assert "batches_per_update=3" in json.loads(run_plan(*arguments))["policy"]
 
 
+def test_each_world_is_planned_for_its_ranks_unless_an_update_or_the_policy_says(store):
+    options = ["--batching", "bucketed", "--batch-size", 2, "--world", "1,2,4", "--json"]
+    index = SequenceIndex.of_store(open_store(store))
+
+    def facts_of(*more):
+        facts = json.loads(run_plan(store, *options, *more))
+        return facts["fingerprint"], facts["order"], [each["balance"] for each in facts["worlds"]]
+
+    def expected(*ranks):
+        plans = [Bucketed(2, balance_ranks=each).plan(index, seed=0, epoch=0) for each in ranks]
+        balances = [
+            compute_world_stats(plan, plan.measures, [size])[0].balance
+            for plan, size in zip(plans, (1, 2, 4), strict=True)
+        ]
+        noun = "rank" if ranks[0] == 1 else "ranks"
+        order = f"shuffled over all data, balanced for {ranks[0]} {noun}"
+        return plans[0].fingerprint, order, balances
+
+    assert facts_of() == expected(1, 2, 4)
+    assert facts_of("--batches-per-update", 4) == expected(4, 4, 4)
+    assert facts_of("--balance-ranks", 2) == expected(2, 2, 2)
+    assert "order: shuffled over all data, balanced for 1 rank\n" in run_plan(store, *options[:-1])
+
+
+def test_the_order_and_the_repeats_are_said(store, tmp_path):
+    blocks = run_plan(store, "--max-tokens", 1000, "--shuffle", "blocks", "--json")
+    assert "shuffle='blocks'" in json.loads(blocks)["policy"]
+    assert json.loads(blocks)["repeats"] == 0
+    assert "order: not shuffled" in run_plan(store, "--max-tokens", 1000, "--no-shuffle")
+
+
 def test_a_limit_is_raised_over_the_run(store, parts):
     rules = ["--max-tokens", 1000, "--curriculum", "0:40,3:60,6:None"]
     facts = [
@@ -277,7 +311,7 @@ def test_a_limit_is_raised_over_the_run(store, parts):
     assert [fact["dropped"]["count"] for fact in facts] == [
         sum(length > limit or not length for length in LENGTHS) for limit in (40, 60, 90)
     ]
-    rules_text = "max_length=((0, 40), (3, 60), (6, None)), by=None, segment=4)"
+    rules_text = "max_length=((0, 40), (3, 60), (6, None)), by=None, segment=4, batches=None)"
     assert facts[0]["policy"].endswith(rules_text)
     assert json.loads(run_plan(store, *rules, "--batches", 7, "--json"))["batches"] == 7
     mixed = run_plan(*parts, "--mix", "1,1", "--batches", 24, *rules, "--segment", 5, "--json")

@@ -51,14 +51,14 @@ class Planted:
 @pytest.mark.parametrize("per_row", [True, False])
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (3, 1), (2, 4)])
 def test_the_bad_sequence_is_first(tmp_path, per_row, world, accumulate):
-    score = Planted(0, [1_234], height=200.0 * world * accumulate, per_row=per_row)
+    score = Planted(0, [1_235], height=200.0 * world * accumulate, per_row=per_row)
     policy = Bucketed(16) if per_row else Fixed(16)
     write_run(tmp_path, LENGTHS, policy, score, epochs=3, world=world, accumulate=accumulate)
     (worst,) = explain(tmp_path)
     assert worst.step in score.steps
     for report in explain(tmp_path, *score.steps):
         first = report.suspects[0]
-        assert (first.id, first.part, first.draws) == (1_234, None, 3)
+        assert (first.id, first.part, first.draws) == (1_235, None, 3)
         assert report.stands_out
         assert report.is_explained
         assert report.is_shared is not per_row

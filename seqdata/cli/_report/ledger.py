@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,20 +53,21 @@ def find_uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[UnevenBatch]
 
 
 def iter_ledger(
-    index: SequenceIndex, plan: Plan, axis: str, worlds: Sequence[int], tail: Tail
+    index: SequenceIndex, plans: Mapping[int, Plan], axis: str, tail: Tail
 ) -> Iterator[dict[str, Any]]:
     """Yield the ledger's lines: ``dropped``, ``split``, ``truncated``, ``left_out``, ``repeated``.
 
     Args:
         index: What was planned.
-        plan: The plan of one epoch.
+        plans: Number of ranks -> the plan of an epoch that begins on so many, whose last step is
+            examined; at least one.
         axis: The axis that was planned on.
-        worlds: Numbers of ranks whose last step is examined.
         tail: What happens in the last step.
 
     Raises:
         PlanError: If ``tail`` leaves out everything on one of the worlds.
     """
+    plan = next(iter(plans.values()))
     report = plan.report
     pieces, used = _measure_use(plan, len(index), np.union1d(report.split, report.truncated))
     yield from _iter_sequences(index, axis, "dropped", report.dropped, lambda _: {})
@@ -76,9 +77,9 @@ def iter_ledger(
     yield from _iter_sequences(
         index, axis, "truncated", report.truncated, lambda number: {"kept": int(used[number])}
     )
-    for ranks in worlds:
-        for uneven in find_uneven_batches(plan, ranks, tail):
-            yield from _iter_spans(index, plan, ranks, uneven)
+    for ranks, world_plan in plans.items():
+        for uneven in find_uneven_batches(world_plan, ranks, tail):
+            yield from _iter_spans(index, world_plan, ranks, uneven)
 
 
 def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:

@@ -47,7 +47,7 @@ def lines_of(text):
 def played(store, tail, ranks):
     """Count the timesteps that all ranks train, by sequence; rows of weight 0 are not trained."""
     index = SequenceIndex.of_store(open_store(store))
-    plan = Bucketed(4).plan(index, seed=0, epoch=0)
+    plan = Bucketed(4, balance_ranks=ranks).plan(index, seed=0, epoch=0)
     seen = Counter()
     for rank in range(ranks):
         steps = share(plan, World(rank, ranks), tail=tail)
@@ -87,7 +87,7 @@ def test_a_repetition_names_step_and_rank(store):
     lines = lines_of(run(store, "--world", 5, "--tail", "repeat", "--ledger", "-"))
     repeated = [line for line in lines if line["what"] == "repeated"]
     index = SequenceIndex.of_store(open_store(store))
-    plan = Bucketed(4).plan(index, seed=0, epoch=0)
+    plan = Bucketed(4, balance_ranks=5).plan(index, seed=0, epoch=0)
     for line in repeated:
         step = share(plan, World(line["rank"], 5), tail="repeat")[line["step"]]
         assert step.number == line["batch"]
@@ -153,7 +153,7 @@ def test_what_is_kept_is_what_is_read(policy):
     index = SequenceIndex.from_lengths(LENGTHS)
     plan = policy.plan(index, seed=0, epoch=0)
     spans, used = used_of(index, plan)
-    lines = list(iter_ledger(index, plan, "time", [1], "fill"))
+    lines = list(iter_ledger(index, {1: plan}, "time", "fill"))
     cut_lines = [line for line in lines if line["what"] in ("truncated", "split")]
     assert bool(cut_lines) is not isinstance(policy, Windows)
     for line in cut_lines:
@@ -197,13 +197,13 @@ def test_the_report_counts_what_the_tail_does(store):
 def test_lanes_leave_nothing_out():
     index = SequenceIndex.from_lengths([4, 2])
     plan = Plan([[0, 0, 4], [1, 0, 2]], offsets=[0, 2], lanes=2)
-    assert list(iter_ledger(index, plan, "time", [1, 2], "drop")) == []
+    assert list(iter_ledger(index, {1: plan, 2: plan}, "time", "drop")) == []
 
 
 def test_sequences_without_ids_go_by_their_numbers():
     index = SequenceIndex.from_lengths([4, 0])
     plan = Bucketed(1).plan(index, seed=0, epoch=0)
-    (line,) = iter_ledger(index, plan, "time", [1], "fill")
+    (line,) = iter_ledger(index, {1: plan}, "time", "fill")
     assert line == {"what": "dropped", "number": 1, "id": None, "length": 0}
 
 
