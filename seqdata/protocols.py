@@ -351,7 +351,8 @@ class SupportsAudit(Protocol):
 class SupportsWriting(Protocol):
     """A backend that can write: used by ``write_store``, with the same arguments.
 
-    A backend that writes to URLs also takes ``remote``.
+    A backend that writes to URLs also takes ``remote``, and one that writes in a random order
+    ``shuffle``, its seed: ``seqdata.backends.open_shuffled`` returns sequences in it.
     """
 
     def write(

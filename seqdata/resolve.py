@@ -23,7 +23,7 @@ from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing, S
 from seqdata.readers.tables import iter_groups
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.dataset_items import as_mapping
+from seqdata.storage.dataset_items import DatasetItems
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.memory import MemoryStore
@@ -143,7 +143,7 @@ def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) 
     if group is not None:
         return group_rows(data, group, axes)
     if is_map_style(data) and _needs_lengths(data):
-        return _iter_items(data), axes
+        return DatasetItems(data), axes
     return data, axes
 
 
@@ -344,11 +344,6 @@ def _needs_lengths(data: Any) -> bool:
     """Return whether map-style data cannot be read into memory: torch's, or not iterable."""
     torch_like = any(base.__module__ == _TORCH_DATASET for base in type(data).__mro__)
     return torch_like or not isinstance(data, Iterable)
-
-
-def _iter_items(dataset: Any) -> Iterator[Mapping[str, Any]]:
-    for number in range(len(dataset)):
-        yield as_mapping(dataset[number], None)
 
 
 def _match_names(data: Any, names: Sequence[str] | None) -> Sequence[str] | None:

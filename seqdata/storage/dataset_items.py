@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,6 +49,28 @@ def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
             f"{len(values)} parts. Name all of them"
         )
     return dict(zip(names, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetItems:
+    """The items of a Dataset as sequences to write; can be iterated repeatedly.
+
+    Attributes:
+        dataset: An object with a length and items by number.
+    """
+
+    dataset: Any
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self.rows_at(np.arange(len(self), dtype=np.int64))
+
+    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Mapping[str, Any]]:
+        """Return items by number, in this order; see ``row_order.RowsByNumber``."""
+        for number in numbers:
+            yield as_mapping(self.dataset[int(number)], None)
 
 
 ValueForm = Literal["tensor", "array", "list", "number", "scalar", "text"]

@@ -43,12 +43,12 @@ def normalize_sequences(
         DecodeError: If a table's column holds nulls or a type that cannot be stored.
     """
     check_axes(axes)
-    library = _find_frame_library(sequences)
+    library = find_frame_library(sequences)
     if library == "pandas":
         return _check_sequences(_iter_frame_rows(sequences), axes), axes
     if library == "polars":
         sequences = cast(Any, sequences).to_arrow()
-    if _is_arrow_table(sequences):
+    if is_arrow_table(sequences):
         axes = _add_vector_axes(sequences, axes)
         return _check_sequences(_iter_table_rows([sequences]), axes), axes
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
@@ -65,7 +65,7 @@ def normalize_sequences(
             "empty. Check where they come from"
         ) from None
     all_items = itertools.chain([first], iterator)
-    if _is_arrow_table(first):
+    if is_arrow_table(first):
         axes = _add_vector_axes(first, axes)
         return _check_sequences(_iter_table_rows(all_items), axes), axes
     if isinstance(first, Mapping):
@@ -116,17 +116,18 @@ def _check_sequences(rows: Iterator[dict[str, Any]], axes: Axes | None) -> Itera
     return itertools.chain([first], rows)
 
 
-def _is_arrow_table(value: Any) -> bool:
+def is_arrow_table(value: Any) -> bool:
+    """Return whether a value is a pyarrow Table or RecordBatch; pyarrow is not imported."""
     arrow = sys.modules.get("pyarrow")
     return arrow is not None and isinstance(value, arrow.Table | arrow.RecordBatch)
 
 
 def is_table(value: Any) -> bool:
     """Return whether a value is a whole table: of pyarrow, pandas or Polars."""
-    return _is_arrow_table(value) or _find_frame_library(value) is not None
+    return is_arrow_table(value) or find_frame_library(value) is not None
 
 
-def _find_frame_library(value: Any) -> str | None:
+def find_frame_library(value: Any) -> str | None:
     """Return the library of a DataFrame, by its type's name, so that nothing is imported."""
     for base in type(value).__mro__:
         library = base.__module__.partition(".")[0]
@@ -169,9 +170,9 @@ def to_arrow_table(frame: Any) -> Any:
     """
     import pyarrow as pa
 
-    if _find_frame_library(frame) == "polars":
+    if find_frame_library(frame) == "polars":
         return frame.to_arrow()
-    if _find_frame_library(frame) == "pandas":
+    if find_frame_library(frame) == "pandas":
         frame = index_to_columns(frame)
         try:
             return pa.Table.from_pandas(frame, preserve_index=False)
@@ -214,7 +215,7 @@ def _make_no_rows_error() -> ConfigError:
 def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
     has_rows = False
     for table in tables:
-        if not _is_arrow_table(table):
+        if not is_arrow_table(table):
             raise ConfigError(
                 f"`sequences` must be tables throughout, but holds a {type(table).__name__} after "
                 "an Arrow table. Convert it"

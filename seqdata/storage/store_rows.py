@@ -199,13 +199,17 @@ class StoreSequences:
         return len(self.store)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.iter_view(self.store)
+
+    def iter_view(self, view: Store) -> Iterator[dict[str, Any]]:
+        """Return the sequences of a view of the store, each as it is in the store's own order."""
         store, name = self.store, self.key or ID_FIELD
         named = has_ids(store)
         if named and name in store.fields:
             named = False
             _warn_if_lost(name, store)
-        for first, stop in _iter_ranges(store):
-            run = SequenceRange(store, first, stop)
+        for first, stop in _iter_ranges(view):
+            run = SequenceRange(view, first, stop)
             run.read(list(store.fields))
             for at in range(stop - first):
                 row = {name: run.ids[at]} if named else {}

@@ -111,6 +111,7 @@ def test_purposes_keep_their_numbers():
         "OFFSET": 20,
         "DRAWS": 21,
         "ROWS": 22,
+        "WRITING": 23,
     }
 
 
