@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from seqdata.arguments import select_options
 from seqdata.detect import LocationLike
 from seqdata.errors import ConfigError, check_flags, must_be
@@ -113,17 +115,16 @@ def write_store(  # noqa: PLR0913
     overwrite: bool = False,
     remote: Remote | None = None,
     group: str | None = None,
+    shuffle: int | None = None,
 ) -> SequenceStore:
     """Write sequences, completely or not at all, and open the result.
 
     Args:
-        location: A folder that does not exist yet, is empty, or in which a writer stopped; or a
-            URL, for which the store is written on this machine first, and uploaded.
+        location: A folder that is missing, empty, or has what a stopped writer left; or a URL.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row per
-            sequence. Read once, in order. Or a store, a view of one, a path or a list of paths, to
-            be written in another form or place; or a torch Dataset. Or a list of functions without
-            arguments, *parts*, that return such sequences, each run on the executor.
+            arrays, which become the field ``x``; a pandas, Polars or Arrow table, a row each. Read
+            once, in order. Or a store, view, path, list of paths, or torch Dataset. Or a list of
+            functions without arguments, *parts*, that return such sequences, on the executor.
         format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size at which a new file begins.
@@ -133,8 +134,10 @@ def write_store(  # noqa: PLR0913
         resume: Whether to continue after complete shards of a stopped writer; False removes them.
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether an existing store is replaced, once the new one is complete.
-        remote: How a URL is accessed; None: as the transport is configured.
+        remote: How a URL is accessed; None: as configured. The store is first written here.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
+        shuffle: Seed of a random order of writing; None: the order given. Ids do not change. What
+            cannot be read in any order, such as a generator, is copied to the disk first.
 
     Raises:
         ConfigError: If an argument is invalid, there is no sequence, or the location is not empty.
@@ -145,17 +148,16 @@ def write_store(  # noqa: PLR0913
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     store = write_store(f"{folder}/store", [{"x": [1, 2, 3]}, {"x": [4]}])
-        ...     store.lengths.tolist()
+        ...     write_store(f"{folder}/store", [{"x": [1, 2, 3]}, {"x": [4]}]).lengths.tolist()
         [3, 1]
     """
     check_flags("write_store", resume=resume, overwrite=overwrite)
-    write = _find_writer(format)
+    options = {"remote": remote, "shuffle": _check_seed(shuffle)}
+    write, options = _find_writer(format, options)
     sequences, axes = _prepare_input(sequences, axes, key, group)
     store = write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
-        resume=resume, progress=progress, overwrite=overwrite,
-        **select_options("write_store", write, format, {"remote": remote}),
+        resume=resume, progress=progress, overwrite=overwrite, **options,
     )  # fmt: skip
     return as_sequence_store(store)
 
@@ -338,10 +340,28 @@ def _prepare_input(
     return resolve_rows(data, axes, group)
 
 
-def _find_writer(format: str) -> Callable[..., Store]:
-    """Return the writer of a format."""
+def _check_seed(shuffle: Any) -> int | None:
+    """Return a seed as an ``int``, or None.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    if shuffle is None:
+        return None
+    is_integer = isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool)
+    if not is_integer or not 0 <= shuffle < 1 << 64:
+        needed = "an integer in [0, 2**64), the seed of a random order, or None"
+        remedy = "Pass for example `shuffle`=0"
+        raise ConfigError(must_be("write_store: `shuffle`", needed, repr(shuffle), remedy))
+    return int(shuffle)
+
+
+def _find_writer(
+    format: str, options: Mapping[str, Any]
+) -> tuple[Callable[..., Store], dict[str, Any]]:
+    """Return the writer of a format, and those of its options that are given."""
     if format == "arrow":
-        return write_arrow
+        return write_arrow, select_options("write_store", write_arrow, format, options)
     backend: object = default_host().find("backend", format) if isinstance(format, str) else None
     if not isinstance(backend, SupportsWriting):
         raise ConfigError(
@@ -352,4 +372,4 @@ def _find_writer(format: str) -> Callable[..., Store]:
                 "For 'webdataset': pip install seqdata-webdataset",
             )
         )
-    return backend.write
+    return backend.write, select_options("write_store", backend.write, format, options)

@@ -13,6 +13,7 @@ from seqdata.protocols import Column, Field, Opener, Store
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.shuffled import open_shuffled
 from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
 from seqdata.storage.fields import (
@@ -168,6 +169,7 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "open_files",
     "open_once",
     "open_sharded_writer",
+    "open_shuffled",
     "pack_sequence",
     "progress_bar",
     "quote",

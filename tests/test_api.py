@@ -75,6 +75,69 @@ def test_a_text_is_no_flag(tmp_path, name):
         split([[1], [2]], {"a": 0.5, "b": 0.5}, exact="no")
 
 
+def test_writing_in_a_random_order_is_a_seed(tmp_path):
+    rows = [{"x": np.arange(number)} for number in range(12)]
+    stores = [write_store(tmp_path / str(number), rows, shuffle=seed) for number, seed in
+              enumerate((7, np.uint64(7), 8, None))]  # fmt: skip
+    ids = [store.keys(range(12)) for store in stores]
+    assert ids[0] == ["7", "3", "6", "9", "5", "10", "2", "1", "11", "8", "4", "0"]
+    assert ids[1] == ids[0] != ids[2]
+    assert ids[3] == [*map(str, range(12))]
+    assert stores[0].lengths.tolist() == [*map(int, ids[0])]
+
+
+class Recordings:
+    """Stands for a torch Dataset: a length, and items by number, which cannot be iterated."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, number):
+        return np.arange(number), number
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_datasets_and_groups_of_a_table_are_written_in_a_random_order(tmp_path, passes):
+    import pandas as pd
+
+    told = []
+    table = pd.DataFrame({"site": [*range(12)] * 2, "x": range(24)})
+    data = {"sequences": Recordings()} if passes == 1 else {"sequences": table, "group": "site"}
+    store = write_store(
+        tmp_path / "s", **data, shuffle=7, progress=lambda count, _: told.append(count)
+    )
+    assert store.keys([0, 1, 11]) == ["7", "3", "0"]
+    assert told == [12] * passes
+    field = {"y": 7} if passes == 1 else {"x": [7, 19]}
+    np.testing.assert_equal(store[0][next(iter(field))], *field.values())
+
+
+@pytest.mark.parametrize("wrong", [True, False, -1, 1 << 64, 1.0, "7", [7]])
+def test_what_is_no_seed_is_refused(tmp_path, wrong):
+    needed = r"an integer in \[0, 2\*\*64\), the seed of a random order, or None, but is "
+    with pytest.raises(ConfigError, match=f"write_store: `shuffle` must be {needed}"):
+        write_store(tmp_path / "s", ROWS, shuffle=wrong)
+
+
+def test_a_backend_that_writes_in_order_only_is_refused_a_seed(tmp_path, monkeypatch):
+    class Writer:
+        def __call__(self, location): ...
+
+        def write(self, location, sequences, **options):
+            return MemoryStore.of(sequences)
+
+    def write(location, sequences, *, axes, shard_bytes, key, executor, resume, progress,
+              overwrite):  # fmt: skip
+        return MemoryStore.of(sequences)
+
+    writer = Writer()
+    writer.write = write
+    monkeypatch.setattr("seqdata.api.default_host", lambda: host_of(writer))
+    assert len(write_store(tmp_path / "s", ROWS, format="mine")) == len(ROWS)
+    with pytest.raises(ConfigError, match="backend 'mine' does not take `shuffle`, but it is 3"):
+        write_store(tmp_path / "s", ROWS, format="mine", shuffle=3)
+
+
 @pytest.mark.parametrize("format", ["hdf5", None, ["arrow"]])
 def test_another_format_is_refused(tmp_path, format):
     with pytest.raises(ConfigError, match="must be 'arrow' or an installed backend that writes"):

@@ -66,6 +66,7 @@ class Manifest:
         shards: In the order of their sequences.
         checksums: Their algorithm and block size; None: no shard has checksums.
         statistics: Statistics of blocks of sequences; None: none were computed.
+        shuffle: The seed of the random order of its sequences; None: they are in the order given.
     """
 
     fields: Mapping[str, Field]
@@ -75,6 +76,7 @@ class Manifest:
     shards: tuple[ArrowShard, ...]
     checksums: ChecksumSpec | None = None
     statistics: Mapping[str, Any] | None = None
+    shuffle: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -129,6 +131,8 @@ def dump_manifest(manifest: Manifest) -> bytes:
         document["checksums"] = _checksums_to_json(manifest, manifest.checksums)
     if manifest.statistics is not None:
         document["statistics"] = dict(manifest.statistics)
+    if manifest.shuffle is not None:
+        document["shuffle"] = manifest.shuffle
     return _insert_digest(
         json.dumps(document | {"digest": DIGEST_PLACEHOLDER}, indent=1).encode() + b"\n"
     )

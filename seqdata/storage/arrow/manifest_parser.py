@@ -41,6 +41,7 @@ MAX_SEQUENCES = 1 << 48
 MAX_DIMENSIONS = 32
 MAX_BYTES_PER_CHECKSUM = 1 << 30  # bytes
 _UINT32_VALUES = 1 << 32
+_MAX_SEED = (1 << 64) - 1
 _LENGTH_DTYPES = ("uint32", "uint64")
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 
@@ -178,6 +179,7 @@ class _ManifestReader:
             },
             shards=tuple(self.read_shard(entry, i, fields, axes) for i, entry in enumerate(shards)),
             statistics=self.read_optional(document, "statistics"),
+            shuffle=self.read_seed(document),
         )
         found = sum(shard.sequences for shard in manifest.shards)
         if found != manifest.sequences or not found:
@@ -192,6 +194,11 @@ class _ManifestReader:
             return None
         value: dict[str, Any] = self.require(document, name, dict, "manifest")
         return value
+
+    def read_seed(self, document: dict[str, Any]) -> int | None:
+        if "shuffle" not in document:
+            return None
+        return self.read_count(document, "shuffle", "manifest", _MAX_SEED)
 
     def read_field(self, facts: Any, path: str) -> Field:
         dtype = self.require(facts, "dtype", str, path)

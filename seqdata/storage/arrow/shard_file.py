@@ -244,6 +244,7 @@ def finalize(
         lengths=lengths,
         shards=tuple(final_shards),
         checksums=ChecksumSpec(algorithm=scheme.algorithm, bytes_per_checksum=CHECKSUM_BYTES),
+        shuffle=scheme.shuffle,
     )
     with explain_full_disk(folder / MANIFEST, len(shards) * _MANIFEST_BYTES_PER_SHARD):
         write_synced(folder / MANIFEST, dump_manifest(manifest))

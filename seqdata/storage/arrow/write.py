@@ -24,9 +24,10 @@ from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, ArrowShard
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import file_exists, open_remote
 from seqdata.storage.arrow.shard_file import finalize, write_shard
+from seqdata.storage.arrow.shuffled import open_shuffled
 from seqdata.storage.arrow.store import open_local
 from seqdata.storage.fields import make_packer
-from seqdata.storage.inputs import is_table, normalize_sequences
+from seqdata.storage.inputs import Axes, is_table, normalize_sequences
 from seqdata.storage.integrity.checksums import ChecksumFile, choose_algorithm
 from seqdata.storage.local_files import has_digest, is_remote, local_path, refuse_remote
 from seqdata.storage.packing import pack_sequence, pack_sequences
@@ -39,10 +40,11 @@ from seqdata.storage.schema import (
     check_packed_ids,
     infer_fields,
 )
-from seqdata.storage.writing.finished_shards import ResumeKey
+from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
 from seqdata.storage.writing.progress import ProgressFn
 from seqdata.storage.writing.shard_format import PackedShard, PackFn
 from seqdata.storage.writing.sharded_writer import (
+    ShardedWriter,
     check_arguments,
     is_part_list,
     open_sharded_writer,
@@ -127,14 +129,13 @@ def write_arrow(  # noqa: PLR0913
     progress: bool | ProgressFn | None = None,
     overwrite: bool = False,
     remote: str | Remote | None = None,
+    shuffle: int | None = None,
 ) -> Store:
-    """Write sequences as a store and open it.
+    """Write sequences as a store and open it; its arguments are those of ``api.write_store``.
 
     The first sequence determines the fields. The store appears once it is complete; an older one
     stays until then. A writer that fails or is killed leaves its finished shards in a staging
     directory, and the same call continues after them: the result is the same, byte for byte.
-
-    Its arguments are those of ``api.write_store``.
 
     Raises:
         ConfigError: If an argument is invalid, or does not fit what is there.
@@ -146,7 +147,7 @@ def write_arrow(  # noqa: PLR0913
     if is_remote(location):
         write_local = partial(
             write_arrow, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
-            executor=executor, resume=resume, progress=progress,
+            executor=executor, resume=resume, progress=progress, shuffle=shuffle,
         )  # fmt: skip
         return _write_and_upload(location, write_local, remote, resume=resume, overwrite=overwrite)
     refuse_remote(location, remote)
@@ -154,26 +155,48 @@ def write_arrow(  # noqa: PLR0913
     parts = list(sequences) if is_part_list(sequences) else None
     resume_key = ResumeKey(
         axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
-        algorithm=choose_algorithm(), parts=None if parts is None else len(parts),
+        algorithm=choose_algorithm(), parts=None if parts is None else len(parts), shuffle=shuffle,
     )  # fmt: skip
-    rows, axes = (iter(()), axes) if parts is not None else normalize_sequences(sequences, axes)
-    total = _count_sequences(sequences)
+    in_order = parts is None and shuffle is None
+    rows, axes = normalize_sequences(sequences, axes) if in_order else (iter(()), axes)
+    total = None if parts and shuffle is not None else count_sequences(sequences)
     with open_sharded_writer(
         root, STORE_FILES, resume_key, executor=executor, progress=progress, total=total,
         overwrite=overwrite, resume=resume,
     ) as writer:  # fmt: skip
-        if parts is not None:
+        if shuffle is not None:
+            found = open_shuffled(writer, parts or sequences, axes, seed=shuffle)
+            fields, shards = _write_rows(writer, found.rows, found.axes, found.first)
+        elif parts is not None:
             fields, shards = writer.write_parts(parts, ArrowFormat)
         else:
-            first = next(rows)
-            fields = infer_fields(first, axes)
-            rows = itertools.chain([first], rows)
-            shards = writer.write_rows(rows, ArrowFormat(fields, resume_key))
+            fields, shards = _write_rows(writer, rows, axes)
         moves = finalize(writer.folder, fields, shards, resume_key)
         count = sum(finished.shard.sequences for finished in shards)
         writer.report(count, sum(finished.size for finished in shards), total)
         commit(root, writer.folder, STORE_FILES, moves)
     return open_local(root)
+
+
+def _write_rows(
+    writer: ShardedWriter,
+    rows: Iterator[Any],
+    axes: Axes | None,
+    first: Mapping[str, Any] | None = None,
+) -> tuple[Mapping[str, Field], list[FinishedShard[ArrowShard]]]:
+    """Write sequences; return their fields, and the shards in their order.
+
+    Args:
+        writer: The writer.
+        rows: At least one sequence.
+        axes: Field -> axis.
+        first: The sequence that determines the fields; None: the first one of ``rows``.
+    """
+    if first is None:
+        first = next(rows)
+        rows = itertools.chain([first], rows)
+    fields = infer_fields(first, axes)
+    return fields, writer.write_rows(rows, ArrowFormat(fields, writer.resume_key))
 
 
 def _write_and_upload(
@@ -192,7 +215,7 @@ def _write_and_upload(
     return write_remote(location, remote, write, resume=resume, overwrite=overwrite)
 
 
-def _count_sequences(sequences: object) -> int | None:
+def count_sequences(sequences: object) -> int | None:
     """Return the number of sequences or parts; None if it is not known."""
     if not isinstance(sequences, Sized):
         return None

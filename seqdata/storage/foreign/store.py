@@ -180,11 +180,13 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
         warnings.warn(f"{root}: {gaps}. Only what is there is read", SeqDataWarning, stacklevel=3)
     digest = digest_files(tables.files, tables.fields)
     version_digest = digest_versions(tables.files, digest)
+    ragged = [name for name, field in tables.fields.items() if field.axis is not None]
+    is_decoded = not all(map(tables.is_in_place, ragged))
     facts = StoreFacts(
         label="ForeignStore", location=root, fields=tables.fields,
         make_fingerprint=lambda: _make_fingerprint(tables, digest),
         reopen=lambda _: (_reopen, (location, remote, version_digest)),
-        manifest=ForeignFiles(version_digest, cached_files),
+        manifest=ForeignFiles(version_digest, cached_files, is_decoded),
     )  # fmt: skip
     fields = make_fields(root, tables, find_key(tables.fields, ID_FIELD))
     layout = replace(fields.layout, shards=[file.name for file in tables.files])
@@ -198,10 +200,12 @@ class ForeignFiles:
     Attributes:
         version_digest: Digest by which the same files are known when they are opened again.
         cached_files: What is held in the cache for as long as the store lives.
+        is_decoded: Whether a timestep is read by decoding its record batch or row group.
     """
 
     version_digest: str
     cached_files: Sequence[object] = ()
+    is_decoded: bool = False
 
 
 def _make_fingerprint(tables: TableSet, digest_of_files: str) -> str:

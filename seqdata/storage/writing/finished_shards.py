@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from seqdata.errors import ConfigError, IncompleteDatasetError, must_be
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
 from seqdata.storage.local_files import write_atomically
-from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, FIRST_PASS
 from seqdata.storage.writing.writer_lock import find_staging_dirs
 
 RESTART_HINT = "pass `resume`=False to start again"  # a remedy for a write that cannot be continued
@@ -74,6 +74,7 @@ class ResumeKey:
         algorithm: The algorithm of checksums.
         parts: Number of parts; None if there is one iterable.
         format: The name of the format of shards.
+        shuffle: The seed of the random order; None: sequences are in the order given.
     """
 
     axes: Mapping[str, str | None] | None
@@ -82,6 +83,7 @@ class ResumeKey:
     algorithm: str
     parts: int | None
     format: str = "arrow"
+    shuffle: int | None = None
 
 
 def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
@@ -105,7 +107,7 @@ def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
                 f"Restore it, or {RESTART_HINT}",
             )
         )
-    recorded = json.loads(content)
+    recorded = {"shuffle": None, **json.loads(content)}  # earlier releases wrote no `shuffle`
     for name, value in recorded.items():
         if name in expected and expected[name] != value:
             raise ConfigError(
@@ -180,8 +182,13 @@ def count_finished(folder: Path) -> tuple[int, int]:
 
 
 def count_unfinished(root: Path) -> tuple[int, int]:
-    """Return the numbers of shards and sequences of an unfinished writer, which may still run."""
-    counts = [count_finished(folder) for folder in find_staging_dirs(root)]
+    """Return the numbers of shards and sequences of an unfinished writer, which may still run.
+
+    In the first of two passes they are those of this pass.
+    """
+    counts = []
+    for folder in find_staging_dirs(root):
+        counts += [count_finished(folder), count_unfinished(folder / FIRST_PASS)]
     return sum(shards for shards, _ in counts), sum(sequences for _, sequences in counts)
 
 

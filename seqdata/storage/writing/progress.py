@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 ProgressFn = Callable[[int, int], None]
 """Called with (sequences, bytes) that are written."""
 
+FIRST_STEP, SECOND_STEP = "pass 1 of 2", "pass 2 of 2"
+"""Of a writing in a random order: in the order given, then in the random order."""
+
 
 class ProgressBar:
     """A progress bar in one line. Created by ``show_progress_bar``.
@@ -25,11 +28,13 @@ class ProgressBar:
     """
 
     __slots__ = (
-        "_rich_progress", "_start_done", "_start_sequences", "_start_time", "_task", "_total",
+        "_description", "_rich_progress", "_start_done", "_start_sequences", "_start_time", "_task",
+        "_total",
     )  # fmt: skip
 
     def __init__(self, rich_progress: Progress, description: str, total: float | None) -> None:
         self._rich_progress = rich_progress
+        self._description = description
         self._total = total
         self._task = rich_progress.add_task(description, total=total, text="")
         self.restart(0, 0)
@@ -39,6 +44,18 @@ class ProgressBar:
         self._start_time = time.monotonic()
         self._start_sequences = sequences
         self._start_done = done
+
+    def begin(self, step: str, total: float | None) -> None:
+        """Show a step of several, which begins at 0.
+
+        Args:
+            step: Its name, shown after the first words of the bar.
+            total: The total for ``done`` of ``update``; None if it is not known.
+        """
+        self._total = total
+        description = f"{self._description}, {step}"
+        self._rich_progress.reset(self._task, total=total, description=description, text="")
+        self.restart(0, 0)
 
     def update(self, sequences: int, size: int | None = None, done: float | None = None) -> None:
         """Show the progress.

@@ -38,7 +38,11 @@ from seqdata.storage.writing.shard_format import (
     pack_shards,
     write_packed_shard,
 )
-from seqdata.storage.writing.staging_dir import StoreFiles, open_staging_dir
+from seqdata.storage.writing.staging_dir import (
+    StoreFiles,
+    is_first_pass_finished,
+    open_staging_dir,
+)
 
 Part = Callable[[], Iterable[Any]]
 Fields = Mapping[str, Field]
@@ -60,6 +64,17 @@ class ProgressReporter:
     function: ProgressFn | None
     bar: ProgressBar | None
     before: int = 0
+
+    def begin(self, step: str, total: int | None) -> None:
+        """Begin a step of several, such as a pass over all sequences.
+
+        Args:
+            step: Its name.
+            total: The total that a bar shows; None if it is not known.
+        """
+        self.before = 0
+        if self.bar is not None:
+            self.bar.begin(step, total)
 
     def __call__(self, sequences: int, size: int, done: int | None = None) -> None:
         """Report the progress.
@@ -177,7 +192,8 @@ def open_sharded_writer(
         files: Which files of the folder are a store's.
         resume_key: How sequences become shards.
         executor: The executor that writes shards; None: two threads of this process.
-        progress: Called with (sequences, bytes); True: a bar; None: a bar on a terminal.
+        progress: Called with (sequences, bytes); True: a bar; None: a bar on a terminal. The
+            reporter of another writer reports the steps of this one, too.
         total: Number of sequences or parts; None if it is not known.
         overwrite: Whether a finished store may be replaced.
         resume: Whether to continue where a writer stopped; otherwise its files are removed.
@@ -192,7 +208,10 @@ def open_sharded_writer(
         progress_bar(progress, f"writing {root.name}", total) as bar,
     ):
         check_resume_key(root, folder, resume_key)
-        report = ProgressReporter(progress if callable(progress) else None, bar)
+        if isinstance(progress, ProgressReporter):
+            report = progress
+        else:
+            report = ProgressReporter(progress if callable(progress) else None, bar)
         yield ShardedWriter(folder.absolute(), resume_key, executor, report)
 
 
@@ -337,6 +356,11 @@ def _note_finished_shards(folder: Path, *, is_counted: bool) -> Iterator[None]:
                 "itertools.islice"
             )
         shards, sequences = count_finished(folder)
+        if not shards and is_first_pass_finished(folder.parent):
+            error.add_note(
+                "all sequences are kept in the order given: the same call continues with the "
+                "second pass, or starts again with `resume`=False"
+            )
         if shards:
             error.add_note(
                 f"{shards} finished shards ({sequences} sequences) are kept: the same call "

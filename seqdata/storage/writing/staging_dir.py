@@ -29,6 +29,7 @@ from seqdata.storage.writing.writer_lock import (
 )
 from seqdata.storage.writing.writer_lock import find_staging_dirs as find_staging_dirs
 
+FIRST_PASS = "unshuffled"  # folder in a staging directory: the store of the first of two passes
 FACTS_SUFFIX = ".facts"  # suffix of the files that mark a shard as finished
 _MOVES_FILE = "moves.json"  # exists from just before the first rename on
 
@@ -54,7 +55,8 @@ def open_staging_dir(
 ) -> Iterator[Path]:
     """Yield a staging directory in ``root``; it is removed at the end, committed or not.
 
-    If writing fails and a shard is finished (it has a file of facts), the directory stays.
+    If writing fails and a shard is finished (it has a file of facts), or shards of a first pass,
+    the directory stays.
 
     Args:
         root: The store's folder; created if needed.
@@ -85,7 +87,7 @@ def open_staging_dir(
         check_target(root, files, overwrite=overwrite)  # one may have been finished meanwhile
         yield folder
     except BaseException:
-        must_keep = _has_facts(folder)
+        must_keep = _can_continue(folder)
         raise
     finally:
         if not must_keep:
@@ -229,7 +231,7 @@ def _take_staging_dir(root: Path, files: StoreFiles, *, resume: bool) -> tuple[P
         for staging_dir in find_staging_dirs(root):
             folder, lock = take_over_staging_dir(root, staging_dir)
             _undo_moves(root, folder, files)
-            if resume and resumed is None and _has_facts(folder):
+            if resume and resumed is None and _can_continue(folder):
                 resumed = folder, lock
                 continue
             shutil.rmtree(folder, ignore_errors=True)
@@ -262,5 +264,12 @@ def _undo_moves(root: Path, folder: Path, files: StoreFiles) -> None:
     (folder / _MOVES_FILE).unlink()
 
 
-def _has_facts(folder: Path) -> bool:
-    return any(folder.glob(f"*{FACTS_SUFFIX}"))
+def _can_continue(folder: Path) -> bool:
+    """Return whether a staging directory holds finished shards, or a first pass, to continue."""
+    return any(folder.glob(f"*{FACTS_SUFFIX}")) or (folder / FIRST_PASS).exists()
+
+
+def is_first_pass_finished(root: Path) -> bool:
+    """Return whether an unfinished writer in a folder has finished the first of two passes."""
+    folders = [staging_dir / FIRST_PASS for staging_dir in find_staging_dirs(root)]
+    return any(any(folder.glob("*")) and not find_staging_dirs(folder) for folder in folders)

@@ -34,7 +34,9 @@ def sequences(name="", many=100):
 
 
 def write(folder, how, **options):
-    """Write the store; ``how``: ``thread``, ``threads``, ``processes`` or ``parts``."""
+    """Write the store; ``how``: ``thread``, ``threads``, ``processes``, ``parts``, ``shuffled``."""
+    if how == "shuffled":  # in two passes
+        return write_arrow(folder, sequences(), shard_bytes=SHARD_BYTES, shuffle=7, **options)
     if how == "parts":
         given = [functools.partial(sequences, f"{part}-", 20 * part) for part in range(4)]
         return write_arrow(folder, given, shard_bytes=SHARD_BYTES, **options)

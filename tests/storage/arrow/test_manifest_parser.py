@@ -66,9 +66,9 @@ def with_checksums(manifest):
     )
 
 
-def test_a_manifest_has_checksums_and_statistics_outside_of_the_fingerprint(root):
+def test_a_manifest_has_checksums_statistics_and_a_seed_outside_of_the_fingerprint(root):
     manifest = load_manifest(root)
-    more = replace(with_checksums(manifest), statistics={"block": 4})
+    more = replace(with_checksums(manifest), statistics={"block": 4}, shuffle=(1 << 64) - 1)
     found = parse_manifest(dump_manifest(more), PLACE)
     assert found == more
     assert found.fingerprint == manifest.fingerprint
@@ -94,6 +94,9 @@ WRONG = [
         2,
         "version must be 1, but is 2",
     ),
+    (("shuffle",), "7", "manifest, 'shuffle', must be a whole number, but is a str"),
+    (("shuffle",), None, "manifest, 'shuffle', must be a whole number, but is a NoneType"),
+    (("shuffle",), -1, r"manifest, 'shuffle', must be in \[0, 18446744073709551615\], but is -1"),
     (("fields",), KeyError, "manifest must have 'fields', but does not"),
     (("fields",), [], "manifest, 'fields', must be an object.*, but is a list"),
     (("fields", "x"), 3, "field 'x' must be an object.*, but is a int"),

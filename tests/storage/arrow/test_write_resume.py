@@ -67,7 +67,7 @@ def content(folder):
 def due(tmp_path_factory, kill):
     """Return how a store is written -> its files, where nobody kills the writer."""
     made = {}
-    for how in ("thread", "parts"):
+    for how in ("thread", "parts", "shuffled"):
         folder = tmp_path_factory.mktemp("due") / how
         kill.let(folder, how)
         made[how] = content(folder)
@@ -92,7 +92,7 @@ COMMIT = 26  # calls, of which the last are those of the commit
 INSTANTS = [pytest.param(8, 0), pytest.param(200, 1, marks=pytest.mark.nightly)]
 
 
-@pytest.mark.parametrize("how", ["thread", "threads", "processes", "parts"])
+@pytest.mark.parametrize("how", ["thread", "threads", "processes", "parts", "shuffled"])
 @pytest.mark.parametrize(("instants", "seed"), INSTANTS)
 @pytest.mark.slow
 def test_a_writer_that_is_killed_at_any_time_is_gone_on_with(
@@ -122,18 +122,19 @@ def test_a_writer_that_is_asked_to_end_is_gone_on_with(tmp_path, kill, due, sign
         check_goes_on(kill, folder, due["thread"])
 
 
+@pytest.mark.parametrize("how", ["thread", "shuffled"])
 @pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with(
-    tmp_path, kill, due, stride
+    tmp_path, kill, due, how, stride
 ):
-    calls = kill.let(tmp_path / "whole")["calls"]
+    calls = kill.let(tmp_path / "whole", how)["calls"]
     commit = calls - COMMIT
     assert commit > 20
     for call in sorted({*range(0, commit, stride), *range(commit, calls, min(stride, 3))}):
         folder = tmp_path / str(call)
-        assert kill(folder, call=call)["died"]
-        check_goes_on(kill, folder, due["thread"])
+        assert kill(folder, how, call=call)["died"]
+        check_goes_on(kill, folder, due[how], how)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2))])

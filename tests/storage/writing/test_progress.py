@@ -65,6 +65,21 @@ def test_the_time_left_may_follow_something_else_than_sequences(drawn, clock):
     assert drawn.tasks[0].completed == 3
 
 
+def test_each_step_of_several_begins_at_nothing_and_has_a_total_of_its_own(drawn, clock):
+    bar = ProgressBar(drawn, "writing store", None)
+    bar.begin("pass 1 of 2", None)
+    bar.update(300, 1)
+    assert "left" not in drawn.tasks[0].fields["text"]
+    bar.begin("pass 2 of 2", 300)
+    task = drawn.tasks[0]
+    assert (task.description, task.completed, task.total, task.fields["text"]) == (
+        "writing store, pass 2 of 2", 0, 300, "",
+    )  # fmt: skip
+    clock.seconds += 1
+    bar.update(100, 1)
+    assert drawn.tasks[0].fields["text"].endswith("100 per second, 0:00:02 left")
+
+
 def test_no_time_is_left_at_the_end(drawn):
     bar = ProgressBar(drawn, "writing", 4)
     bar.update(4, 1)

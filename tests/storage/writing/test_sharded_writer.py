@@ -102,11 +102,18 @@ def test_a_bar_begins_again_after_what_was_written_before():
         def update(self, *values):
             self.calls.append(("update", *values))
 
+        def begin(self, *values):
+            self.calls.append(("begin", *values))
+
     bar = Bar()
     report = ProgressReporter(None, bar, before=5)
     report(5, 50)
     report(6, 60, 1)
     assert bar.calls == [("restart", 5, 5), ("update", 5, 50, None), ("update", 6, 60, 1)]
+    report.begin("pass 2", 7)
+    report(5, 50)
+    assert bar.calls[3:] == [("begin", "pass 2", 7), ("update", 5, 50, None)]
+    ProgressReporter(None, None).begin("pass 2", 7)
 
 
 def test_an_error_says_what_is_kept(tmp_path):

@@ -109,6 +109,17 @@ def test_what_a_killed_writer_left_is_removed_where_nobody_goes_on_with_it(tmp_p
     assert not list(tmp_path.glob(".seqdata-tmp-*"))
 
 
+def test_a_first_pass_is_finished_once_it_has_files_and_no_writer(tmp_path):
+    folder = tmp_path / ".seqdata-tmp-outer" / staging_dir.FIRST_PASS
+    assert not staging_dir.is_first_pass_finished(tmp_path)
+    folder.mkdir(parents=True)
+    assert not staging_dir.is_first_pass_finished(tmp_path)
+    (folder / ".seqdata-tmp-inner").mkdir()
+    assert not staging_dir.is_first_pass_finished(tmp_path)
+    (folder / ".seqdata-tmp-inner").rename(folder / MANIFEST)
+    assert staging_dir.is_first_pass_finished(tmp_path)
+
+
 def test_two_writers_of_one_folder_are_refused(tmp_path):
     def rows():
         yield {"x": [1]}
