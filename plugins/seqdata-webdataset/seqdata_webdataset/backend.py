@@ -77,11 +77,12 @@ class WebDataset:
         progress: bool | Callable[[int, int], None] | None = None,
         overwrite: bool = False,
         remote: str | Remote | None = None,
+        shuffle: int | None = None,
     ) -> ShardStore:
         """Write sequences as shards; see ``write_webdataset``."""
         return write_webdataset(
             location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
-            resume=resume, progress=progress, overwrite=overwrite, remote=remote,
+            resume=resume, progress=progress, overwrite=overwrite, remote=remote, shuffle=shuffle,
         )  # fmt: skip
 
 

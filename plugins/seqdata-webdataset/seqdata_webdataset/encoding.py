@@ -97,7 +97,7 @@ class Encoder:
         pack_sequence(self.packers, sequence, number, self.key or "")
         packed = {name: packer.take() for name, packer in self.packers.items()}
         check_axis_lengths(self.fields, packed, number, self.key or "")
-        key = f"{number:09d}"
+        key = number_key(number)
         if self.key is not None:
             key = packed[self.key][0].tobytes().decode()
             if not key or split_name(f"{key}.x") != (key, "x"):
@@ -111,6 +111,11 @@ class Encoder:
             (extension, _encode_value(extension, self.fields[name], packed[name][0]))
             for name, extension in sorted(self.extensions.items(), key=lambda both: both[1])
         ]
+
+
+def number_key(number: int) -> str:
+    """Return the key of a sample that is only numbered."""
+    return f"{number:09d}"
 
 
 def choose_extension(name: str, field: Field) -> str:

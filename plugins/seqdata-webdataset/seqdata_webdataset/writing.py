@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +51,7 @@ from seqdata.backends import (
     make_remote_files,
     normalize_sequences,
     open_sharded_writer,
+    open_shuffled,
     refuse_remote,
     resolve_remote,
     sync_file,
@@ -58,6 +59,7 @@ from seqdata.backends import (
     write_synced,
 )
 from seqdata.backends import INDEX_SUFFIX as INDEX
+from seqdata_webdataset.encoding import number_key
 from seqdata_webdataset.indexed_format import SUFFIX, IndexedTar
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.tar_format import TarFile, TarFormat, shard_name
@@ -80,6 +82,7 @@ def write_webdataset(  # noqa: PLR0913
     progress: bool | ProgressFn | None = None,
     overwrite: bool = False,
     remote: str | Remote | None = None,
+    shuffle: int | None = None,
 ) -> ShardStore:
     """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
 
@@ -98,6 +101,7 @@ def write_webdataset(  # noqa: PLR0913
         progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
         overwrite: Whether existing shards of this writer are replaced.
         remote: The options for a URL; None: the transport's configuration.
+        shuffle: The seed of a random order; None: the order given.
 
     Raises:
         ConfigError: If an argument is invalid, or does not fit the existing files.
@@ -108,7 +112,7 @@ def write_webdataset(  # noqa: PLR0913
     """
     write = partial(
         _write_local, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
-        executor=executor, resume=resume, progress=progress,
+        executor=executor, resume=resume, progress=progress, shuffle=shuffle,
     )  # fmt: skip
     if not is_remote(location):
         refuse_remote(location, remote)
@@ -120,7 +124,7 @@ def write_webdataset(  # noqa: PLR0913
     return open_webdataset(url, remote=remote_options)
 
 
-def _write_local(
+def _write_local(  # noqa: PLR0913
     root: Path,
     sequences: Iterable[Any],
     *,
@@ -131,24 +135,32 @@ def _write_local(
     resume: bool,
     progress: bool | ProgressFn | None,
     overwrite: bool,
+    shuffle: int | None,
 ) -> None:
     """Write shards to a folder of this machine; see ``write_webdataset``."""
     _check_target(root, overwrite=overwrite)
-    if is_part_list(sequences):
-        sequences = itertools.chain.from_iterable(part() for part in sequences)
-    rows, axes = normalize_sequences(sequences, axes)
+    rows: Iterator[Any] = iter(())
+    if shuffle is None:
+        if is_part_list(sequences):
+            sequences = itertools.chain.from_iterable(part() for part in sequences)
+        rows, axes = normalize_sequences(sequences, axes)
     resume_key = ResumeKey(
         axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
-        algorithm=checksum_algorithm(), parts=None, format="webdataset",
+        algorithm=checksum_algorithm(), parts=None, format="webdataset", shuffle=shuffle,
     )  # fmt: skip
     with open_sharded_writer(
         root, _FILES, resume_key, executor=executor, progress=progress, total=None,
         overwrite=overwrite, resume=resume,
     ) as writer:  # fmt: skip
-        first = next(rows)
+        if shuffle is None:
+            first = next(rows)
+            rows = itertools.chain([first], rows)
+        else:
+            shuffled = open_shuffled(writer, sequences, axes, seed=shuffle, make_id=number_key)
+            first, rows, axes = shuffled.first, shuffled.rows, shuffled.axes
         tar = TarFormat(infer_fields(first, axes), resume_key)
         encoder = tar.make_encoder()
-        shards = writer.write_rows(itertools.chain([first], rows), tar)
+        shards = writer.write_rows(rows, tar)
         if encoder.key is not None:
             _check_keys(writer.folder, shards)
         _commit(root, writer.folder, shards, encoder.fields_of_extensions)

@@ -10,6 +10,7 @@ from seqdata_webdataset import open_webdataset, write_webdataset, writing
 
 from seqdata import open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
+from seqdata.storage.row_order import draw_order
 from tests.few_shards import SHARD, files, rows
 
 
@@ -207,3 +208,54 @@ def test_a_store_becomes_tar_and_arrow_again(tmp_path):
     again = write_store(tmp_path / "b", of(tar))
     assert again.fingerprint == first.fingerprint
     assert open_store(tmp_path / "t").fields == {"x": first.fields["x"], "y": first.fields["y"]}
+
+
+# ---- in a random order
+
+
+def shuffled(folder, sequences, **options):
+    return write_webdataset(folder, sequences, shard_bytes=SHARD, shuffle=7, **options)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixed") / "s"
+    shuffled(folder, list(rows()))
+    return files(folder)
+
+
+@pytest.mark.parametrize(
+    "give",
+    [iter, lambda all_rows: [lambda: all_rows[:15], lambda: iter(all_rows[15:])]],
+    ids=["generator", "parts"],
+)
+def test_two_passes_write_the_same_shards_as_one(tmp_path, mixed, give):
+    with ThreadPoolExecutor(2) as pool:
+        store = shuffled(tmp_path / "s", give(list(rows())), executor=pool)
+    assert files(tmp_path / "s") == mixed
+    assert store.keys([0, 39]) == [f"u{number}" for number in draw_order(7, 40)[[0, 39]]]
+
+
+def test_a_sample_without_an_id_has_the_number_that_it_has_in_order(tmp_path):
+    given = [{"x": np.arange(number), "y": number} for number in range(9)]
+    straight = write_webdataset(tmp_path / "straight", given, shard_bytes=SHARD)
+    store = shuffled(tmp_path / "s", given)
+    assert {row["id"]: row["y"] for row in store} == {row["id"]: row["y"] for row in straight}
+    assert [row["y"] for row in store] == draw_order(7, 9).tolist()
+    numbered = shuffled(tmp_path / "numbered", iter(given), key="")
+    assert numbered.keys([0, 8]) == ["000000000", "000000008"]
+    assert [row["y"] for row in numbered] == draw_order(7, 9).tolist()
+
+
+def test_a_random_order_continues_in_either_pass_with_its_seed_only(tmp_path, mixed, monkeypatch):
+    with pytest.raises(DecodeError, match=r"sequence 30 .*must have dtype int32 .*, but has int64"):
+        shuffled(tmp_path / "s", rows(wrong=30))
+    with pytest.raises(ConfigError, match="`shuffle` must be 7, as it was before the interruption"):
+        write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD, shuffle=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "_check_keys", stop)
+        with pytest.raises(KeyboardInterrupt):
+            shuffled(tmp_path / "s", rows())
+    assert list((tmp_path / "s").glob(".seqdata-tmp-*/*.facts"))
+    shuffled(tmp_path / "s", rows())
+    assert files(tmp_path / "s") == mixed
