@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
+from seqdata.cli._report.write_progress import ReadProgress, report_kept, report_resume
 from seqdata.cli.stats import describe_store, format_field
 from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError, must_be
@@ -39,8 +39,8 @@ from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.foreign.file_discovery import choose_files, has_table_suffix
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_url
-from seqdata.storage.writing.finished_shards import count_unfinished
-from seqdata.storage.writing.progress import ProgressBar, progress_bar
+from seqdata.storage.views import SequenceStore
+from seqdata.storage.writing.progress import FIRST_STEP, progress_bar
 
 STORE = "store"
 _TAR = ".tar"
@@ -68,6 +68,7 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
         "seqdata write rows.jsonl store/ --id name        a sequence per row, lists are fields",
         "seqdata write rows.jsonl store/ --axes text=text --axes vector=none",
         "seqdata write arrays/ shards/ --to webdataset    tar shards, with the plugin",
+        "seqdata write arrays/ mixed/ --shuffle 0         in a random order, 0 is its seed",
         "seqdata write s3://bucket/shards store/          a store, in another form or place",
     )
 )
@@ -113,6 +114,12 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
     show_default=True,
     help="Continue an interrupted writing, or start again.",
 )
+@click.option(
+    "--shuffle",
+    metavar="SEED",
+    type=click.IntRange(min=0, max=(1 << 64) - 1),
+    help="Write in a random order that SEED determines; ids stay with their sequences.",
+)
 @report_errors
 def write(
     source: str,
@@ -127,6 +134,7 @@ def write(
     shard_bytes: int,
     overwrite: bool,
     resume: bool,
+    shuffle: int | None,
 ) -> None:
     """Write the sequences of SOURCE, a file, folder, glob or store, as a store in the folder OUT.
 
@@ -155,6 +163,7 @@ def write(
         key="" if is_numbered else ID_FIELD,
         overwrite=overwrite,
         resume=resume,
+        shuffle=shuffle,
     )
     try:
         if existing is not None:
@@ -163,14 +172,9 @@ def write(
             files = find_files(source, skip=out)
             if format == _TAR_SHARDS and not is_numbered:
                 files = drop_suffixes(files)
-            store = _write_files(files, out, input_format, options, write_to, resume=resume)
+            store = _write_files(files, out, input_format, options, write_to)
     except (SeqDataError, OSError):
-        shards, sequences = count_unfinished(Path(out))
-        if shards:
-            make_console(stderr=True).print(
-                f"note: {shards} finished shards ({sequences:,} sequences) are kept: the same "
-                "command continues after them, or starts again with --no-resume"
-            )
+        report_kept(out)
         raise
     _print_report(store, out, time.monotonic() - begin)
 
@@ -255,16 +259,24 @@ def _write_files(
     out: str,
     input_format: str,
     options: ReadOptions,
-    write_to: Callable[..., Store],
-    *,
-    resume: bool,
+    write_to: partial[SequenceStore],
 ) -> Store:
-    """Write the sequences that a reader yields from local files."""
+    """Write the sequences that a reader yields from local files; in a random order in two passes.
+
+    Args:
+        files: The files.
+        out: The location of the store.
+        input_format: The name of their format; ``auto``: found from their suffixes.
+        options: Options of the reader.
+        write_to: ``write_store`` with its other arguments.
+    """
     read = choose_reader(files, input_format, default_host())
-    resumed = report_resume(out) if resume else 0
+    resumed = report_resume(out) if write_to.keywords["resume"] else 0
     total = sum(file.path.stat().st_size for file in files)
     with progress_bar(None, f"writing {redact_url(out)}", total) as bar:
-        read_progress = _ReadProgress(bar, resumed)
+        if bar is not None and write_to.keywords["shuffle"] is not None:
+            bar.begin(FIRST_STEP, total)
+        read_progress = ReadProgress(bar, resumed)
         return write_to(
             read(read_progress.track(files), options), progress=read_progress.on_progress
         )
@@ -322,44 +334,6 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
             raise ConfigError(must_be("`--axes`", "FIELD=AXIS, or FIELD=none", repr(text)))
         axes[name] = None if axis == "none" else axis
     return axes or None
-
-
-def report_resume(out: str) -> int:
-    """Print what an earlier writer left in a folder, and return the number of its sequences."""
-    shards, sequences = count_unfinished(Path(out))
-    if shards:
-        err = make_console(stderr=True)
-        err.print(f"continuing after shard {shards - 1} ({sequences:,} sequences)")
-    return sequences
-
-
-@dataclass(slots=True)
-class _ReadProgress:
-    """The progress bar of reading: bytes of the files, and sequences written.
-
-    Attributes:
-        bar: The bar; None if it is not shown.
-        resumed: Number of sequences that an earlier writer left.
-        bytes_read: Number of bytes of the files that were read.
-    """
-
-    bar: ProgressBar | None
-    resumed: int
-    bytes_read: int = 0
-
-    def track(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        """Yield the files, and count the bytes of those that were read."""
-        for file in files:
-            yield file
-            self.bytes_read += file.path.stat().st_size
-
-    def on_progress(self, sequences: int, size: int) -> None:
-        """Update the bar."""
-        if self.bar is None:
-            return
-        if sequences <= self.resumed:
-            self.bar.restart(sequences, self.bytes_read)
-        self.bar.update(sequences, size, self.bytes_read)
 
 
 def _print_report(store: Store, out: str, seconds: float) -> None:

@@ -62,8 +62,10 @@ def _rewrite_arguments(text: str) -> str:
         option = options.get(found["name"])
         if option is None:
             return found[0]
-        value = "" if option.is_flag or not found["value"] else f" {found['value']}"
-        return f"{option.opts[0]}{value}"
+        if option.is_flag:
+            is_off = found["value"] == "False" and option.secondary_opts
+            return option.secondary_opts[0] if is_off else option.opts[0]
+        return f"{option.opts[0]} {found['value']}" if found["value"] else option.opts[0]
 
     return re.sub(r"`(?P<name>\w+)`(?:='?(?P<value>[\w.-]+)'?)?", replace, text)
 

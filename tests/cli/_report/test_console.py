@@ -18,6 +18,24 @@ def test_sizes_are_written_for_people(count, text):
     assert format_bytes(count) == text
 
 
+def test_arguments_of_python_are_named_as_options():
+    @click.command()
+    @click.option("--resume/--no-resume", default=True)
+    @click.option("--overwrite", is_flag=True)
+    @click.option("--shuffle")
+    @report_errors
+    def fail(**_):
+        raise ConfigError(
+            "`shuffle` must be 7. Pass `shuffle`=7, or `resume`=False to start again, or "
+            "`overwrite`=True, or `resume`; `other`=False stays"
+        )
+
+    assert CliRunner().invoke(fail).stderr == (
+        "error: --shuffle must be 7. Pass --shuffle 7, or --no-resume to start again, or "
+        "--overwrite, or --resume; `other`=False stays\n"
+    )
+
+
 def test_errors_and_warnings_show_no_secrets_of_urls():
     url = "https://someone:p4ssw0rd@host/a?X-Amz-Signature=s1gn4ture"
 
