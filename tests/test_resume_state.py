@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from seqdata.errors import ResumeError
+from seqdata.plan import PLAN_VERSION
 from seqdata.resume_state import FitState
 from tests.lightning.resuming import SAVED
 
@@ -33,7 +34,10 @@ def test_another_version_is_refused(version):
         FitState.from_dict({**SAVED, "version": version})
 
 
-@pytest.mark.parametrize("name", [name for name in SAVED if name not in ("version", "transform")])
+OPTIONAL = ("transform", "balance_ranks", "plan_version")
+
+
+@pytest.mark.parametrize("name", [name for name in SAVED if name not in ("version", *OPTIONAL)])
 def test_a_state_without_one_of_its_parts_is_damaged(name):
     with pytest.raises(
         ResumeError, match=rf"`{name}` of the state must be .*, but is None.*damaged"
@@ -42,8 +46,37 @@ def test_a_state_without_one_of_its_parts_is_damaged(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("epoch", -1), ("position", 1.0), ("seed", True), ("policy", 3)]
+    ("name", "value"),
+    [
+        ("epoch", -1),
+        ("position", 1.0),
+        ("seed", True),
+        ("policy", 3),
+        ("balance_ranks", "2"),
+        ("balance_ranks", -1),
+        ("plan_version", 1.0),
+    ],  # fmt: skip
 )
 def test_a_state_with_a_part_of_another_kind_is_damaged(name, value):
     with pytest.raises(ResumeError, match=f"`{name}` of the state must be .*, but is {value!r}"):
         FitState.from_dict({**SAVED, name: value})
+
+
+@pytest.mark.parametrize("version", [None, 1, PLAN_VERSION - 1, PLAN_VERSION + 1])
+def test_an_order_of_other_rules_cannot_be_continued_and_both_versions_are_named(version):
+    """Those of a state that does not say are the first."""
+    saved = FitState.from_dict({**SAVED, "plan_version": version})
+    found = version or 1
+    text = rf"plan version {found}, but this release makes plans of version {PLAN_VERSION},.*"
+    with pytest.raises(ResumeError, match=text + "on_changed='next_epoch'.*weights of the model"):
+        saved.check_plan_version()
+
+
+def test_an_order_of_these_rules_is_continued():
+    FitState.from_dict(SAVED).check_plan_version()
+
+
+def test_ranks_that_steps_are_balanced_for_may_be_unknown():
+    saved = FitState.from_dict({**SAVED, "balance_ranks": None})
+    assert saved.balance_ranks is None
+    assert FitState.from_dict(SAVED).balance_ranks == 2

@@ -11,13 +11,14 @@ import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from seqdata import write_store
+from seqdata.plan import PLAN_VERSION
 from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Log, Recorder, Run, quietly
 
 SAVED = {
     "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
     "seed": 0, "shift": 0, "tail": "fill", "world_size": 2, "accumulate": 1,
-    "errors": 0, "transform": "none",
+    "errors": 0, "transform": "none", "balance_ranks": 2, "plan_version": PLAN_VERSION,
 }  # fmt: skip
 
 

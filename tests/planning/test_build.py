@@ -1,6 +1,6 @@
 """A plan carries the digest of what it was made from, and the report of what it left out."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial, update_wrapper
 
 import pytest
@@ -10,6 +10,7 @@ from seqdata.index import SequenceIndex
 from seqdata.planning.build import count_batches, describe_policy, make_fingerprint
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 
 INDEX = SequenceIndex.from_lengths([3, 0, 9, 4, 5])
@@ -22,7 +23,6 @@ def squared(lengths_of):
 @dataclass(frozen=True)
 class Costly:
     cost: object
-    keep: str = "first"
 
 
 class Plain:
@@ -70,8 +70,13 @@ def test_what_has_a_name_is_told_by_it_as_ever():
         assert describe_policy(Costly(option)) == f"Costly(cost={text})"
 
 
-def test_options_that_were_added_later_are_told_where_they_are_set():
-    assert describe_policy(Costly(3, keep="last")) == "Costly(cost=3, keep='last')"
+def test_options_are_told_where_they_are_as_they_come_too():
+    text = describe_policy(Sorted(4))
+    names = [field.name for field in fields(Sorted)]
+    assert [one.partition("=")[0] for one in text[len("Sorted(") : -1].split(", ")] == names
+    assert text.endswith("worst_first=True, keep='first', balance_ranks=None)")
+    told = {describe_policy(Sorted(4, balance_ranks=ranks)) for ranks in (None, 1, 2)}
+    assert len(told) == 3
 
 
 def test_each_part_of_what_a_plan_is_made_from_changes_the_digest():

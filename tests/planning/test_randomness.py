@@ -112,6 +112,8 @@ def test_purposes_keep_their_numbers():
         "DRAWS": 21,
         "ROWS": 22,
         "WRITING": 23,
+        "DEAL": 24,
+        "SHORT_GROUPS": 25,
     }
 
 

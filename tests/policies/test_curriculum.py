@@ -114,7 +114,8 @@ def test_the_parts_of_a_mixture_are_limited_each():
 def test_the_text_of_a_policy_has_its_rules():
     policy = Curriculum(Fixed(4), max_length=[[0, 8], [2, None]])
     assert describe_policy(policy) == (
-        f"Curriculum(policy={describe_policy(Fixed(4))}, max_length=((0, 8), (2, None)), by=None)"
+        f"Curriculum(policy={describe_policy(Fixed(4))}, max_length=((0, 8), (2, None)), by=None, "
+        "segment=None, batches=None)"
     )
     assert hash(policy) == hash(Curriculum(Fixed(4), max_length=((0, 8), (2, None))))
     assert seqdata.Curriculum is Curriculum

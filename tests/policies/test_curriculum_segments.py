@@ -166,7 +166,7 @@ def test_the_text_of_a_policy_has_what_is_given():
     inner = describe_policy(Fixed(4))
     short = Curriculum(Fixed(4), [(0, 8)], segment=5)
     assert describe_policy(short) == (
-        f"Curriculum(policy={inner}, max_length=((0, 8),), by=None, segment=5)"
+        f"Curriculum(policy={inner}, max_length=((0, 8),), by=None, segment=5, batches=None)"
     )
     assert describe_policy(Curriculum(Fixed(4), [(0, 8)], batches=5)).endswith("batches=5)")
 

@@ -3,7 +3,6 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.planning.build import make_fingerprint
 from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
 
@@ -120,14 +119,3 @@ def test_the_number_of_a_crop_is_told_in_a_view_too():
     index = SequenceIndex.of_store(store.take([4, 1, 4]))
     spans = policy.plan(index, seed=3, epoch=2).spans
     assert policy.crop_numbers(index, spans, seed=3, epoch=2).tolist() == [0, 1, 2] * 3
-
-
-def test_plans_of_crops_have_another_fingerprint_where_they_have_changed():
-    store = MemoryStore.of([np.arange(200)] * 6)
-    random, grid = Windows(50, random=True), Windows(50)
-    for policy, data in ((random, store), (grid, store.take([3, 1]))):
-        plan = policy.plan(SequenceIndex.of_store(data), seed=0, epoch=0)
-        assert plan.fingerprint == make_fingerprint(SequenceIndex.of_store(data), policy, 0, 0)
-    index = SequenceIndex.of_store(store.take([3, 1]))
-    plan = random.plan(index, seed=0, epoch=0)
-    assert plan.fingerprint != make_fingerprint(index, random, 0, 0)
