@@ -35,6 +35,20 @@ class SupportsPrefetch(Protocol):
 
 
 @runtime_checkable
+class SupportsFetchEstimate(Protocol):
+    """A store that keeps whole shards in a cache, which may be smaller than the data."""
+
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return how many times the data is fetched in an epoch that is shuffled over all of it.
+
+        Args:
+            batches: Batches of the epoch.
+            rows: Sequences of each.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsLocality(Protocol):
     """A store that knows where its data is: used by the prefetcher, and to keep lengths."""
 

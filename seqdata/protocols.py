@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.capabilities import SupportsBase as SupportsBase
 from seqdata.capabilities import SupportsCopy as SupportsCopy
+from seqdata.capabilities import SupportsFetchEstimate as SupportsFetchEstimate
 from seqdata.capabilities import SupportsItems as SupportsItems
 from seqdata.capabilities import SupportsLocality as SupportsLocality
 from seqdata.capabilities import SupportsObserver as SupportsObserver

@@ -12,6 +12,7 @@ raises: a loop that catches the error and calls ``next()`` would take the epoch 
 from __future__ import annotations
 
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
@@ -19,19 +20,33 @@ from types import GeneratorType
 from typing import Any, NamedTuple, cast
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, IncompleteEpochError, PlanError, must_be
+from seqdata.errors import (
+    ConfigError,
+    IncompleteEpochError,
+    PlanError,
+    SeqDataWarning,
+    must_be,
+)
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.plan import Plan
+from seqdata.planning.blocks import MAX_BLOCK_ITEMS
 from seqdata.planning.build import describe_policy
 from seqdata.planning.weight_history import WeightHistory
 from seqdata.planning.wrapping import (
     balance_ranks,
     continues_passes,
     count_epoch_batches,
+    find_base_policy,
 )
-from seqdata.protocols import Policy, Store, SupportsVaryingEpochs
+from seqdata.protocols import (
+    Policy,
+    Store,
+    SupportsBase,
+    SupportsFetchEstimate,
+    SupportsVaryingEpochs,
+)
 from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan, count_steps
 
@@ -143,6 +158,7 @@ StepBatch = SequenceBatch | dict[str, SequenceBatch]
 """What a step trains: a batch, or one of each part that is zipped."""
 
 _CACHED_PLANS = 2
+_MANY_FETCHES = 2  # times the data in an epoch, from which on it is said
 
 
 class _Order(NamedTuple):
@@ -181,6 +197,7 @@ class BaseEngine(ABC):
         self.options = options
         self._plans: dict[int, Plan] = {}
         self._order = _Order(None, 0)
+        self._has_estimated = False  # how often the store fetches its shards
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,6 +245,10 @@ class BaseEngine(ABC):
         """Return the number of ranks for which the steps of an epoch are balanced."""
         if self._order.ranks and self._order.epoch in (None, epoch):
             return self._order.ranks
+        return self._own_ranks
+
+    @property
+    def _own_ranks(self) -> int:
         options = self.options
         return options.batches_per_update or options.balance_ranks or options.world.size
 
@@ -270,8 +291,9 @@ class BaseEngine(ABC):
 
     def set_order(self, epoch: int | None, ranks: int) -> None:
         """Balance the steps of an epoch, or of all with None, for some ranks; 0: for its own."""
-        if self._order != _Order(epoch, ranks):
-            self._order = _Order(epoch, ranks)
+        order = _Order(None, 0) if ranks in (0, self._own_ranks) else _Order(epoch, ranks)
+        if self._order != order:
+            self._order = order
             self.forget_plans()
 
     def fingerprint(self, epoch: int) -> str:
@@ -347,7 +369,30 @@ class BaseEngine(ABC):
             ConfigError: If there will be filler rows that the output does not mark.
         """
         share = self.share(epoch, first)
+        self._warn_of_fetches(share.plan)
         return EpochProgress(epoch, share, share.first_step)
+
+    def _warn_of_fetches(self, plan: Plan) -> None:
+        """Warn once where an epoch fetches the shards of a remote store again and again."""
+        base = self.store.base if isinstance(self.store, SupportsBase) else self.store
+        is_shuffled = getattr(find_base_policy(self.policy), "shuffle", False) is True
+        if self._has_estimated or not is_shuffled or not isinstance(base, SupportsFetchEstimate):
+            return
+        self._has_estimated = True
+        factor = base.estimate_fetches(len(plan), len(self.index) / max(1, len(plan)))
+        if factor < _MANY_FETCHES:
+            return
+        advice = "pass remote='ranges' to `open_store`, raise Remote(cache_bytes=...)"
+        if len(self.index) > MAX_BLOCK_ITEMS:
+            advice = f"pass shuffle='blocks' to the policy (blocks of neighbours), {advice}"
+        warnings.warn(
+            f"loader: with shuffle=True each batch is of sequences of all shards, but the cache is "
+            f"smaller than the data: an epoch fetches it about {factor:.0f} times. To fetch less, "
+            f"{advice}, or write the data in a random order (`write_store(..., shuffle=seed)`) and "
+            "pass shuffle='blocks'.",
+            SeqDataWarning,
+            stacklevel=2,
+        )
 
     def iterate_from(
         self, begin: Callable[[], EpochProgress], update_schedule: UpdateSchedule | None = None

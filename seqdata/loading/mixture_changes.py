@@ -155,12 +155,13 @@ def find_start(
     run_position = saved.run_position
     if on_changed != "next_epoch":
         saved.check_plan_version()
-    warning = engine.continue_order(run_position, saved.balance_ranks)
+    engine.set_order(run_position.epoch, saved.balance_ranks or 0)
     try:
         start = _find_start(engine, saved, make_state(run_position), on_changed)
     except BaseException:
         engine.set_order(None, 0)
         raise
+    warning = engine.continue_order(start.run_position, saved.balance_ranks)
     return replace(start, warning=warning)
 
 

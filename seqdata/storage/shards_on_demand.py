@@ -116,6 +116,19 @@ class ShardsOnDemand:
             return False  # which parts will be needed is not known
         return self._open.expect(dict.fromkeys(shards.tolist()))
 
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return how often shards are fetched; see ``protocols.SupportsFetchEstimate``.
+
+        Of the shards that a batch touches, those are fetched that the cache does not hold.
+        """
+        remote, sizes = self._shards.remote, self._shards.sizes
+        size = sum(sizes)
+        if remote.how == "ranges" or size <= remote.cache_bytes:
+            return 1.0
+        count = len(sizes)
+        touched: float = count * (1 - (1 - 1 / count) ** rows)
+        return max(1.0, batches * touched * (1 - remote.cache_bytes / size) / count)
+
     def open_for_texts(
         self, name: str, numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, OpenShard], dict[int, ShardRequest]]:

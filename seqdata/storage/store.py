@@ -86,6 +86,10 @@ class ShardReader(Protocol):
         """Begin to fetch what sequences need; see ``protocols.SupportsPrefetch``."""
         ...
 
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return how often shards are fetched; see ``protocols.SupportsFetchEstimate``."""
+        ...
+
 
 def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
     """Return a layout whose places name sequences by their ids, as far as they can be read.
@@ -208,6 +212,11 @@ class StoreFields:
         """Return True: all bytes are at hand, so more may be announced."""
         del numbers
         return True
+
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return 1: nothing is fetched."""
+        del batches, rows
+        return 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -372,6 +381,10 @@ class ShardStore(SequenceStore):
     def expect(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
         return self._reader.expect(numbers)
+
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return how often shards are fetched; see ``protocols.SupportsFetchEstimate``."""
+        return self._reader.estimate_fetches(batches, rows)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
         """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.

@@ -125,6 +125,11 @@ class SmallFiles:
         del numbers
         return True
 
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return 1: nothing is fetched."""
+        del batches, rows
+        return 1.0
+
     def texts(self, name: str) -> TextSource | None:
         """Return the texts of a field; None: there is no field of texts with this name."""
         field = self._parts.fields.get(name)
