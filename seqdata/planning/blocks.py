@@ -299,9 +299,10 @@ class BlockTable:
     def prepare(self, number: int) -> int:
         """Make the blocks of a batch's stretch; return the first batch after it."""
         stretch = bisect_right(self._stretches, number) - 1
-        stop = self._stretches[stretch + 1]
-        for batch in (number, self._stretches[stretch], stop - 1):
-            self._block_table(self._locate(batch)[0])
+        first, stop = self._stretches[stretch : stretch + 2]
+        low, high = (bisect_right(self._edges, batch) for batch in (first, stop - 1))
+        for block in set(self.ranges.table[low - 1 : high, 0].tolist()):
+            self._block_table(block)
         return stop
 
     def _cut(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
