@@ -7,47 +7,57 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.planning.blocks import Block
+from seqdata.planning.blocks import BlockItems, Blocks
 from seqdata.planning.build import (
     FixedSizeCutter,
     check_counts,
+    check_shuffle,
     order_longest_first,
-    order_randomly,
 )
 from seqdata.planning.items import WholeSequences, select_items
 from seqdata.planning.randomness import Draw
 
 
 def cutter(batch_size=3, **options):
-    return FixedSizeCutter(batch_size, order_randomly, is_arranged=False, **options)
+    return FixedSizeCutter(batch_size, None, is_arranged=False, **options)
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(0, []), (2, [2]), (6, [3, 3]), (7, [3, 3, 1])])
 def test_the_last_batch_has_what_is_left(count, sizes):
-    cut = cutter().cut(np.ones(count, dtype=np.int64), None, 0)
+    cut = cutter().cut(BlockItems(np.ones(count, dtype=np.int64)), None, 0)
     assert np.diff(cut.offsets).tolist() == sizes
     assert cut.members.tolist() == list(range(count))
 
 
 def test_batches_are_cut_from_the_order_of_the_policy():
-    longest_first = FixedSizeCutter(2, lambda sizes, *_: order_longest_first(sizes), True)
-    cut = longest_first.cut(np.array([1, 5, 3]), None, 0)
+    longest_first = FixedSizeCutter(2, lambda items, *_: items.lengths, True)
+    cut = longest_first.cut(BlockItems(np.array([1, 5, 3])), None, 0)
     assert cut.members.tolist() == [1, 2, 0]
     assert cut.offsets.tolist() == [0, 2, 3]
 
 
-def test_counts_are_those_of_the_cut_and_costs_are_bounds_of_it():
-    lengths = np.random.default_rng(0).integers(1, 40, 100)
+@pytest.mark.parametrize("ordering", [None, lambda items, *_: items.lengths])
+@pytest.mark.parametrize("run", [0, 1, 16])
+@pytest.mark.parametrize("count", [100, 98, 64, 2, 0])
+def test_counts_are_those_of_the_cut_and_costs_are_bounds_of_it(ordering, run, count):
+    lengths = np.random.default_rng(0).integers(1, 40, count)
     rule = WholeSequences(None, "error", "drop", "first")
     items = select_items(SequenceIndex.from_lengths(lengths), "time", rule, policy="any")
-    blocks = [Block(0, 0, 64), Block(1, 64, 98), Block(2, 98, 100)]
-    made = cutter()
-    for block, counted in zip(blocks, made.count_batches(items, blocks), strict=True):
-        sizes = lengths[block.first : block.stop]
-        cut = made.cut(sizes, Draw(0, 0), block.number)
+    blocks = Blocks(items, 48, run)
+    made = FixedSizeCutter(3, ordering, is_arranged=True)
+    highest = 0
+    for block, counted in zip(blocks, made.count_batches(blocks), strict=True):
+        spans = blocks.spans(block)
+        sizes = spans[:, 2] - spans[:, 1]
+        cut = made.cut(BlockItems(sizes), Draw(0, 0), block.number)
         assert counted.batches == len(cut.offsets) - 1
-        costliest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
-        assert counted.cost >= (costliest * np.diff(cut.offsets)).max()
+        longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
+        cost = (longest * np.diff(cut.offsets)).max()
+        highest = max(highest, cost)
+        if ordering is not None or counted.cost:
+            assert counted.cost >= cost or counted.cost == 0
+    if count:
+        assert max(one.cost for one in made.count_batches(blocks)) >= highest
 
 
 @pytest.mark.parametrize(("most", "items"), [(1, 192), (192, 192), (400, 384), (384, 384)])
@@ -62,11 +72,21 @@ def test_the_longest_come_first_and_equal_ones_by_number(top):
 
 
 def test_a_random_order_is_that_of_its_block():
-    lengths = np.ones(50, dtype=np.int64)
-    first, other = (order_randomly(lengths, Draw(1, 2), block) for block in (0, 1))
+    items = BlockItems(np.ones(50, dtype=np.int64))
+    first, other = (cutter().cut(items, Draw(1, 2), block).members for block in (0, 1))
     assert sorted(first) == sorted(other) == list(range(50))
     assert first.tolist() != other.tolist()
-    assert first.tolist() == order_randomly(lengths, Draw(1, 2), 0).tolist()
+    assert first.tolist() == cutter().cut(items, Draw(1, 2), 0).members.tolist()
+
+
+@pytest.mark.parametrize("value", ["block", "Blocks", "true", None, 1, 0, ["blocks"]])
+def test_shuffle_is_one_of_three(value):
+    text = "policy 'any': `shuffle` must be True, False or 'blocks', but is "
+    with pytest.raises(ConfigError) as caught:
+        check_shuffle("any", value)
+    assert str(caught.value).startswith(text + repr(value))
+    for allowed in (True, False, "blocks"):
+        check_shuffle("any", allowed)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, "3", True, None])

@@ -12,15 +12,25 @@ from seqdata import (
     Curriculum,
     Fixed,
     Mix,
+    Packed,
     Part,
     Segments,
     Sorted,
     TokenBudget,
     Weighted,
+    Windows,
+    Zip,
 )
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import disable_shuffle, find_varying, group_updates, has_draws
+from seqdata.planning.wrapping import (
+    balance_ranks,
+    continues_passes,
+    disable_shuffle,
+    find_varying,
+    group_updates,
+    has_draws,
+)
 
 LENGTHS = {"books": [3, 1, 2, 2, 5, 4, 1], "code": [5, 4, 2]}
 INDEX = SequenceIndex.from_parts(
@@ -100,7 +110,63 @@ def test_a_number_of_the_mixtures_own_stays_and_others_have_none():
     assert grouped.max_length == rising.max_length
 
 
-def test_without_a_number_groups_and_the_text_are_those_of_8():
-    mix, eight = (Mix({"a": 1}, Fixed(2), batches_per_update=n) for n in (None, 8))
-    assert describe_policy(mix) == describe_policy(eight)
-    assert "batches_per_update=8" in describe_policy(mix)
+WRAPPED = [
+    Bucketed(2),
+    Sorted(2),
+    TokenBudget(9),
+    Weighted(Bucketed(2), draws=9),
+    Curriculum(Bucketed(2), [(0, 4)]),
+    Segments(Weighted(Bucketed(2)), 6),
+    Mix({"a": 1}, Bucketed(2), batches=8),
+    Segments(Mix({"a": 1}, Bucketed(2), batches=8), 4),
+    Curriculum(Mix({"a": 1}, Bucketed(2)), [(0, 4)]),
+    Zip({"a": Weighted(Bucketed(2)), "b": Fixed(2)}),
+]
+
+
+@pytest.mark.parametrize("policy", WRAPPED, ids=str)
+def test_ranks_reach_what_orders_batches_through_policies_around_it(policy):
+    made = balance_ranks(policy, 4)
+    assert type(made) is type(policy)
+    assert "balance_ranks=None" in describe_policy(policy)
+    assert "balance_ranks=4" in describe_policy(made)
+    assert "balance_ranks=None" not in describe_policy(made)
+    assert balance_ranks(made, 2) == made  # its own stays
+
+
+def test_what_orders_nothing_by_length_has_no_ranks():
+    for policy in (Fixed(2), Packed(2, 9), Windows(3), Weighted(Fixed(2)), TBPTT(2, 4)):
+        assert balance_ranks(policy, 4) == policy
+
+
+def test_a_policy_of_ones_own_is_left_as_it_is():
+    class Own:
+        axis = "time"
+
+        def plan(self, index, *, seed, epoch):
+            return Bucketed(2).plan(index, seed=seed, epoch=epoch)
+
+        def num_batches(self, index):
+            return Bucketed(2).num_batches(index)
+
+    own = Own()
+    assert balance_ranks(own, 4) is own
+
+
+@pytest.mark.parametrize(
+    ("policy", "continues"),
+    [
+        (Bucketed(2), False),
+        (Weighted(Bucketed(2)), False),
+        (Curriculum(Bucketed(2), [(0, 4)]), False),
+        (Curriculum(Bucketed(2), [(0, 4)], batches=5), True),
+        (Curriculum(Bucketed(2), [(0, 4)], segment=5), True),
+        (Segments(Weighted(Bucketed(2), draws=9), 3), False),
+        (Mix({"a": 1}, Bucketed(2)), True),
+        (Segments(Mix({"a": 1}, Bucketed(2), batches=8), 4), True),
+        (Mix({"a": 1}, Bucketed(2), rows=True), False),
+    ],
+    ids=str,
+)
+def test_passes_that_go_on_over_the_end_of_an_epoch(policy, continues):
+    assert continues_passes(policy) is continues

@@ -168,12 +168,80 @@ def test_the_last_of_10_12_batches_is_found_at_once():
     assert later.label_parts([0])[0].epoch > label.epoch - 10**12
 
 
-def test_groups_of_batches_are_of_one_part():
-    labels = [part for part, _, _ in labelled(MIX.plan(INDEX, seed=0, epoch=0))]
-    assert all(len(set(labels[first : first + 8])) == 1 for first in range(0, 96, 8))
-    assert len(set(labels)) == 3
-    single = Mix(MIX.parts, batches=100, keep="batch").plan(INDEX, seed=0, epoch=0)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_the_ranks_of_a_step_are_of_one_part_and_each_step_is_chosen_anew(ranks):
+    mix = Mix(MIX.parts, batches=40 * ranks)
+    plan = mix.for_ranks(ranks).plan(INDEX, seed=0, epoch=0)
+    labels = [part for part, _, _ in labelled(plan)]
+    steps = [labels[first : first + ranks] for first in range(0, len(labels), ranks)]
+    assert all(len(set(step)) == 1 for step in steps)
+    chosen = [step[0] for step in steps]
+    single = Mix(MIX.parts, batches=40, keep="batch").plan(INDEX, seed=0, epoch=0)
+    assert chosen == [part for part, _, _ in labelled(single)]  # the same order, by steps
     assert len({part for part, _, _ in labelled(single)[:8]}) > 1
+
+
+def test_a_mixture_by_itself_chooses_each_batch_anew():
+    alone, single = (
+        Mix(MIX.parts, batches=40, **options).plan(INDEX, seed=0, epoch=0)
+        for options in ({}, {"keep": "batch"})
+    )
+    assert np.array_equal(alone.spans, single.spans)
+
+
+def test_chosen_by_batch_the_number_of_ranks_is_that_of_the_parts_alone():
+    mix = Mix(MIX.parts, batches=60, keep="batch")
+    labels = [
+        [part for part, _, _ in labelled(mix.for_ranks(ranks).plan(INDEX, seed=0, epoch=0))]
+        for ranks in (1, 4)
+    ]
+    assert labels[0] == labels[1]
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_ranks_of_a_mixture_hold_for_the_policies_of_its_parts(given):
+    parts = {"books": Part(1, Bucketed(2)), "code": Part(1, Sorted(2, balance_ranks=5)), "talk": 1}
+    made = Mix(parts, TokenBudget(160), batches=8, balance_ranks=given).for_ranks(4)
+    ranks = given or 4
+    assert made.balance_ranks == ranks
+    assert made.parts["books"].policy == Bucketed(2, balance_ranks=ranks)
+    assert made.parts["code"].policy == Sorted(2, balance_ranks=5)  # its own stays
+    assert made.policy == TokenBudget(160, balance_ranks=ranks)
+
+
+@pytest.mark.parametrize("options", [{}, {"batches_per_update": 6}, {"keep": "batch"}])
+def test_the_number_of_batches_does_not_follow_the_ranks(options):
+    mix = Mix({name: Part(1, Bucketed(7)) for name in ("books", "code", "talk")}, **options)
+    counts = {mix.for_ranks(ranks).num_batches(INDEX) for ranks in range(1, 9)}
+    assert counts == {mix.num_batches(INDEX)}
+    (count,) = counts
+    assert count % {"batches_per_update": 6}.get(next(iter(options), ""), 1) == 0
+    if not options:
+        assert count % 8 == 0  # steps of so many ranks end with it
+    for ranks in (1, 3, 8):
+        assert len(mix.for_ranks(ranks).plan(INDEX, seed=1, epoch=2)) == count
+
+
+def test_groups_of_a_part_are_whole_steps_in_all_of_its_epochs():
+    """21 batches of an epoch are no multiple of 4: the next one begins with its groups."""
+    index = SequenceIndex.from_parts({"a": SequenceIndex.from_lengths(np.arange(1, 64) * 10)})
+    mix = Mix({"a": 1}, Sorted(3, worst_first=False), batches=84).for_ranks(4)
+    plan = mix.plan(index, seed=5, epoch=0)
+    longest = [int(plan.batch(number).lengths.max()) for number in range(84)]
+    lows = sorted(set(longest))  # of 21 batches
+    ranks = np.searchsorted(lows, longest).reshape(-1, 4)
+    of_one_epoch = [
+        row
+        for row, first in zip(ranks, range(0, 84, 4), strict=True)
+        if len({label.epoch for label in plan.label_parts(range(first, first + 4))}) == 1
+    ]
+    assert len(of_one_epoch) > 15
+    # groups are of four neighbours, but for the one batch that remains and may lie between
+    assert all(row.max() - row.min() <= 4 for row in of_one_epoch)
+    for epoch in range(4):
+        own = [n for n in range(84) if plan.label_parts([n])[0].epoch == epoch]
+        numbers = np.concatenate([plan.batch(n).spans[:, 0] for n in own])
+        assert sorted(numbers.tolist()) == list(range(63))
 
 
 def shares_of(mix, index=INDEX, *, of):

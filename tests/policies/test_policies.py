@@ -21,6 +21,7 @@ from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows
+from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import check_policy
 
 POLICIES = [Fixed(8), Sorted(8), Bucketed(8), TokenBudget(256)]
@@ -151,10 +152,47 @@ def test_packed_rows_may_keep_the_last_timesteps():
     check_policy(policy, index_of())
 
 
-def test_states_from_before_there_was_keep_still_fit(policy):
-    assert "keep" not in describe_policy(policy)
+def test_what_is_kept_is_told(policy):
     kept = dataclasses.replace(policy, max_length=7, too_long="truncate", keep="last")
-    assert describe_policy(kept).endswith("keep='last')")
+    assert "keep='first'" in describe_policy(policy)
+    assert "keep='last'" in describe_policy(kept)
+
+
+def test_shuffle_is_one_of_three(policy):
+    for shuffle in (True, False, "blocks"):
+        assert dataclasses.replace(policy, shuffle=shuffle).shuffle == shuffle
+    for wrong in ("block", "false", None, 1):
+        text = f"`shuffle` must be True, False or 'blocks', but is {wrong!r}"
+        with pytest.raises(ConfigError, match=text):
+            dataclasses.replace(policy, shuffle=wrong)
+
+
+def test_up_to_one_block_shuffled_by_blocks_is_shuffled(policy):
+    by_blocks = dataclasses.replace(policy, shuffle="blocks")
+    plans = [one.plan(index_of(), seed=1, epoch=2) for one in (policy, by_blocks)]
+    assert batches(plans[0]) == batches(plans[1])
+
+
+@pytest.mark.parametrize("shuffle", [True, "blocks"])
+def test_the_number_of_batches_follows_neither_epoch_nor_ranks(policy, shuffle):
+    """Over 20 epochs and for steps of 1 to 8 ranks, each sequence once."""
+    small = SmallBlocks(dataclasses.replace(policy, shuffle=shuffle), 300)
+    index = index_of(1_700)
+    count = small.num_batches(index)
+    for epoch in range(20):
+        made = small.for_ranks(1 + epoch % 8)
+        plan = made.plan(index, seed=3, epoch=epoch)
+        assert len(plan) == made.num_batches(index) == count
+        assert sorted(plan.spans[:, 0].tolist()) == list(range(1_700))
+
+
+@pytest.mark.parametrize("kind", [Sorted, Bucketed, TokenBudget])
+def test_ranks_are_counted(kind):
+    for wrong in (0, -1, 2.5, "2"):
+        with pytest.raises(ConfigError, match=r"`balance_ranks` must be an integer of at least 1"):
+            kind(64, balance_ranks=wrong)
+    assert kind(64).for_ranks(3).balance_ranks == 3
+    assert kind(64, balance_ranks=1).for_ranks(3).balance_ranks == 1
 
 
 def test_keep_needs_truncation(policy):

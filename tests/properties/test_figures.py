@@ -103,11 +103,11 @@ def test_batch_mates_of_longer_sequences_meet_again_in_a_quarter_at_most(longer,
 
 @pytest.mark.parametrize("policy", [BUCKETED, BUDGET_S], ids=lambda policy: type(policy).__name__)
 def test_ranks_of_a_step_have_like_work(short, policy):
-    rows, edges = lengths_by_batch(policy.plan(short, seed=0, epoch=1))
-    longest = np.maximum.reduceat(rows, edges[:-1])
     for size in (2, 4, 8):
+        rows, edges = lengths_by_batch(policy.for_ranks(size).plan(short, seed=0, epoch=1))
+        longest = np.maximum.reduceat(rows, edges[:-1])
         steps = longest[: len(longest) // size * size].reshape(-1, size)
-        assert steps.max(axis=1).sum() <= 1.05 * steps.mean(axis=1).sum()
+        assert steps.max(axis=1).sum() <= 1.03 * steps.mean(axis=1).sum()
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,15 @@ class SmallBlocks:
         """Whether epochs are shuffled."""
         return self.policy.shuffle
 
+    @property
+    def balance_ranks(self) -> int | None:
+        """Consecutive batches of like lengths."""
+        return getattr(self.policy, "balance_ranks", None)
+
+    def for_ranks(self, ranks: int) -> SmallBlocks:
+        """Return the policy for steps of so many ranks."""
+        return replace(self, policy=self.policy.for_ranks(ranks))
+
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
         items, worst = self.policy._select_items(index), self.worst_first
