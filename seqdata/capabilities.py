@@ -35,7 +35,7 @@ class SupportsPrefetch(Protocol):
 
 
 @runtime_checkable
-class SupportsFetchEstimate(Protocol):
+class SupportsShardCache(Protocol):
     """A store that keeps whole shards in a cache, which may be smaller than the data."""
 
     def estimate_fetches(self, batches: int, rows: float) -> float:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from seqdata.capabilities import SupportsBase as SupportsBase
 from seqdata.capabilities import SupportsCopy as SupportsCopy
-from seqdata.capabilities import SupportsFetchEstimate as SupportsFetchEstimate
 from seqdata.capabilities import SupportsItems as SupportsItems
 from seqdata.capabilities import SupportsLocality as SupportsLocality
 from seqdata.capabilities import SupportsObserver as SupportsObserver
 from seqdata.capabilities import SupportsPrefetch as SupportsPrefetch
+from seqdata.capabilities import SupportsShardCache as SupportsShardCache
 from seqdata.capabilities import SupportsStores as SupportsStores
 
 if TYPE_CHECKING:

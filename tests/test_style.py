@@ -91,7 +91,7 @@ def test_the_guard_tells_swallowed_errors(code, expected):
     ("code", "expected"),
     [
         ("pass\n" * 399, []),
-        ("pass\n" * 400, [(1, "a file must have less than 400 lines, but has 400")]),
+        ("pass\n" * 600, [(1, "a file must have less than 600 lines, but has 600")]),
         ("def f():\n" + "    pass\n" * 58, []),
         (
             "def f():\n" + "    pass\n" * 59,

@@ -44,7 +44,7 @@ from seqdata.protocols import (
     Policy,
     Store,
     SupportsBase,
-    SupportsFetchEstimate,
+    SupportsShardCache,
     SupportsVaryingEpochs,
 )
 from seqdata.resume_state import EpochProgress, RunPosition
@@ -263,7 +263,7 @@ class BaseEngine(ABC):
     def continue_order(self, run_position: RunPosition, ranks: int | None) -> str:
         """Continue in the order of a run that was balanced for other ranks.
 
-        That of the epoch that it is in; or of all, where a pass over the data may go on over the
+        That of the epoch that it is in; or of all, where a pass over the data may continue over the
         end of an epoch.
 
         Args:
@@ -376,7 +376,7 @@ class BaseEngine(ABC):
         """Warn once where an epoch fetches the shards of a remote store again and again."""
         base = self.store.base if isinstance(self.store, SupportsBase) else self.store
         is_shuffled = getattr(find_base_policy(self.policy), "shuffle", False) is True
-        if self._has_estimated or not is_shuffled or not isinstance(base, SupportsFetchEstimate):
+        if self._has_estimated or not is_shuffled or not isinstance(base, SupportsShardCache):
             return
         self._has_estimated = True
         factor = base.estimate_fetches(len(plan), len(self.index) / max(1, len(plan)))

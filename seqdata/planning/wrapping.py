@@ -70,7 +70,7 @@ class SupportsUpdateGroups(Protocol):
 
 
 @runtime_checkable
-class SupportsRankBalance(Protocol):
+class SupportsRanks(Protocol):
     """A policy that may give the ranks of a step like work, or batches of the same part."""
 
     def for_ranks(self, ranks: int) -> Policy:
@@ -138,16 +138,16 @@ def balance_ranks(policy: Policy, ranks: int) -> Policy:
         policy: Any; of a policy around another it is asked of the innermost one.
         ranks: Batches of a step, or of an optimizer update.
     """
-    if isinstance(policy, SupportsRankBalance):
+    if isinstance(policy, SupportsRanks):
         return policy.for_ranks(ranks)
-    if isinstance(find_base_policy(policy), SupportsRankBalance):
+    if isinstance(find_base_policy(policy), SupportsRanks):
         wrapper: Any = policy
         return replace_inner_policy(wrapper, balance_ranks(wrapper.inner_policy, ranks))
     return policy
 
 
 def continues_passes(policy: Policy) -> bool:
-    """Return whether a pass over the data may go on over the end of an epoch.
+    """Return whether a pass over the data may continue over the end of an epoch.
 
     The rest of a pass is in the order in which it began, so that no sequence of it comes again: the
     ranks that steps are balanced for must stay.

@@ -88,7 +88,7 @@ class Mix:
             length; ``batch.part`` is then a list. Epochs vary where the policy counts lengths.
         keep: ``update``: as many batches of one part come one after another as a step has ranks, or
             an update batches, so that the ranks of a step are of the same part: on one rank, each
-            batch is chosen anew; ``batch``: each batch is chosen by itself on any number of ranks.
+            batch is chosen by itself; ``batch``: each is so on any number of ranks.
         batches_per_update: How many these are; None: that of the DataModule, else
             ``balance_ranks``.
         shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn

@@ -177,9 +177,9 @@ class Packed(BlockPolicy):
     Args:
         rows: Rows of a batch.
         row_length: Most timesteps of a row.
-        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
-            neighbours, for data larger than memory on slow media; False: the same rows in every
-            epoch. See "How data is shuffled" in the docs.
+        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
+            of 2^18 neighbours, for data larger than memory on slow media; False: the same rows in
+            every epoch. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
         max_length: Most timesteps of a sequence; None: the row's.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.

@@ -39,9 +39,9 @@ class Sorted(BlockPolicy):
 
     Args:
         batch_size: Rows of a batch.
-        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
-            neighbours, for data larger than memory on slow media; False: the longest come first.
-            See "How data is shuffled" in the docs.
+        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
+            of 2^18 neighbours, for data larger than memory on slow media; False: the longest come
+            first. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
         max_length: Most timesteps of a row; None: no limit.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.

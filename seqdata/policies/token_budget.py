@@ -57,9 +57,9 @@ class TokenBudget(BlockPolicy):
             longest axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64
             (n,)`` with lengths by axis.
         min_batches: Least batches of a rung (``m_min``): a larger one mixes more and pads more.
-        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
-            neighbours, for data larger than memory on slow media; False: exact order, longest
-            first. See "How data is shuffled" in the docs.
+        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
+            of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
+            longest first. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
         max_length: Most timesteps of a row; None: the budget.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.

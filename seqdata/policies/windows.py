@@ -40,9 +40,9 @@ class Windows(BlockPolicy):
         horizon: Timesteps of the future.
         random: Whether windows are at random positions, different ones in every epoch.
         per_sequence: Windows of each sequence, where they are random.
-        shuffle: True: over all data, anew in every epoch; ``"blocks"``: within blocks of 2^18
-            neighbours, for data larger than memory on slow media; False: the data's order. See "How
-            data is shuffled" in the docs.
+        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
+            of 2^18 neighbours, for data larger than memory on slow media; False: the data's order.
+            See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
 
     Raises:

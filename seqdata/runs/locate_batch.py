@@ -127,8 +127,8 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
         PlanError: If the epoch, or the rank's share, has no such batch.
         ConfigError: If there is no such rank, or the order of an earlier epoch is unknown.
     """
-    if request.epoch < geometry.epoch and engine.depends_on_ranks:
-        _set_earlier_order(engine, request, geometry)
+    if engine.depends_on_ranks:
+        _set_order(engine, request, geometry)
     plan, size = engine.plan(request.epoch), request.world or geometry.world_size
     first_position = (
         geometry.get_first_position(request.epoch)
@@ -176,14 +176,18 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
     return LocatedStep(request.epoch, rank_plan, step, update_schedule)
 
 
-def _set_earlier_order(engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry) -> None:
-    """Use the order of an epoch that an earlier fit began.
+def _set_order(engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry) -> None:
+    """Use the order of an epoch that the fit did not begin, or of a run that is not known.
 
     Raises:
-        ConfigError: If it is not said on how many ranks that was.
+        ConfigError: If it is not said on how many ranks an earlier fit began it.
     """
-    if continues_passes(engine.policy):
-        return  # all epochs are in the order of the first
+    goes_on = continues_passes(engine.policy)
+    if geometry.balance_ranks is None and request.world is not None:
+        engine.set_order(None if goes_on else request.epoch, request.world)
+        return
+    if request.epoch >= geometry.epoch or goes_on:
+        return
     if request.world is None:
         raise ConfigError(
             f"replay: epoch {request.epoch} was begun before this fit, which began with epoch "

@@ -117,7 +117,7 @@ class ShardsOnDemand:
         return self._open.expect(dict.fromkeys(shards.tolist()))
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return how often shards are fetched; see ``protocols.SupportsFetchEstimate``.
+        """Return how often shards are fetched; see ``protocols.SupportsShardCache``.
 
         Of the shards that a batch touches, those are fetched that the cache does not hold.
         """
@@ -246,7 +246,7 @@ class RangeReader:
         shards: Of the store.
     """
 
-    __slots__ = ("_cache", "_files", "_offsets", "_shards", "_threads")
+    __slots__ = ("_cache", "_files", "_gap", "_offsets", "_shards", "_threads")
 
     def __init__(self, shards: RemoteShards) -> None:
         self._shards = shards
@@ -254,6 +254,8 @@ class RangeReader:
         self._files: dict[int, tuple[RemoteFiles, str, DataLocation]] = {}
         self._threads = ForkSafeThreadPool(shards.remote.connections)
         self._cache = RangeCache(shards.remote.memory_bytes)
+        holds_all = sum(shards.sizes) < shards.remote.memory_bytes
+        self._gap = shards.remote.gap if holds_all else 0  # then no byte is fetched twice
 
     def open(self, requests: Mapping[int, ShardRequest]) -> list[OpenShard]:
         """Return shards, by number, of which what is asked for is there.
@@ -287,7 +289,9 @@ class RangeReader:
 
     def download(self, files: Mapping[int, SparseFile], ranges: Mapping[int, list[Ranges]]) -> None:
         """Download ranges of shards into their memory; all are of the same version."""
-        download_missing(files, ranges, self._make_download, self._check_unchanged, self._threads)
+        download_missing(
+            files, ranges, self._make_download, self._check_unchanged, self._threads, gap=self._gap
+        )
 
     def lay(self, number: int, file: SparseFile) -> StoreFields:
         """Return the fields over what is there of a shard, laid once."""
@@ -311,7 +315,8 @@ class RangeReader:
 
     def _make_download(self, number: int, file: SparseFile, ranges: Ranges) -> RangeDownload:
         files, name, location = self._find_file(number)
-        return RangeDownload(files, name, file.content, ranges, location)
+        gap = 0 if self._gap else None  # what lies between is there already, or downloaded, too
+        return RangeDownload(files, name, file.content, ranges, location, gap)
 
     def _check_unchanged(self, number: int) -> None:
         files, name, location = self._find_file(number)

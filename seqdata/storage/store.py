@@ -87,7 +87,7 @@ class ShardReader(Protocol):
         ...
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return how often shards are fetched; see ``protocols.SupportsFetchEstimate``."""
+        """Return how often shards are fetched; see ``protocols.SupportsShardCache``."""
         ...
 
 
@@ -383,7 +383,7 @@ class ShardStore(SequenceStore):
         return self._reader.expect(numbers)
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return how often shards are fetched; see ``protocols.SupportsFetchEstimate``."""
+        """Return how often shards are fetched; see ``protocols.SupportsShardCache``."""
         return self._reader.estimate_fetches(batches, rows)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:

@@ -142,7 +142,9 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
     callbacks = callbacks_of(spec, hurt)
     options = dict(spec.get("data", {}))
     transform = Failing(**spec.get("transform", {"how": ""}))
-    data = data_of(batching=Bucketed(options.pop("batch", 4)), transform=transform, **options)
+    data = data_of(
+        batching=Bucketed(options.pop("batch", 4), balance_ranks=2), transform=transform, **options
+    )
     if "bounds" in spec:
         data._coordinator = RankCoordinator(RankTimeouts(**spec["bounds"]))
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]

@@ -81,7 +81,7 @@ def data_in(spec: dict[str, Any]) -> SequenceDataModule:
     """Make the DataModule that a task is told of."""
     options = dict(spec.get("data", {}))
     batch, lanes = options.pop("batch", 4), options.pop("lanes", 0)
-    return data_of(batching=Lanes(lanes) if lanes else Bucketed(batch), **options)
+    return data_of(batching=Lanes(lanes) if lanes else Bucketed(batch, balance_ranks=2), **options)
 
 
 @contextmanager
@@ -150,9 +150,9 @@ def written_data(
     given: Any = rows if named is None else {"one": rows[:named], "two": rows[named:]}
     if take is not None:
         given = MemoryStore.of(rows).take(take)
-    policy = Bucketed(batch)
+    policy = Bucketed(batch, balance_ranks=2)
     if split is not None:
-        policy = Bucketed(batch, max_length=split, too_long="split")
+        policy = Bucketed(batch, max_length=split, too_long="split", balance_ranks=2)
     return SequenceDataModule(predict=given, batching=policy)
 
 

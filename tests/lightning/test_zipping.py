@@ -243,7 +243,7 @@ def test_updates_of_several_steps_have_scales_of_each_part(tmp_path):
     data = SequenceDataModule(train=named(), batching=ZIP, batches_per_update=4)
     model = fit(tmp_path, data, max_epochs=1)
     whole = fit(
-        tmp_path, SequenceDataModule(train=named(), batching=ZIP), max_epochs=1,
+        tmp_path, SequenceDataModule(train=named(), batching=ZIP.for_ranks(4)), max_epochs=1,
         accumulate_grad_batches=4,
     )  # fmt: skip
     assert model.parameters_of() == whole.parameters_of()

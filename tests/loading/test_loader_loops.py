@@ -21,7 +21,7 @@ LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
 STORE = MemoryStore.of(
     [np.arange(n, dtype=np.int32) + 100 * number for number, n in enumerate(LENGTHS)]
 )
-POLICY = Bucketed(8)  # 13 batches
+POLICY = Bucketed(8, balance_ranks=4)  # 13 batches, in one order on any world
 
 
 def loader(policy=POLICY, **options):

@@ -32,6 +32,7 @@ MIX = Mix(
         "talk": Part(0.1, Fixed(3)),
     },
     batches=61,
+    balance_ranks=4,  # else the order follows the ranks with which the run begins
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
+from seqdata.planning.blocks import Shuffle
 from seqdata.planning.build import FixedSizeCutter, build_plan, count_batches
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
@@ -35,7 +36,7 @@ class SmallBlocks:
         return self.policy.axis
 
     @property
-    def shuffle(self) -> bool | str:
+    def shuffle(self) -> Shuffle:
         """Whether epochs are shuffled."""
         return self.policy.shuffle
 

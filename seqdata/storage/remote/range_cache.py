@@ -42,6 +42,8 @@ class RangeDownload:
         content: Memory of its size, from ``allocate_sparse``.
         ranges: int64 (n, 2), first byte and one past the last, from ``union_ranges``.
         location: The file, for errors.
+        gap: Ranges with at most this many bytes between them become one request; None: as the
+            options say.
     """
 
     files: RemoteFiles
@@ -49,6 +51,7 @@ class RangeDownload:
     content: Any
     ranges: NDArray[np.int64]
     location: DataLocation
+    gap: int | None = None
 
 
 def allocate_sparse(size: int) -> Any:
@@ -70,7 +73,8 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
     byte_ranges = [
         (download, low, high)
         for download in downloads
-        for low, high in coalesce_ranges(download.ranges, download.files.remote.gap)
+        for gap in [download.files.remote.gap if download.gap is None else download.gap]
+        for low, high in coalesce_ranges(download.ranges, gap)
     ]
 
     def fetch(byte_range: tuple[RangeDownload, int, int]) -> None:
@@ -149,8 +153,15 @@ class SparseFile:
     present: NDArray[np.int64] = field(default_factory=_no_ranges)
     overlay: Any = None
 
-    def find_missing(self, ranges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return the missing parts of ranges, int64 (n, 2)."""
+    def find_missing(self, ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
+        """Return the missing parts of ranges, int64 (n, 2).
+
+        Args:
+            ranges: int64 (n, 2) each: first byte, one past the last.
+            gap: Missing bytes between two of them are added, if they are at most so many apart.
+        """
+        if gap:
+            ranges = [union_ranges([self.find_missing(ranges)], gap)]
         requested = union_ranges(ranges)
         breaks = np.unique(np.concatenate([requested.reshape(-1), self.present.reshape(-1)]))
         low = breaks[:-1]
@@ -168,6 +179,8 @@ def download_missing(
     make_download: Callable[[int, SparseFile, NDArray[np.int64]], RangeDownload],
     check_unchanged: Callable[[int], None],
     thread_pool: ForkSafeThreadPool,
+    *,
+    gap: int = 0,
 ) -> None:
     """Download missing ranges of files; they count once all are known to be of one version.
 
@@ -177,6 +190,7 @@ def download_missing(
         make_download: Creates the download of ranges of a file.
         check_unchanged: Raises if a file was replaced.
         thread_pool: Threads.
+        gap: What lies between two ranges that are at most so many bytes apart is kept, too.
 
     Raises:
         MissingShardError: If a file is not there.
@@ -184,7 +198,8 @@ def download_missing(
         FingerprintMismatch: If one was replaced.
     """
     gaps = {
-        number: files[number].find_missing(file_ranges) for number, file_ranges in ranges.items()
+        number: files[number].find_missing(file_ranges, gap)
+        for number, file_ranges in ranges.items()
     }
     missing = {number: file_ranges for number, file_ranges in gaps.items() if len(file_ranges)}
     if not missing:

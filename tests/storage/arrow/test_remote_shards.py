@@ -115,8 +115,13 @@ def test_ids_and_texts_come_without_the_shards(web, local, tmp_path, how):
     assert not sizes & kept
 
 
-def test_ranges_bring_only_what_a_batch_needs_and_neighbours_at_once(web, local, tmp_path):
-    store = open_store(web.url, remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_ranges_bring_what_a_batch_needs_and_keep_what_lies_between_where_all_has_room(
+    web, local, tmp_path, is_kept
+):
+    options = {} if is_kept else {"gap": 0}
+    remote = Remote(how="ranges", cache_dir=tmp_path / "cache", **options)
+    store = open_store(web.url, remote=remote)
     store.read(spans_of(local, [0]), ["x"])["x"][0]
     web.requests.clear()
     store.read(spans_of(local, [3, 4]), ["x"])["x"][0]
@@ -125,7 +130,8 @@ def test_ranges_bring_only_what_a_batch_needs_and_neighbours_at_once(web, local,
     assert read_all(store, spans_of(local, [4, 0])) == read_all(local, spans_of(local, [4, 0]))
     web.requests.clear()
     store.read(spans_of(local, [4, 0, 3]), ["x", "tokens"])["x"][0]
-    assert web.requests == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]  # the tokens of the third
+    # the tokens of the third lie between those of the others
+    assert web.requests == ([] if is_kept else [("GET", f"/{shard}"), ("HEAD", f"/{shard}")])
 
 
 def test_a_shard_is_fetched_once(web, local, tmp_path):
