@@ -207,7 +207,7 @@ def test_batches_per_update_sets_the_trainers_accumulation_and_takes_it_back():
 
 
 def test_batches_per_update_is_the_same_as_accumulating():
-    asked = fit(data_of(batches_per_update=4), max_epochs=2)
+    asked = fit(data_of(batching=Bucketed(4), batches_per_update=4), max_epochs=2)
     policy = Bucketed(4, balance_ranks=4)  # the order that updates of 4 have by themselves
     given = fit(data_of(batching=policy), max_epochs=2, accumulate_grad_batches=4)
     assert asked.model.parameters_of() == given.model.parameters_of()

@@ -205,7 +205,7 @@ class TakesBoth(Recorder):
 
 def beside(steps):
     others = torch.utils.data.DataLoader(range(steps))
-    return Beside(others, train=sequences(23), batching=Bucketed(4), seed=3)  # 6 steps
+    return Beside(others, train=sequences(23), batching=Bucketed(4, balance_ranks=2), seed=3)  # 6 steps
 
 
 @pytest.mark.filterwarnings("ignore:.*`dataloader_iter` step flavor")
