@@ -4,6 +4,8 @@ import pytest
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SCAN_CHUNK, SequenceIndex
 from seqdata.planning.items import WholeSequences, number_items, select_items
+from seqdata.planning.randomness import Draw
+from seqdata.policies.windows import GridWindows, RandomWindows
 
 
 def spans(lengths, rule):
@@ -38,6 +40,58 @@ def test_any_run_of_items_equals_that_part_of_all(too_long):
         (len(items) - 3, len(items)),
     ):
         assert items.spans(first, stop).tolist() == whole[first:stop].tolist()
+
+
+RULES = [
+    WholeSequences(),
+    *(WholeSequences(5, too_long) for too_long in ("split", "truncate", "drop")),
+    WholeSequences(5, "truncate", keep="last"),
+    GridWindows(3, 1, 2),
+    GridWindows(6, 0, 6),
+    RandomWindows(3, 0, 4),
+]
+
+
+@pytest.mark.parametrize("low", [0, 1], ids=["some are empty", "none is empty"])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_items_at_any_places_are_those_of_all(rule, low):
+    """Over ends of what is counted together, one, runs and all; and random ones by their draw."""
+    lengths = np.random.default_rng(0).integers(low, 9, SCAN_CHUNK + 700)
+    lengths[100:400] = 0 if low == 0 else 1  # whole bins without an item
+    items = number_items(SequenceIndex.from_lengths(lengths), "time", rule)
+    draw, random = Draw(3, 4), np.random.default_rng(1)
+    whole = items.spans(0, len(items), draw)
+    count = len(items)
+    for numbers in (
+        np.arange(count),
+        np.array([0]),
+        np.array([count - 1]),
+        np.sort(random.choice(count, 500, replace=False)),
+        np.sort(random.choice(count // 16, 40, replace=False)).repeat(16) * 16
+        + np.tile(np.arange(16), 40),
+        np.concatenate([np.arange(90, 130), np.arange(count - 70, count)]),
+        *(np.array([k, k + 1, k + 40]) for k in (30, 31, 32, 63, 64, 99, 400)),
+    ):
+        assert items.spans_at(numbers, draw).tolist() == whole[numbers].tolist()
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64])
+def test_items_of_few_sequences_are_found(count):
+    items = number_items(
+        SequenceIndex.from_lengths(np.arange(1, count + 1) % 7), "time", WholeSequences(2, "split")
+    )
+    numbers = np.arange(len(items))
+    assert items.spans_at(numbers).tolist() == items.spans(0, len(items)).tolist()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_a_longest_item_is_the_first_of_them(rule):
+    lengths = np.random.default_rng(5).integers(0, 9, 2 * SCAN_CHUNK)
+    lengths[: SCAN_CHUNK + 10] %= 3
+    items = number_items(SequenceIndex.from_lengths(lengths), "time", rule)
+    spans = items.spans(0, len(items))
+    sizes = spans[:, 2] - spans[:, 1]
+    assert items.find_longest() == int(np.argmax(sizes))
 
 
 def test_a_virtual_billion_costs_no_memory():

@@ -76,3 +76,24 @@ def test_the_windows_of_all_parts_read_equally_far():
     assert find_lookahead([other, other]) == 1
     with pytest.raises(ConfigError, match=r"must have one `horizon`, but have {'a': 0, 'b': 1}"):
         find_lookahead([part, other])
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 8])
+@pytest.mark.parametrize("batches", [1, 2, 5, 8, 21])
+def test_groups_of_a_part_begin_at_multiples_of_their_size_and_each_batch_comes_once(
+    group, batches
+):
+    part = next(runs())
+    run = PartRun("a", 0, part.index, part.policy, 7, batches, 0, group=group)
+    located = [run.locate(own) for own in range(6 * batches)]
+    for epoch in range(6):
+        own = [number for found, number in located if found == epoch]
+        assert sorted(own) == list(range(batches))
+        assert [found for found, _ in located[epoch * batches : (epoch + 1) * batches]] == [
+            epoch
+        ] * batches
+    for place, (epoch, number) in enumerate(located):
+        left = run.count_left(epoch, number)
+        assert left == (epoch + 1) * batches - place
+        if place % batches >= -epoch * batches % group:  # those before are from the plan's end
+            assert (place - number) % group == 0

@@ -158,7 +158,7 @@ def test_other_processes_deliver_the_same_rows(pool, stored, policy, record_prop
 def gone_on(pool, stored, policy, *, seed, cut, before, after):
     """Leave an epoch after some steps; assert that other processes play the rest of it."""
     make = LoaderFactory(stored, policy, seed=seed)
-    whole = play_rank(make, World(0, 1))
+    whole = [row for rank in range(before) for row in play_rank(make, World(rank, before))]
     loader = make(World(0, before))
     cut = min(cut, len(loader) - 1)  # at the end of an epoch the next one follows
     list(itertools.islice(loader, cut))

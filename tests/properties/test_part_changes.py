@@ -15,6 +15,7 @@ from seqdata.errors import SeqDataWarning
 from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
 from seqdata.planning.parts import Part, derive_part_seed
+from seqdata.planning.wrapping import balance_ranks
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*the mixture has changed.*:seqdata.errors.SeqDataWarning"),
 ]
 LENGTH = 12
+RANKS = 2  # whose steps are balanced, whatever the world
 STORES = {
     name: [MemoryStore.of([np.ones(1 + k % 4) for k in range(count)]) for count in counts]
     for name, counts in (("a", (9, 13)), ("b", (30, 31)), ("c", (4, 5)), ("d", (1, 2)))
@@ -38,7 +40,7 @@ policies = st.builds(Fixed, st.integers(1, 4)) | st.builds(Bucketed, st.integers
 @cache
 def make_own_plan(name, version, policy, seed, epoch):
     index = SequenceIndex.of_store(STORES[name][version])
-    return policy.plan(index, seed=derive_part_seed(seed, name), epoch=epoch)
+    return balance_ranks(policy, RANKS).plan(index, seed=derive_part_seed(seed, name), epoch=epoch)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,12 @@ class Mixture:
 
     @property
     def policy(self):
-        mix = Mix(self.parts, batches=self.batches, batches_per_update=self.group)
+        mix = Mix(
+            self.parts,
+            batches=self.batches,
+            batches_per_update=self.group,
+            balance_ranks=RANKS,
+        )
         return Segments(mix, LENGTH)
 
     @property
@@ -147,7 +154,10 @@ class Chain:
         assert key not in self.drawn
         epoch, number = self.places.get(batch.part, (0, 0))
         plan = self.mixture.own_plan(batch.part, self.seed, epoch)
-        expected = sorted(plan.batch(number).spans[:, 0].tolist())
+        first = 0  # of the plan: groups of like batches begin at even places of the endless run
+        if isinstance(self.mixture.parts[batch.part].policy, Bucketed):
+            first = epoch * len(plan) % -RANKS
+        expected = sorted(plan.batch((number + first) % len(plan)).spans[:, 0].tolist())
         assert (batch.part_epoch, ids) == (epoch, expected)
         number += 1
         self.places[batch.part] = (epoch + 1, 0) if number == len(plan) else (epoch, number)
