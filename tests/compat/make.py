@@ -86,7 +86,7 @@ class Model(L.LightningModule):
         return torch.optim.Adam(self.parameters(), 1e-2)
 
 
-def data_module(store: str) -> SequenceDataModule:
+def data_module(store: str, **options: object) -> SequenceDataModule:
     """Return the DataModule of ``module.ckpt``, with a transform of this file's and a view."""
     train = open_store(store).select("x", "y")
     return SequenceDataModule(
@@ -95,6 +95,7 @@ def data_module(store: str) -> SequenceDataModule:
         transform=halve,
         collator=Padded(padding={"x": -1.0}),
         seed=3,
+        **options,
     )
 
 
