@@ -67,10 +67,12 @@ class Case:
 CASES = {
     "classifier": Case(
         LSTMClassifier, {"features": 3, "classes": 3, "hidden": 6, "dropout": 0.0}, "labelled",
-        Bucketed(4),
+        Bucketed(4, balance_ranks=2),
     ),
     "tagger": Case(LSTMTagger, {"features": 3, "classes": 3, "hidden": 6}, "tagged", Fixed(4)),
-    "byte lm": Case(ByteLM, {"embedding": 4, "hidden": 6}, "texts", Bucketed(4), {"shift": 1}),
+    "byte lm": Case(
+        ByteLM, {"embedding": 4, "hidden": 6}, "texts", Bucketed(4, balance_ranks=2), {"shift": 1},
+    ),
     "forecaster": Case(
         Forecaster, {"features": 3, "horizon": 2, "hidden": 6}, "series",
         Windows(5, batch_size=4, stride=4, horizon=2),

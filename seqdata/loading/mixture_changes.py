@@ -162,7 +162,7 @@ def find_start(
         engine.set_order(None, 0)
         raise
     warning = engine.continue_order(start.run_position, saved.balance_ranks)
-    return replace(start, warning=warning)
+    return replace(start, warning=start.warning or warning)
 
 
 def _find_start(
@@ -173,8 +173,14 @@ def _find_start(
         wrong = [name for name in changed if name not in ("data", "policy")]
         if wrong:
             saved.check_plan(current)
-        start_position = run_position.next_epoch if run_position.position else run_position
-        return RunStart(start_position, is_changed=True)
+        if not run_position.position:
+            return RunStart(run_position, is_changed=True)
+        warning = (
+            f"the state is of plan version {saved.plan_version or 1}, whose order is no longer "
+            f"made: epoch {run_position.epoch} is left after {run_position.position} batches, and "
+            "the next one begins in the new order"
+        )
+        return RunStart(run_position.next_epoch, is_changed=True, warning=warning)
     if changed and set(changed) <= {"data", "policy"} and _has_parts(engine):
         start = _find_mixture_start(engine, saved, current, on_changed, changed)
         if start is not None:

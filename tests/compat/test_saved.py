@@ -1,8 +1,8 @@
 """What earlier code wrote opens and continues: stores, states, checkpoints, run files, bit for bit.
 
-``tests/compat/saved`` was written by ``tests.compat.make``: the stores before modules were moved and
-renamed, states and run files by the first code of plan version 2. ``plan_version_1`` has those of
-the version before, whose plans are no longer made.
+``tests/compat/saved`` was written by ``tests.compat.make``: the stores before modules were moved
+and renamed, states and run files by the first code of plan version 2. ``plan_version_1`` has those
+of the version before, whose plans are no longer made.
 """
 
 import json
@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from seqdata import Loader, TokenBudget, World, open_store
 from seqdata.cli.app import app
-from seqdata.errors import ResumeError
+from seqdata.errors import ResumeError, SeqDataWarning
 from tests.compat.make import (
     Model,
     data_module,
@@ -94,7 +94,8 @@ def test_a_loader_of_an_older_plan_is_refused_or_begins_the_next_epoch(saved):
     loader = Loader(store, TokenBudget(64), seed=5, world=World(0, 1))
     with pytest.raises(ResumeError, match=REFUSAL):
         loader.load_state_dict(state)
-    loader.load_state_dict(state, on_changed="next_epoch")
+    with pytest.warns(SeqDataWarning, match="the state is of plan version 1"):
+        loader.load_state_dict(state, on_changed="next_epoch")
     assert {batch.epoch for batch in loader} == {1}
 
 
