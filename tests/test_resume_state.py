@@ -55,7 +55,7 @@ def test_a_state_without_one_of_its_parts_is_damaged(name):
         ("balance_ranks", "2"),
         ("balance_ranks", -1),
         ("plan_version", 1.0),
-    ],  # fmt: skip
+    ],
 )
 def test_a_state_with_a_part_of_another_kind_is_damaged(name, value):
     with pytest.raises(ResumeError, match=f"`{name}` of the state must be .*, but is {value!r}"):

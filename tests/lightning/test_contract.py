@@ -214,8 +214,9 @@ def test_only_a_fit_takes_the_state_up_between_two_fits(tmp_path):
 def test_a_datamodule_may_be_made_from_a_checkpoint(tmp_path):
     whole = fit(data_of(), folder=tmp_path, every=1, max_epochs=1)
     data = SequenceDataModule.load_from_checkpoint(
-        str(tmp_path / "step=3.ckpt"), train=sequences(23), batching=Bucketed(4, balance_ranks=2), seed=3
-    )
+        str(tmp_path / "step=3.ckpt"), train=sequences(23), seed=3,
+        batching=Bucketed(4, balance_ranks=2),
+    )  # fmt: skip
     assert fit(data, max_epochs=1).log.train == whole.log.train
 
 

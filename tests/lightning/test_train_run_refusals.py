@@ -205,7 +205,8 @@ class TakesBoth(Recorder):
 
 def beside(steps):
     others = torch.utils.data.DataLoader(range(steps))
-    return Beside(others, train=sequences(23), batching=Bucketed(4, balance_ranks=2), seed=3)  # 6 steps
+    batching = Bucketed(4, balance_ranks=2)  # 6 steps
+    return Beside(others, train=sequences(23), batching=batching, seed=3)
 
 
 @pytest.mark.filterwarnings("ignore:.*`dataloader_iter` step flavor")
