@@ -20,7 +20,7 @@ def test_rows_come_first_whatever_the_module_takes(batch_first):
     assert torch.equal(state, expected[1])
 
 
-def test_a_single_timestep_is_rounded_as_among_others():
+def test_a_single_timestep_is_as_among_others():
     torch.manual_seed(0)
     cell = make_cell(nn.LSTM(3, 5, batch_first=True), 1)
     whole, _ = cell.run_dense(X, None)
@@ -28,7 +28,8 @@ def test_a_single_timestep_is_rounded_as_among_others():
     for step in range(4):
         out, state = cell.run_dense(X[:, step : step + 1], state)
         steps.append(out)
-    assert torch.equal(torch.cat(steps, 1), whole)
+    # to the last bit with some processors' kernels only
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-6, atol=1e-7)
 
 
 def test_packed_rows_are_run_timestep_by_timestep():
