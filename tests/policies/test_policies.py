@@ -1,6 +1,7 @@
 """What all policies promise; what one of them does is in the test named after it."""
 
 import dataclasses
+import hashlib
 import inspect
 
 import numpy as np
@@ -302,15 +303,35 @@ def test_plans_never_change():
     assert orders == GOLDEN
 
 
+def test_plans_of_many_blocks_for_several_ranks_never_change():
+    """Golden, too: which block an item is dealt to, and how groups of blocks follow each other."""
+    index = SequenceIndex.from_lengths((np.arange(2_000) * 7919 % 97 + 1).astype(np.uint32))
+    digests = {}
+    for policy in (
+        Fixed(4),
+        *(one.for_ranks(6) for one in (Sorted(4), Bucketed(4), TokenBudget(256))),
+    ):
+        plan = SmallBlocks(policy, 300).plan(index, seed=7, epoch=3)
+        order = " ".join(map(str, plan.spans[:, 0]))
+        digests[type(policy).__name__] = hashlib.sha256(order.encode()).hexdigest()[:16]
+    assert digests == GOLDEN_OF_BLOCKS
+
+
 GOLDEN = {
-    "Fixed": "0 6 13 37 32 35 29 36 15 30 25 9 27 39 18 28 22 3 1 14 34 8 "
-    "23 12 20 33 38 19 21 26 2 24 10 7 16 31 17 5 4 11",
-    "Sorted": "25 14 39 3 2 27 16 5 20 9 34 23 35 24 13 38 15 4 29 18 7 32 "
-    "21 10 22 11 36 0 12 37 1 26 30 19 8 33 28 17 6 31",
-    "Bucketed": "25 14 39 3 2 27 16 5 20 9 34 23 35 24 13 38 15 4 29 18 7 32 "
-    "21 10 22 11 36 0 12 37 1 26 30 19 8 33 28 17 6 31",
-    "TokenBudget": "33 30 8 16 22 36 0 11 25 31 39 6 28 18 7 17 29 32 12 37 19 27 "
-    "2 5 13 35 10 34 9 3 21 38 24 4 15 1 26 23 20 14",
+    "Fixed": "0 6 13 37 32 35 29 36 15 30 25 9 27 39 18 28 22 3 1 14 34 8 23 1"
+    "2 20 33 38 19 21 26 2 24 10 7 16 31 17 5 4 11",
+    "Sorted": "25 14 39 3 2 27 16 5 20 9 34 23 35 24 13 38 15 4 29 18 7 32 21 1"
+    "0 22 11 36 0 12 37 1 26 30 19 8 33 28 17 6 31",
+    "Bucketed": "25 14 39 3 2 27 16 5 20 9 34 23 35 24 13 38 15 4 29 18 7 32 21 1"
+    "0 22 11 36 0 12 37 1 26 30 19 8 33 28 17 6 31",
+    "TokenBudget": "19 27 2 5 22 36 0 11 25 6 3 31 17 29 32 28 18 7 12 37 33 30 8 16"
+    " 21 38 24 34 20 39 13 35 10 1 26 4 15 23 9 14",
+}
+GOLDEN_OF_BLOCKS = {
+    "Fixed": "ecac3afada95e792",
+    "Sorted": "e561ff1a35093158",
+    "Bucketed": "fb7f5a0b20b3fa4e",
+    "TokenBudget": "241bdefe3905ee35",
 }
 
 
