@@ -194,7 +194,7 @@ class Mix:
 
     def for_ranks(self, ranks: int) -> Mix:
         """Return the mixture for steps of so many ranks; a ``balance_ranks`` of its own stays."""
-        own = ranks if self.balance_ranks is None else self.balance_ranks
+        own = self.balance_ranks or self.batches_per_update or ranks
         parts = {
             name: part if part.policy is None else replace(part, policy=balance(part.policy, own))
             for name, part in cast(Mapping[str, Part], self.parts).items()
