@@ -52,7 +52,7 @@ def write_remote(url: str, folder: Path, format: str) -> Any:
     write_store(folder / "local", rows, format=format)
     files = fsspec.filesystem("memory")
     files.put(str(folder / "local"), url, recursive=True)
-    return open_store(url, remote=Remote(how="ranges", cache_dir=str(folder / "cache")))
+    return open_store(url, remote=Remote(how="ranges", gap=0, cache_dir=str(folder / "cache")))
 
 
 def later_batch(batches: Iterator[Any], number: int = 3) -> Flow:
