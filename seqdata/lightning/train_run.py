@@ -69,6 +69,7 @@ class TrainRun:
             check_next_segment(engine, "datamodule")
         if engine.segments is not None:
             engine.segments.history.restore((), 0, 0)  # what a fit with another Trainer has set
+        engine.set_order(None, 0)  # what such a fit was resumed with
         self.trainer = trainer
         self.engine = engine
         self._transform_label = engine.transform_label  # before it is used

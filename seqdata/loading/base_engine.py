@@ -161,7 +161,7 @@ _CACHED_PLANS = 2
 _MANY_FETCHES = 2  # times the data in an epoch, from which on it is said
 
 
-class _Order(NamedTuple):
+class RankOrder(NamedTuple):
     """Ranks that the steps of an epoch are balanced for, not those of the world.
 
     Attributes:
@@ -185,6 +185,7 @@ class BaseEngine(ABC):
         index: The lengths that are planned.
         num_batches: Batches of the first epoch, and of every epoch unless they vary.
         segments: Where weights may change in an epoch; None: nowhere.
+        order: Ranks that steps are balanced for, where it is not those of the world.
     """
 
     index: SequenceIndex
@@ -196,14 +197,14 @@ class BaseEngine(ABC):
         self.policy = policy
         self.options = options
         self._plans: dict[int, Plan] = {}
-        self._order = _Order(None, 0)
+        self.order = RankOrder(None, 0)
         self._has_estimated = False  # how often the store fetches its shards
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out plans, threads, workers and locks; keep the weights that a run has set."""
         history = None if self.segments is None else self.segments.history
-        state = history, self._order
+        state = history, self.order
         return _rebuild_engine, (type(self), self.store, self.policy, self.options, state)
 
     @property
@@ -243,8 +244,8 @@ class BaseEngine(ABC):
 
     def find_ranks(self, epoch: int) -> int:
         """Return the number of ranks for which the steps of an epoch are balanced."""
-        if self._order.ranks and self._order.epoch in (None, epoch):
-            return self._order.ranks
+        if self.order.ranks and self.order.epoch in (None, epoch):
+            return self.order.ranks
         return self._own_ranks
 
     @property
@@ -291,9 +292,9 @@ class BaseEngine(ABC):
 
     def set_order(self, epoch: int | None, ranks: int) -> None:
         """Balance the steps of an epoch, or of all with None, for some ranks; 0: for its own."""
-        order = _Order(None, 0) if ranks in (0, self._own_ranks) else _Order(epoch, ranks)
-        if self._order != order:
-            self._order = order
+        order = RankOrder(None, 0) if ranks in (0, self._own_ranks) else RankOrder(epoch, ranks)
+        if self.order != order:
+            self.order = order
             self.forget_plans()
 
     def fingerprint(self, epoch: int) -> str:
@@ -488,7 +489,7 @@ def _rebuild_engine(
     store: Store,
     policy: Policy,
     options: EngineOptions,
-    state: tuple[WeightHistory | None, _Order],
+    state: tuple[WeightHistory | None, RankOrder],
 ) -> BaseEngine:
     engine = engine_type(store, policy, options)
     history, order = state

@@ -8,6 +8,7 @@ flow: loaded states -> the position of the engine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -155,12 +156,11 @@ def find_start(
     run_position = saved.run_position
     if on_changed != "next_epoch":
         saved.check_plan_version()
-    engine.set_order(run_position.epoch, saved.balance_ranks or 0)
-    try:
+    with ExitStack() as undo:  # a state that does not fit leaves the order as it was
+        undo.callback(engine.set_order, *engine.order)
+        engine.set_order(run_position.epoch, saved.balance_ranks or 0)
         start = _find_start(engine, saved, make_state(run_position), on_changed)
-    except BaseException:
-        engine.set_order(None, 0)
-        raise
+        undo.pop_all()
     warning = engine.continue_order(start.run_position, saved.balance_ranks)
     return replace(start, warning=start.warning or warning)
 

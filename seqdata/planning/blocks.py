@@ -179,10 +179,11 @@ def split_blocks(items: Items, cutter: Cutter, shuffle: Shuffle) -> Blocks:
 
 def _choose_run(items: Items, size: int) -> int:
     """Return how many neighbouring items are dealt to a block together."""
-    is_cheap = len(items.index) <= _MAX_SEARCHED and items.rule.run_items == 1
-    if is_cheap or items.index.has_copies or size < _MIN_RUNS:
+    is_cheap = len(items.index) <= _MAX_SEARCHED  # to find any item
+    most = items.rule.run_items if is_cheap else _MAX_RUN
+    if items.index.has_copies or size < _MIN_RUNS:
         return 1
-    run = math.gcd(size, _MAX_RUN)
+    run = math.gcd(size, most)
     while size // run < _MIN_RUNS:
         run //= 2
     return run
@@ -193,15 +194,6 @@ def compute_block_costs(blocks: Blocks, cutter: Cutter) -> list[BlockCost]:
     items = blocks.items
     key = ("counts", items.axis, items.rule, items.cost, cutter, blocks.run)
     return items.index.remember(key, lambda: cutter.count_batches(blocks))
-
-
-def histogram(blocks: Blocks, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the items of a block by length.
-
-    Returns:
-        Lengths, int64 (k,), decreasing; how many items have each, int64 (k,).
-    """
-    return count_lengths(blocks.sizes(block))
 
 
 def count_lengths(lengths: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -377,7 +369,7 @@ def make_block_table(
         ranges = _Ranges(whole, np.arange(len(whole)))
         return BlockTable(blocks, cutter, draw, False, 1, -1, ranges)
     lead = -1
-    if worst_first and draw.epoch == 0 and cutter.is_arranged and len(blocks):
+    if worst_first and draw.epoch == 0 and cutter.is_arranged:
         lead = _find_costliest_block(blocks, cutter, draw, costs, group)
     rests = counts % group
     if not cutter.is_arranged:

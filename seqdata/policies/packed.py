@@ -28,7 +28,7 @@ from seqdata.planning.blocks import (
     BlockItems,
     Blocks,
     Shuffle,
-    histogram,
+    count_lengths,
 )
 from seqdata.planning.build import (
     BlockPolicy,
@@ -247,7 +247,7 @@ class PackedRowsCutter:
         """Count each block's batches from the histogram of its lengths."""
         counts = []
         for block in blocks:
-            layout = pack_lengths(*histogram(blocks, block), self.row_length)
+            layout = pack_lengths(*count_lengths(blocks.sizes(block)), self.row_length)
             batches = -(-(len(layout.offsets) - 1) // self.rows)
             counts.append(BlockCost(batches, self.rows * self.row_length))
         return counts

@@ -34,8 +34,9 @@ from seqdata.planning.randomness import Draw
 class Sorted(BlockPolicy):
     """Batches of ``batch_size`` rows of nearly equal length, ties by number.
 
-    The same rows are together in every epoch; only the order of batches changes. Above 2^18
-    sequences they are sorted within blocks of neighbouring sequences.
+    The same rows are together in every epoch; only the order of batches changes. Rows of equal
+    length are together by number: where data is stored by class, ``Bucketed`` mixes them. Above
+    2^18 sequences they are sorted within blocks, each a sample of the whole data.
 
     Args:
         batch_size: Rows of a batch.

@@ -213,6 +213,14 @@ def test_batches_per_update_is_the_same_as_accumulating():
     assert asked.model.parameters_of() == given.model.parameters_of()
 
 
+def test_a_fit_of_another_trainer_does_not_continue_in_the_order_of_the_one_before():
+    data = data_of(batching=Bucketed(4))
+    first = fit(data, max_epochs=1).log.train
+    (engine,) = data._sources.get_engines("train")
+    engine.set_order(None, 4)  # as a resume from 4 ranks does
+    assert fit(data, max_epochs=1).log.train == first
+
+
 def test_batches_per_update_may_be_resumed_after_an_error(tmp_path):
     whole = fit(data_of(batches_per_update=2), max_epochs=2)
     data = data_of(batches_per_update=2)

@@ -169,6 +169,18 @@ def test_a_state_of_older_rules_is_refused_unless_the_next_epoch_may_begin():
         loader_of(Bucketed(3), 0, 1, seed=5).load_state_dict(old, on_changed="next_epoch")
 
 
+def test_a_state_that_does_not_fit_leaves_the_loaded_one_as_it_was():
+    before = loader_of(Bucketed(3), 0, 4)
+    next(iter(before))
+    after = loader_of(Bucketed(3), 0, 2)
+    after.load_state_dict(before.state_dict())
+    order = plan_of(after, 0).fingerprint
+    with pytest.raises(ResumeError, match="`seed`"):
+        after.load_state_dict({**before.state_dict(), "seed": 9, "balance_ranks": 8})
+    assert plan_of(after, 0).fingerprint == order == plan_of(before, 0).fingerprint
+    assert after.state_dict()["balance_ranks"] == 4
+
+
 def test_a_state_that_does_not_fit_leaves_the_order_as_it_was():
     before = loader_of(Bucketed(3), 0, 4)
     next(iter(before))

@@ -12,7 +12,7 @@ from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
     Blocks,
     compute_block_costs,
-    histogram,
+    count_lengths,
     make_block_table,
     split_blocks,
 )
@@ -210,7 +210,7 @@ def test_a_histogram_counts_the_lengths_of_a_block_from_the_longest_on(most, run
     lengths[100] = most
     blocks = Blocks(items_of(lengths), 100, run)
     block = blocks[blocks.find(100)]
-    values, counts = histogram(blocks, block)
+    values, counts = count_lengths(blocks.sizes(block))
     expected = np.unique(lengths[blocks.spans(block)[:, 0]], return_counts=True)
     assert values[0] == most
     assert (values[::-1] == expected[0]).all()
