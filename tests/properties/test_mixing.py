@@ -102,7 +102,7 @@ seeds = st.integers(0, 1 << 40)
 kinds = st.sampled_from(KINDS)
 
 
-@examples(2, here=20)
+@examples(2, here=8)
 @given(kinds, sizes, st.integers(2, 5), st.integers(1, 700), seeds)
 @pytest.mark.slow
 def test_neighbours_of_the_data_meet_as_often_as_any_others(kind, count, rows, most, seed):
@@ -112,7 +112,7 @@ def test_neighbours_of_the_data_meet_as_often_as_any_others(kind, count, rows, m
     check_neighbours([small.plan(index, seed=seed, epoch=epoch) for epoch in epochs])
 
 
-@examples(2, here=30)
+@examples(2, here=10)
 @given(kinds, sizes, st.integers(1, 5), st.integers(1, 700), st.integers(1, 4), seeds)
 @pytest.mark.slow
 def test_each_tenth_of_an_epoch_has_all_thirds_of_the_data(kind, count, rows, most, ranks, seed):
@@ -144,7 +144,7 @@ def split(small, index):
     )
 
 
-@examples(1, here=20)
+@examples(1, here=8)
 @given(st.sampled_from(ARRANGED), st.integers(1, 3), st.integers(1, 4), seeds)
 @pytest.mark.slow
 def test_lengths_of_a_step_say_nothing_about_the_next_one(kind, rows, ranks, seed):
