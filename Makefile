@@ -8,6 +8,8 @@ PEERS := .venv-bench
 STAMP_OF_PEERS := $(PEERS)/.made-by-make
 OLDEST := .venv-oldest
 STAMP_OF_OLDEST := $(OLDEST)/.made-by-make
+MUTANTS := .venv-mutants
+STAMP_OF_MUTANTS := $(MUTANTS)/.made-by-make
 # Five processes on two cores, too: tests wait for a third of their time, and each collects all tests.
 PYTEST := $(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
@@ -125,9 +127,20 @@ faults: env  ## inject every fault there is and show what comes of it (40 minute
 	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk, broken networks; on Arrow and tar, here and remote"
 	@$(BIN)/python -m seqdata_testing.faults --target seqdata_webdataset.faults:TAR
 
-mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
+mutants: env $(if $(ROOM),$(STAMP_OF_MUTANTS))  ## plant each bug of tests/mutants/ and see that a test finds it (ROOM=planning: 40 drawn at random there)
+ifdef ROOM
+	@echo "== mutants: drawn at random in $(ROOM), on a copy of the tree"
+	@$(BIN)/python -m tests.mutants.draw $(ROOM) $(DRAW)
+else
 	@echo "== mutants: one bug after the other on a copy of the tree"
 	@$(BIN)/python -m tests.mutants.run --json .nightly/mutants.json
+endif
+
+$(STAMP_OF_MUTANTS): | $(STAMP)
+	@echo "== environment: making $(MUTANTS), for cosmic-ray, which makes mutants"
+	@test -x $(MUTANTS)/bin/python || $(BIN)/python -m venv $(MUTANTS)
+	@$(MUTANTS)/bin/python -m pip install -q 'cosmic-ray>=8.4,<9'
+	@touch $@
 
 house: env  ## count what a newcomer meets: files on a batch's way, modules, words (HOUSE=--list names them)
 	@$(BIN)/python .ci/house.py $(HOUSE)
@@ -140,7 +153,7 @@ dist: env  ## build the wheels in dist/ and try them in an environment of their 
 	@echo "== dist: installing them in a new environment"
 	@$(BIN)/python .ci/try_wheels.py dist
 
-clean:  ## remove what was made, except .venv, .venv-bench and .venv-oldest
+clean:  ## remove what was made, except environments (.venv, .venv-*)
 	@echo "== clean: builds, caches and outputs; remove .venv by hand to start anew"
 	@rm -rf build dist site demo-output lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	@rm -rf $(patsubst %,%/build,$(PACKAGES)) $(patsubst %,%/*.egg-info,$(PACKAGES)) seqdata/kernel/*.so $(STAMP)

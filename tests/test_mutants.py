@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seqdata_testing.waiting import patient
-from tests.mutants import run
+from tests.mutants import draw, run
 from tests.mutants.table import HERE, Bug, Edit, TableError, as_bug, plant, read_room, read_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,3 +190,31 @@ def test_a_bug_is_killed_by_a_failed_test_and_not_by_a_process_that_ends(
     ended = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
     monkeypatch.setattr(run.subprocess, "run", lambda *command, **options: ended)
     assert run.run_tests(tmp_path, ("tests/test_x.py",), 1)[0] == expected
+
+
+def test_mutants_are_drawn_from_each_kind_in_turn_and_once_a_place():
+    many = [
+        draw.Mutation("a.py", f"core/Replace_{new}", 0, line, 1)
+        for line in range(50)
+        for new in "abc"
+    ]
+    few = [draw.Mutation("a.py", "core/AddNot", 0, line, 2) for line in range(3)]
+    drawn = draw.draw(many + few, 20, 1)
+    assert len(drawn) == 20
+    assert sum(one.kind == "AddNot" for one in drawn) == 3
+    assert len({(one.line, one.column) for one in drawn}) == 20
+    assert draw.draw(few + many, 20, 1) == drawn
+    assert draw.draw(many + few, 20, 2) != drawn
+
+
+def test_annotations_are_no_place_for_mutants():
+    source = "def find(x: int | None = 1 | 2) -> str | None:\n    y: int | str = x | 4\n"
+    found = draw.find_annotations(source)
+    assert sorted(found) == [((1, 12), (1, 22)), ((1, 35), (1, 45)), ((2, 7), (2, 16))]
+
+
+@pytest.mark.parametrize("room", draw.ROOMS)
+def test_rooms_of_mutants_name_files_that_are_there(room):
+    assert [
+        word for words in draw.ROOMS[room] for word in words.split() if not (ROOT / word).exists()
+    ] == []

@@ -1,0 +1,197 @@
+"""Draw mutants of a room at random, and list those that no test kills.
+
+cosmic-ray names and applies the mutations (``.venv-mutants``); this module draws some of them, the
+kinds of operators evenly, and runs the room's tests on a copy of the tree. What these do not kill
+is tried by all quick tests. Usage::
+
+    python -m tests.mutants.draw ROOM [--count 40] [--seed 0] [--jobs 1] [--json FILE]
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+
+from tests.mutants.run import ENVIRONMENT, ROOT, copy_tree, run_tests
+from tests.preloaded import serving
+
+TOOL = ROOT / ".venv-mutants" / "bin" / "cosmic-ray"
+QUICK = ("-x", "-q", "-m", "not nightly and not slow and not distributed")
+ALL_QUICK = (*QUICK, "-n", "2", "--dist", "loadfile")
+NEVER_HARMFUL = ("ExceptionReplacer", "RemoveDecorator")  # a name that is not there; frozen, cached
+ROOMS = {
+    "planning": ("seqdata/planning", "tests/planning tests/policies tests/test_plan.py"),
+    "policies": ("seqdata/policies", "tests/policies tests/planning"),
+    "fitting": ("seqdata/fitting", "tests/fitting"),
+    "lightning": ("seqdata/lightning", "tests/lightning"),
+    "runs": ("seqdata/runs", "tests/runs tests/cli"),
+    "loading": ("seqdata/loading", "tests/loading"),
+    "workers": ("seqdata/loading/workers", "tests/loading"),
+    "storage": ("seqdata/storage", "tests/storage tests/test_api.py"),
+    "remote": ("seqdata/storage/remote", "tests/storage/remote"),
+    "readers": ("seqdata/readers", "tests/readers tests/cli tests/storage/foreign"),
+    "recurrent": ("seqdata/recurrent models/seqdata_models", "tests/recurrent models/tests"),
+    "plugins": (
+        "plugins/seqdata-audio/seqdata_audio plugins/seqdata-tokens/seqdata_tokens "
+        "plugins/seqdata-webdataset/seqdata_webdataset",
+        "plugins/seqdata-audio/tests plugins/seqdata-tokens/tests plugins/seqdata-webdataset/tests",
+    ),
+}
+ENDED = ("broken: not collected", "broken: more than")
+CONFIGURATION = """\
+[cosmic-ray]
+module-path = {modules}
+timeout = 1.0
+excluded-modules = []
+test-command = "true"
+[cosmic-ray.distributor]
+name = "local"
+"""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One operator at one place of a file."""
+
+    file: str
+    operator: str
+    occurrence: int
+    line: int
+    column: int
+
+    @property
+    def kind(self) -> str:
+        """Return the operator's family: all replacements of comparisons are one."""
+        return self.operator.removeprefix("core/").split("_")[0]
+
+    @property
+    def name(self) -> str:
+        """Return what a reader sees of it."""
+        return f"{self.file}:{self.line}:{self.column} {self.operator.removeprefix('core/')}"
+
+
+def list_mutations(modules: list[str]) -> list[Mutation]:
+    """Return all mutations that cosmic-ray knows of the modules, but those of annotations."""
+    with tempfile.TemporaryDirectory(prefix="draw-") as spot:
+        config, session = Path(spot, "config.toml"), Path(spot, "session.sqlite")
+        config.write_text(CONFIGURATION.format(modules=json.dumps(modules)))
+        for command in (["init", config, session], ["dump", session]):
+            done = subprocess.run(
+                [TOOL, *command], cwd=ROOT, check=True, capture_output=True, text=True, timeout=1200
+            )
+    found = []
+    annotated = {}
+    for row in done.stdout.splitlines():
+        (one,) = json.loads(row)[0]["mutations"]
+        file, (line, column) = one["module_path"], one["start_pos"]
+        kind = one["operator_name"].removeprefix("core/").split("_")[0]
+        if file not in annotated:
+            annotated[file] = find_annotations((ROOT / file).read_text("utf-8"))
+        is_annotation = any(low <= (line, column) <= high for low, high in annotated[file])
+        if kind not in NEVER_HARMFUL and not is_annotation:
+            found.append(Mutation(file, one["operator_name"], one["occurrence"], line, column))
+    return found
+
+
+def find_annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return where annotations of types begin and end, as (line, column)."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        named = (getattr(node, name, None) for name in ("annotation", "returns"))
+        for part in (part for part in named if part is not None):
+            end = (part.end_lineno or part.lineno, part.end_col_offset or 0)
+            found.append(((part.lineno, part.col_offset), end))
+    return found
+
+
+def draw(mutations: list[Mutation], count: int, seed: int) -> list[Mutation]:
+    """Return some of the mutations: kinds in turn, and no place of a kind twice."""
+    rng = random.Random(seed)
+    by_kind: dict[str, list[Mutation]] = {}
+    for one in sorted(mutations, key=lambda one: (one.file, one.line, one.column, one.operator)):
+        by_kind.setdefault(one.kind, []).append(one)
+    for kind in by_kind:
+        rng.shuffle(by_kind[kind])
+    chosen: list[Mutation] = []
+    seen = set()
+    while len(chosen) < count and any(by_kind.values()):
+        for ones in by_kind.values():
+            while ones and (ones[-1].file, ones[-1].line, ones[-1].column) in seen:
+                ones.pop()
+            if ones and len(chosen) < count:
+                chosen.append(ones.pop())
+                seen.add((chosen[-1].file, chosen[-1].line, chosen[-1].column))
+    return chosen
+
+
+def try_mutation(tree: Path, mutation: Mutation, tests: tuple[str, ...], timeout: float) -> str:
+    """Apply a mutation to a copy of the tree, run the tests, take it back; return the verdict."""
+    target = tree / mutation.file
+    before = target.read_text("utf-8")
+    command = [TOOL, "apply", mutation.file, mutation.operator, str(mutation.occurrence)]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True, timeout=120)
+    try:
+        if target.read_text("utf-8") == before:
+            return "changes nothing"
+        verdict, _ = run_tests(tree, (*QUICK, *tests), timeout)
+        if verdict == "survived":
+            verdict, _ = run_tests(tree, ALL_QUICK, 4 * timeout)
+        return "killed" if verdict.startswith(ENDED) else verdict
+    finally:
+        target.write_text(before, "utf-8")
+
+
+def main() -> int:
+    given = argparse.ArgumentParser(description="Draw mutants of a room; list those that survive.")
+    given.add_argument("room", choices=ROOMS)
+    given.add_argument("--count", type=int, default=40)
+    given.add_argument("--seed", type=int, default=0)
+    given.add_argument("--jobs", type=int, default=1)
+    given.add_argument("--timeout", type=float, default=600.0, help="seconds of the room's tests")
+    given.add_argument("--json", type=Path, help="where the verdicts go, too")
+    options = given.parse_args()
+    modules, tests = (word.split() for word in ROOMS[options.room])
+    drawn = draw(list_mutations(modules), options.count, options.seed)
+    verdicts: dict[str, str] = {}
+    lock = Lock()
+    os.environ.update(ENVIRONMENT)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as spot, serving():
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for job in range(options.jobs):
+            copy_tree(Path(spot, str(job)))
+            trees.put(Path(spot, str(job)))
+        verdict, tail = run_tests(Path(spot, "0"), (*QUICK, *tests), options.timeout)
+        if verdict != "survived":
+            raise SystemExit(f"mutants: the tests fail without any mutant: {verdict}\n{tail}")
+
+        def work(mutation: Mutation) -> None:
+            tree, begin = trees.get(), time.monotonic()
+            verdict = try_mutation(tree, mutation, tuple(tests), options.timeout)
+            trees.put(tree)
+            with lock:
+                verdicts[mutation.name] = verdict
+                print(
+                    f"{verdict:15} {time.monotonic() - begin:6.1f} s  {mutation.name}", flush=True
+                )
+                if options.json is not None:
+                    options.json.write_text(json.dumps(verdicts, indent=1) + "\n")
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(work, drawn))
+    killed = sum(verdict == "killed" for verdict in verdicts.values())
+    print(f"\n{options.room}: {len(drawn)} drawn, {killed} killed")
+    return 0 if killed == len(drawn) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
