@@ -1,7 +1,8 @@
-"""Token files: ``.bin`` and ``.idx`` of Megatron, and the plain ``.bin`` of nanoGPT."""
+"""Token files: ``.bin`` and ``.idx`` of Megatron and fairseq, ``.bin`` of llm.c and nanoGPT."""
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,30 +17,42 @@ from seqdata.errors import ConfigError, MissingShardError, must_be
 __all__ = ["Tokens", "seqdata_register_backends"]
 
 _HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the dtype, sequences, documents
+_FAIRSEQ_HEAD = struct.Struct("<9sQBQ")  # without documents: each sequence is one
 _MAGIC = b"MMIDIDX\x00\x00"
+_LEGACY_MAGIC = b"TNTIDX\x00\x00"
+_LLMC_HEAD = struct.Struct("<3i")  # magic, version, tokens: the first of 256 int32
+_LLMC_BYTES = 1024
+_LLMC_DTYPES = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # GPT-2, Llama 3
+_LLMC_MAGICS = tuple(magic.to_bytes(4, "little") for magic, _ in _LLMC_DTYPES)
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_HEAD = 1 << 16  # bytes
 _MEGATRON_ENDS = ("_document.bin", "_sentence.bin")  # as its preprocess_data.py names files
 _WIDEST = 8  # bytes of a token
 _DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
+_FAIRSEQ_DTYPES = _DTYPES | {7: "<f8", 9: "<u4", 10: "<u8"}
 
 
 @dataclass(frozen=True)
 class Tokens(FileFormat):
     """Token files: a field ``tokens``, numbers along ``time``.
 
-    With an ``.idx`` next to it (Megatron-LM, ``core/datasets/indexed_dataset.py``) each document is
-    a sequence. Without, the whole file is one sequence (nanoGPT, ``data/*/prepare.py``), unless its
-    name ends as Megatron's do (``_document.bin``): then its ``.idx`` is lost.
+    With an ``.idx`` next to it each document is a sequence (Megatron-LM,
+    ``core/datasets/indexed_dataset.py``), or each sentence (fairseq, ``--dataset-impl mmap``).
+    Otherwise the whole file is one sequence: with the header of llm.c, which names dtype and count
+    (also modded-nanogpt's), with that of NumPy, or without one (nanoGPT, ``data/*/prepare.py``;
+    dolma's ``.npy``). A name that ends as Megatron's do (``_document.bin``) has lost its ``.idx``.
 
     Args:
-        dtype: Of a plain file without ``.idx``, which does not say it: a NumPy dtype, little-endian
-            unless it says otherwise (``">u2"``).
+        dtype: Of a file that does not say it: a NumPy dtype, little-endian unless it says otherwise
+            (``">u2"``).
 
     Raises:
         ConfigError: If it is not a dtype of integers or floats of at most 8 bytes.
     """
 
     dtype: str = "uint16"
-    suffixes = (".bin",)
+    suffixes = (".bin", ".npy")
+    version = 2  # 1 took the header of llm.c for tokens
 
     def __post_init__(self) -> None:
         _parse_dtype(self.dtype)
@@ -52,18 +65,56 @@ class Tokens(FileFormat):
         """
         described = _find_index(file)
         if described is None:
-            offsets, dtype = np.array([0, file.size]), _parse_dtype(self.dtype)
+            offsets, dtype = _plain_offsets(file, _parse_dtype(self.dtype))
         else:
             offsets, dtype = _document_offsets(described.read(0, described.size))
         if offsets[-1] != file.size:
             raise ValueError(f"has {file.size} bytes, but its .idx says {offsets[-1]}")
-        if file.size % dtype.itemsize:
-            raise ValueError(
-                f"has {file.size} bytes, but must have a multiple of {dtype.itemsize}, as "
-                f"{dtype.name} does. Open it in Python, with open_store(path, "
-                "backend=Tokens(dtype=...))"
-            )
         return FileIndex({"tokens": Extents(offsets[:-1], offsets[1:], dtype.str)})
+
+
+def _plain_offsets(
+    file: RandomAccessFile, dtype: np.dtype[np.generic]
+) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
+    """Return where tokens of a file without ``.idx`` begin and end, int64 (2,), and the dtype.
+
+    Args:
+        file: The file.
+        dtype: Of its tokens, if its header does not say it.
+    """
+    begin, count, writer = 0, -1, ""
+    head = file.read(0, _LLMC_HEAD.size)
+    if head[:4] in _LLMC_MAGICS and len(head) == _LLMC_HEAD.size:
+        magic, version, count = _LLMC_HEAD.unpack(head)
+        if (magic, version) not in _LLMC_DTYPES:
+            raise ValueError(f"has the header of llm.c ({magic}) of the unknown version {version}")
+        begin, dtype, writer = _LLMC_BYTES, np.dtype(_LLMC_DTYPES[magic, version]), "llm.c"
+    elif head.startswith(_NPY_MAGIC):
+        begin, count, dtype = _parse_npy_header(file.read(0, _NPY_HEAD))
+        writer = "NumPy"
+    expected = begin + count * dtype.itemsize
+    if writer and file.size != expected:
+        raise ValueError(
+            f"has {file.size} bytes, but must have {expected}, for its header of {writer} says {count} tokens of {dtype.name}. Restore it: it may be cut off"
+        )
+    if file.size % dtype.itemsize:
+        raise ValueError(
+            f"has {file.size} bytes, but must have a multiple of {dtype.itemsize}, as "
+            f"{dtype.name} does. Open it in Python, with open_store(path, "
+            "backend=Tokens(dtype=...))"
+        )
+    return np.array([begin, file.size]), dtype
+
+
+def _parse_npy_header(head: bytes) -> tuple[int, int, np.dtype[np.generic]]:
+    """Return the size of the header of a NumPy file, the count of its numbers, and their dtype."""
+    stream = io.BytesIO(head)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0
+    shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(stream)
+    if len(shape) != 1 or dtype.kind not in "iuf":
+        raise ValueError(f"must be an array of one dimension of numbers, but is {dtype} {shape}")
+    return stream.tell(), shape[0], dtype
 
 
 def _find_index(file: RandomAccessFile) -> RandomAccessFile | None:
@@ -97,6 +148,13 @@ def _parse_dtype(name: str) -> np.dtype[np.generic]:
 
 def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
     """Return where documents begin in bytes, int64 (documents+1,), and the dtype of tokens."""
+    if content.startswith(_LEGACY_MAGIC):
+        raise ValueError(
+            "its .idx is of fairseq's older form (TNTIDX), which is not read. Write both files "
+            "again with `fairseq-preprocess --dataset-impl mmap`"
+        )
+    if _is_of_fairseq(content):
+        return _sentence_offsets(content)
     if len(content) < _HEAD.size:
         raise ValueError(f"its .idx has {len(content)} bytes, but must have at least {_HEAD.size}")
     magic, version, code, sequences, documents = _HEAD.unpack_from(content)
@@ -113,15 +171,37 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
             f"but has {len(content)}"
         )
     dtype = np.dtype(_DTYPES[code])
-    sizes = np.frombuffer(content, "<i4", sequences, _HEAD.size).astype(np.int64)
-    begins = np.frombuffer(content, "<i8", sequences, _HEAD.size + 4 * sequences)
+    offsets = _sequence_offsets(content, _HEAD.size, sequences, dtype.itemsize)
     firsts = np.frombuffer(content, "<i8", documents, _HEAD.size + 12 * sequences)
-    offsets = np.concatenate(([0], np.cumsum(sizes * dtype.itemsize)))
-    if sizes.min(initial=0) < 0 or (offsets[:-1] != begins).any():
-        raise ValueError("its .idx has sequences that do not lie one behind another")
     if firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
         raise ValueError("its .idx has documents that do not cover its sequences in order")
     return offsets[firsts], dtype
+
+
+def _is_of_fairseq(content: bytes) -> bool:
+    """Return whether an ``.idx`` has sizes and places of sequences only, and no documents."""
+    if len(content) < _FAIRSEQ_HEAD.size:
+        return False
+    magic, version, code, sentences = _FAIRSEQ_HEAD.unpack_from(content)
+    is_known = magic == _MAGIC and version == 1 and code in _FAIRSEQ_DTYPES
+    return is_known and len(content) == _FAIRSEQ_HEAD.size + 12 * sentences
+
+
+def _sentence_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
+    """Return where sentences begin in bytes, int64 (sentences+1,), and the dtype of tokens."""
+    _, _, code, sentences = _FAIRSEQ_HEAD.unpack_from(content)
+    dtype = np.dtype(_FAIRSEQ_DTYPES[code])
+    return _sequence_offsets(content, _FAIRSEQ_HEAD.size, sentences, dtype.itemsize), dtype
+
+
+def _sequence_offsets(content: bytes, at: int, count: int, itemsize: int) -> NDArray[np.int64]:
+    """Return where sequences begin in bytes, int64 (count+1,), from their sizes and places."""
+    sizes = np.frombuffer(content, "<i4", count, at).astype(np.int64)
+    begins = np.frombuffer(content, "<i8", count, at + 4 * count)
+    offsets = np.concatenate(([0], np.cumsum(sizes * itemsize)))
+    if sizes.min(initial=0) < 0 or (offsets[:-1] != begins).any():
+        raise ValueError("its .idx has sequences that do not lie one behind another")
+    return offsets
 
 
 @hookimpl

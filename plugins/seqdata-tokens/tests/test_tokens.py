@@ -308,3 +308,97 @@ def test_every_other_dtype_of_numbers_is_read(tmp_path, dtype):
     np.array([1, 2, 3]).astype(dtype).tofile(tmp_path / "x.bin")
     store = open_store(tmp_path / "x.bin", backend=Tokens(dtype=dtype))
     assert store[0]["tokens"].tolist() == [1, 2, 3]
+
+
+LLMC = {"gpt-2": (20240520, 1, "<u2"), "llama-3": (20240801, 7, "<u4")}
+
+
+def write_llmc(path, tokens, magic, version, count=None):
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, version, len(tokens) if count is None else count
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+
+
+@pytest.mark.parametrize("name", LLMC)
+@pytest.mark.parametrize("count", [0, 1, 1_000])
+def test_the_header_of_llmc_says_what_follows_it(tmp_path, name, count):
+    magic, version, dtype = LLMC[name]
+    tokens = np.arange(60_000, 60_000 + count).astype(dtype)
+    write_llmc(tmp_path / "train.bin", tokens, magic, version)
+    store = open_store(tmp_path / "train.bin", backend=Tokens())
+    assert store.fields["tokens"].dtype == tokens.dtype.name
+    check_store(store, [{"tokens": tokens}])
+
+
+@pytest.mark.parametrize(
+    ("version", "count", "harm", "message"),
+    [
+        (
+            1,
+            None,
+            -2,
+            r"has 1222 bytes, but must have 1224, for its header of llm.c says 100 tokens",
+        ),
+        (1, 90, 0, r"must have 1204, for its header of llm.c says 90 tokens of uint16. Restore it"),
+        (1, -1, 0, r"says -1 tokens"),
+        (2, None, 0, r"has the header of llm.c \(20240520\) of the unknown version 2"),
+        (1, None, 20 - 1224, r"has 20 bytes, but must have 1224"),
+    ],
+)
+def test_a_file_that_is_not_as_its_header_of_llmc_says_is_refused(
+    tmp_path, version, count, harm, message
+):
+    path = tmp_path / "x.bin"
+    write_llmc(path, np.arange(100, dtype="<u2"), 20240520, version, count)
+    path.write_bytes(path.read_bytes()[: 1224 + harm])
+    with pytest.raises(SeqDataError, match=message):
+        open_store(path, backend=Tokens())
+
+
+def test_an_index_of_a_time_when_the_header_counted_as_tokens_is_built_again(tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    write_llmc(path, np.arange(100, dtype="<u2"), 20240520, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Tokens, "version", 1)
+        patched.setattr("seqdata_tokens._LLMC_MAGICS", ())
+        assert open_store(path, backend=Tokens()).lengths.tolist() == [612]
+    assert open_store(path, backend=Tokens()).lengths.tolist() == [100]
+
+
+def test_npy_files_with_and_without_a_header_are_read(tmp_path):
+    tokens = np.arange(1_000, dtype="<u2")
+    tokens.tofile(tmp_path / "part-0.npy")  # as dolma writes them
+    np.save(tmp_path / "part-1.npy", tokens[:10])
+    store = open_store(tmp_path, backend=Tokens())
+    check_store(store, [{"tokens": tokens}, {"tokens": tokens[:10]}])
+
+
+def test_an_npy_file_of_several_dimensions_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 3), "uint16"))
+    with pytest.raises(SeqDataError, match=r"an array of one dimension of numbers, but is uint16"):
+        open_store(tmp_path / "x.npy", backend=Tokens())
+
+
+def write_fairseq(path, rows, code=8):
+    """Write both files as fairseq's MMapIndexedDatasetBuilder does."""
+    values = [row["tokens"] for row in rows]
+    sizes = np.array([len(value) for value in values], np.int32)
+    begins = np.concatenate(([0], np.cumsum(sizes)[:-1])) * values[0].dtype.itemsize
+    path.write_bytes(np.concatenate(values).tobytes())
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, code, len(sizes))
+    path.with_suffix(".idx").write_bytes(head + sizes.tobytes() + begins.astype("<i8").tobytes())
+    return path
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("uint16", 8), ("int32", 4), ("uint32", 9)])
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_each_sentence_of_fairseq_is_a_sequence(tmp_path, dtype, code, count):
+    rows = documents(count, dtype)
+    check_store(open_store(write_fairseq(tmp_path / "x.bin", rows, code), backend=Tokens()), rows)
+
+
+def test_the_older_form_of_fairseq_is_refused_by_name(tmp_path):
+    path = write_fairseq(tmp_path / "x.bin", documents(3))
+    path.with_suffix(".idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
+    with pytest.raises(SeqDataError, match=r"fairseq's older form \(TNTIDX\).*--dataset-impl mmap"):
+        open_store(path, backend=Tokens())
