@@ -95,7 +95,8 @@ def _plain_offsets(
     expected = begin + count * dtype.itemsize
     if writer and file.size != expected:
         raise ValueError(
-            f"has {file.size} bytes, but must have {expected}, for its header of {writer} says {count} tokens of {dtype.name}. Restore it: it may be cut off"
+            f"has {file.size} bytes, but must have {expected}, for its header of {writer} says "
+            f"{count} tokens of {dtype.name}. Restore it: it may be cut off"
         )
     if file.size % dtype.itemsize:
         raise ValueError(
