@@ -158,12 +158,18 @@ class FittedLabels:
     def inverse(self, values: Any, groups: Any = None) -> Any:
         """Return the labels of numbers: a list of texts, or an array of integers.
 
+        The number of unknown labels, where it is not that of a class, becomes None, in a list.
+
         Raises:
             ConfigError: If a number is not that of a class.
         """
         del groups
         numbers = _to_numbers(values)
-        bad = (numbers < 0) | (numbers >= len(self.classes))
+        has_texts = bool(self.classes) and isinstance(self.classes[0], str)
+        is_unknown = np.zeros(numbers.shape, dtype=bool)
+        if self._unknown is not None and not self._is_ambiguous:
+            is_unknown = numbers == self._unknown
+        bad = ((numbers < 0) | (numbers >= len(self.classes))) & ~is_unknown
         if bad.any():
             raise ConfigError(
                 must_be(
@@ -173,9 +179,34 @@ class FittedLabels:
                     "Pass the argmax over classes, without padding",
                 )
             )
-        if self.classes and isinstance(self.classes[0], str):
-            return np.array(self.classes, dtype=object)[numbers].tolist()
-        return np.array(self.classes, dtype=np.int64)[numbers]
+        if has_texts or is_unknown.any():
+            table = np.array([*self.classes, None], dtype=object)
+            return table[np.where(is_unknown, -1, numbers)].tolist()
+        is_large = bool(self.classes) and self.classes[-1] > np.iinfo(np.int64).max
+        return np.array(self.classes, dtype=np.uint64 if is_large else np.int64)[numbers]
+
+    def decode_groups(self, values: Any) -> list[Any]:
+        """Return the labels of numbers by which groups are known; None for an unknown label.
+
+        Raises:
+            ConfigError: If a number is not that of a class, or may be that of an unknown label.
+        """
+        numbers = _to_numbers(values).reshape(-1)
+        if self._is_ambiguous and (numbers == self._unknown).any():
+            raise ConfigError(
+                must_be(
+                    f"statistics: the number of unknown labels of {self.name!r}",
+                    "another than those of classes, so that groups are known again",
+                    f"{self._unknown}, that of {self.classes[self._unknown or 0]!r}",
+                    f"Fit {self.name!r} with Labels(unknown=-100)",
+                )
+            )
+        return list(self.inverse(numbers))
+
+    @property
+    def _is_ambiguous(self) -> bool:
+        """Whether unknown labels have the number of a class."""
+        return self._unknown is not None and 0 <= self._unknown < len(self.classes)
 
 
 def _to_numbers(values: Any) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DataError, DecodeError
+from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.exact_sums import ExactSums, sum_exactly
 from seqdata.fitting.field_chunk import (
     NAN_RULES,
@@ -22,6 +22,9 @@ from seqdata.fitting.field_chunk import (
 from seqdata.protocols import Field
 
 NanRule = Literal["error", "ignore", "impute"]
+
+_COARSE = 2.0**-6  # of a deviation: rounding by more of it shows in values
+_MANY = 1 << 10  # deviations that values may be away from their mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class MeanStd:
     def start(self, name: str, field: Field) -> MomentsAccumulator:
         """Return what collects sums; see ``Estimator``."""
         check_number_field("MeanStd", name, field)
-        return MomentsAccumulator(self, field)
+        return MomentsAccumulator(self, name, field)
 
 
 class MomentsAccumulator:
@@ -67,11 +70,13 @@ class MomentsAccumulator:
 
     Args:
         estimator: What is fitted.
+        name: Of the field.
         field: Its field.
     """
 
-    def __init__(self, estimator: MeanStd, field: Field) -> None:
+    def __init__(self, estimator: MeanStd, name: str, field: Field) -> None:
         self._estimator = estimator
+        self._name = name
         self._field = field
         self._places: dict[Hashable, int] = {}
         self._sums = ExactSums.zeros(0, int(np.prod(field.shape)))
@@ -111,6 +116,7 @@ class MomentsAccumulator:
             overall.sums += self._sums.sums.sum(axis=0)
             overall.squares += self._sums.squares.sum(axis=0)
         mean, std = overall.compute_moments()
+        self._check_resolution(mean, std)
         plain: dict[str, Any] = {
             "kind": "mean_std",
             **{name: getattr(self._estimator, name) for name in ("by", "nan", "unknown")},
@@ -130,6 +136,28 @@ class MomentsAccumulator:
             plain["group_means"] = to_plain_floats(means.reshape(-1, *shape))
             plain["group_stds"] = to_plain_floats(deviations.reshape(-1, *shape))
         return plain
+
+    def _check_resolution(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Raise if integers are so large that float64 cannot tell them apart.
+
+        Raises:
+            DataError: If their standard deviation is less than what float64 rounds their mean by.
+        """
+        if np.dtype(self._field.dtype).kind not in "iu":
+            return
+        is_coarse = (std > 0) & (np.spacing(np.abs(mean)) > std * _COARSE)
+        if is_coarse.any():
+            at = int(np.flatnonzero(is_coarse.reshape(-1))[0])
+            raise DataError.at(
+                must_be(
+                    f"fit: integers of field {self._name!r}",
+                    "such that float64 tells them apart",
+                    f"around {mean.reshape(-1)[at]:.17g} with a standard deviation of "
+                    f"{std.reshape(-1)[at]:.3g}",
+                    "Subtract a constant from them, such as the smallest, or leave the field out",
+                ),
+                field=self._name,
+            )
 
     def _find_groups(self) -> list[Any]:
         """Return the groups that have values, in order.
@@ -178,6 +206,7 @@ class FittedMeanStd:
         self._means = np.concatenate([means, self.mean[None]])  # the last one is that of all
         self._scales = _to_scales(np.concatenate([scales, self.std[None]]))
         self._places = {group: place for place, group in enumerate(self.groups)}
+        self._needs_float64 = _exceeds_float32(self._means, self._scales)
 
     def apply(self, values: NDArray[Any], lengths: NDArray[np.int64], groups: Any) -> Any:
         """Return standardized values.
@@ -202,7 +231,17 @@ class FittedMeanStd:
                     field=self.name,
                 )
             found[missing] = 0.0
-        return found.astype(dtype)
+        try:
+            with np.errstate(over="raise"):
+                return found.astype(dtype)
+        except FloatingPointError as error:
+            largest = np.finfo(dtype).max
+            raise DecodeError.at(
+                f"statistics: values of field {self.name!r} must be below {largest:.0e} "
+                "standard deviations, but one is not. Fit over it, too, or clip the field with "
+                "Quantiles before.",
+                field=self.name,
+            ) from error
 
     def inverse(self, values: Any, groups: Any = None) -> Any:
         """Return values in the unit of the data.
@@ -212,28 +251,80 @@ class FittedMeanStd:
                 *shape).
             groups: A value of ``by`` per sequence.
 
+        Returns:
+            In the precision of ``values``, at least float32; in float64 where float32 does not
+            tell values apart that differ by a small part of the standard deviation.
+
         Raises:
-            ConfigError: If groups are needed and not given.
+            ConfigError: If groups are needed and not given, or the shape is not that of the field.
         """
-        mean, scale = self._means[-1], self._scales[-1]
+        if not hasattr(values, "new_tensor") and not hasattr(values, "batch_sizes"):
+            values = np.asarray(values)
+        shape = self._check_shape(values)
+        mean, scale = self._means[-1].reshape(shape), self._scales[-1].reshape(shape)
         if self.by is not None:
-            if groups is None:
-                raise ConfigError(
-                    f"statistics: the inverse of {self.name!r} needs {self.by!r} of each sequence, "
-                    f"as it was fitted by it. Pass it: inverse({{{self.name!r}: ..., "
-                    f"{self.by!r}: ...}})."
-                )
-            places = self._find_places(groups)
-            middle = (1,) * (values.ndim - 1 - self.mean.ndim)
-            shape = (len(places), *middle, *self.mean.shape)
-            mean, scale = self._means[places].reshape(shape), self._scales[places].reshape(shape)
+            places = self._find_rows(values, groups)
+            row_shape = (len(places), *(1,) * (values.ndim - 1 - len(shape)), *shape)
+            mean = self._means[places].reshape(row_shape)
+            scale = self._scales[places].reshape(row_shape)
         if hasattr(values, "new_tensor"):
-            if not values.is_floating_point():
-                values = values.double()  # as NumPy does
-            return values * values.new_tensor(scale) + values.new_tensor(mean)
-        array = np.asarray(values)
-        found = array * scale + mean
-        return found.astype(array.dtype) if array.dtype.kind == "f" else found
+            return _rescale_tensor(values, mean, scale, self._needs_float64)
+        found = values.astype(np.float64) * scale + mean
+        is_wide = values.dtype.kind != "f" or self._needs_float64
+        return found if is_wide else found.astype(np.result_type(values.dtype, np.float32))
+
+    def _check_shape(self, values: Any) -> tuple[int, ...]:
+        """Return the shape of a timestep in ``values``: that of the field, or () for one feature.
+
+        Raises:
+            ConfigError: If values do not have it.
+        """
+        shape = () if self.mean.size == 1 else self.mean.shape
+        has_rows = self.by is not None  # a row of each group's value
+        found = None if hasattr(values, "batch_sizes") else tuple(values.shape)
+        if has_rows and getattr(values, "is_nested", False):
+            found = None
+        if (
+            found is None
+            or len(found) < len(shape) + has_rows
+            or found[len(found) - len(shape) :] != shape
+        ):
+            axes = ["rows"] * has_rows + ["...", *map(str, self.mean.shape)]
+            raise ConfigError(
+                must_be(
+                    f"statistics: the shape of {self.name!r} for its inverse",
+                    f"({', '.join(axes)}), with every feature that was fitted",
+                    f"that of a {type(values).__name__}" if found is None else f"{found}",
+                    "If a model predicts some of the features, write them into an array of all "
+                    "features, zeros elsewhere, and take them out of the result. Bring a batch "
+                    "without rows into the padded layout (`batch.as_layout`)",
+                )
+            )
+        return shape
+
+    def _find_rows(self, values: Any, groups: Any) -> NDArray[np.int64]:
+        """Return the place of each row's group.
+
+        Raises:
+            ConfigError: If groups are missing, or they are not as many as rows.
+        """
+        if groups is None:
+            raise ConfigError(
+                f"statistics: the inverse of {self.name!r} needs {self.by!r} of each sequence, "
+                f"as it was fitted by it. Pass it: inverse({{{self.name!r}: ..., "
+                f"{self.by!r}: ...}})."
+            )
+        places = self._find_places(groups)
+        if len(places) != len(values):
+            raise ConfigError(
+                must_be(
+                    f"statistics: {self.by!r} for the inverse of {self.name!r}",
+                    f"a value for each of {len(values)} rows",
+                    f"{len(places)} values",
+                    "Pass those of the same batch, in the padded layout",
+                )
+            )
+        return places
 
     def _select(self, groups: Any, lengths: NDArray[np.int64]) -> tuple[Any, Any]:
         """Return the mean and the scale of each row, or of all of them."""
@@ -246,7 +337,13 @@ class FittedMeanStd:
         return self._means[places], self._scales[places]
 
     def _find_places(self, groups: Any) -> NDArray[np.int64]:
-        distinct, places = list_groups(groups)
+        if isinstance(groups, list):
+            distinct = list(dict.fromkeys(groups))
+            place_of = {group: place for place, group in enumerate(distinct)}
+            places = np.array([place_of[group] for group in groups], dtype=np.int64)
+        else:
+            tensor = groups.detach().cpu() if hasattr(groups, "detach") else groups
+            distinct, places = list_groups(tensor)
         known = np.array([self._places.get(group, -1) for group in distinct], dtype=np.int64)
         if self._unknown == "error" and (known < 0).any():
             group = distinct[int(np.flatnonzero(known < 0)[0])]
@@ -281,3 +378,25 @@ def _find_present(chunk: FieldChunk, rule: NanRule) -> NDArray[np.bool_] | None:
 
 def _to_scales(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(deviations > 0, deviations, np.where(np.isnan(deviations), np.nan, 1.0))
+
+
+def _exceeds_float32(means: NDArray[np.float64], scales: NDArray[np.float64]) -> bool:
+    """Return whether float32 cannot hold values, or rounds them by a part of their deviation."""
+    largest = float(np.finfo(np.float32).max)
+    sizes = np.abs(means) + scales
+    steps = np.spacing(np.minimum(sizes, largest / 2).astype(np.float32)).astype(np.float64)
+    return bool(((steps > scales * _COARSE) | (sizes > largest / _MANY)).any())
+
+
+def _rescale_tensor(
+    values: Any, mean: NDArray[np.float64], scale: NDArray[np.float64], needs_float64: bool
+) -> Any:
+    """Return ``values * scale + mean``, computed in float64, as a tensor of their precision."""
+    inputs = values.cpu() if values.device.type == "mps" else values  # has no float64
+    doubles = inputs.double()
+    found = doubles * doubles.new_tensor(scale) + doubles.new_tensor(mean)
+    if needs_float64 or not values.is_floating_point():
+        return found
+    return (found.float() if values.element_size() < 4 else found.to(values.dtype)).to(
+        values.device
+    )

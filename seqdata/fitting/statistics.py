@@ -258,17 +258,41 @@ class StatisticsInverse:
         """Return the predictions with the fields that were fitted changed; others stay.
 
         Args:
-            predictions: Field -> array or tensor; with ``MeanStd(by=...)`` the groups, too.
+            predictions: Field -> array or tensor; with ``MeanStd(by=...)`` the groups, too, as a
+                batch has them: numbers of classes where the statistics encode them.
 
         Raises:
-            ConfigError: If groups are missing, or numbers are not those of labels or tokens.
+            ConfigError: If groups are missing or do not tell what was stored, values do not have
+                the shape of their field, or numbers are not those of labels or tokens.
         """
         found = dict(predictions)
         for name, fitted in self.statistics.items():
             if name in predictions:
                 groups = None if fitted.by is None else predictions.get(fitted.by)
+                if groups is not None and fitted.by in self.statistics:
+                    groups = _decode_groups(name, self.statistics[str(fitted.by)], groups)
                 found[name] = fitted.inverse(predictions[name], groups)
         return found
+
+
+def _decode_groups(name: str, encoder: FittedField, groups: Any) -> Any:
+    """Return the stored values of groups that a transform has changed.
+
+    Args:
+        name: The field that was fitted by group.
+        encoder: What was fitted of the field of groups.
+        groups: As a batch has them.
+
+    Raises:
+        ConfigError: If they do not tell the stored ones.
+    """
+    if isinstance(encoder, FittedLabels):
+        return encoder.decode_groups(groups)
+    raise ConfigError(
+        f"statistics: the inverse of {name!r} needs {encoder.name!r} as it was stored, or encoded "
+        f"by Labels, but {type(encoder).__name__[6:]} has changed it in a batch. Fit Labels of "
+        f"{encoder.name!r}, or nothing."
+    )
 
 
 def _digest(text: str) -> str:

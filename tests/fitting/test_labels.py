@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import Labels, fit
+from seqdata import Labels, Vocabulary, fit
 from seqdata.errors import ConfigError, DecodeError
 
 TEXTS = ["no", "yes", "no", "maybe"]
@@ -43,3 +43,22 @@ def test_numbers_of_no_class_are_refused():
         labels_of(TEXTS).inverse([3])
     with pytest.raises(ConfigError, match="numbers must be integers, but is float"):
         labels_of(TEXTS).inverse([0.5])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first"), [("int64", 2**53), ("int64", -(2**63)), ("uint64", 2**64 - 3)]
+)
+@pytest.mark.parametrize("estimator", [Labels(), Vocabulary()])
+def test_large_integers_are_told_apart(estimator, dtype, first):
+    values = np.array([first + 1, first, first + 2], dtype=dtype)
+    stats = fit([values, values[1:], values[1:2]], {"x": estimator})
+    codes = stats["x"].apply(values, np.array([3]), None)
+    assert sorted(codes - codes.min()) == [0, 1, 2]
+    assert list(map(int, stats.inverse()({"x": codes})["x"])) == values.tolist()
+
+
+def test_the_number_of_an_unknown_label_comes_back_as_none():
+    rows = [{"x": [1], "y": "a", "n": 5}]
+    stats = fit(rows, {"y": Labels(unknown=-100), "n": Labels(unknown=-1)})
+    found = stats.inverse()({"y": np.array([-100, 0]), "n": np.array([[0, -1]])})
+    assert found == {"y": [None, "a"], "n": [[5, None]]}

@@ -91,3 +91,95 @@ def test_the_inverse_of_whole_numbers_is_not_cut_to_whole_numbers():
     of_array = found({"x": np.array([1, -1])})["x"]
     assert of_tensor.dtype == torch.float64
     assert of_tensor.tolist() == of_array.tolist() == pytest.approx([5.16024690, 0.83975310])
+
+
+# the inverse of what does not fit, and of numbers at the ends
+
+
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros])
+@pytest.mark.parametrize("shape", [(4, 5, 1), (4, 5), (5, 3), (4, 2, 5), ()])
+def test_the_inverse_refuses_values_of_another_shape_than_the_field(make, shape):
+    with pytest.raises(
+        ConfigError,
+        match=r"shape of 'x' for its inverse must be \(\.\.\., 2\), .* zeros elsewhere, and take",
+    ):
+        fitted().inverse(make(shape))
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 4), (6, 4, 3), (6, 4, 1)])
+@pytest.mark.parametrize("field_shape", [(), (1,)])
+def test_values_of_a_field_of_one_feature_keep_their_shape(shape, field_shape):
+    """Squeezed values, and several predictions of each timestep, are of that one feature."""
+    rows = [
+        {"x": np.array([site, site + 2.0]).reshape(2, *field_shape), "site": site}
+        for site in range(6)
+    ]
+    overall = fit(rows, {"x": MeanStd()}).inverse()({"x": np.zeros(shape)})
+    assert overall["x"].tolist() == np.full(shape, 3.5).tolist()
+    stats = fit(rows, {"x": MeanStd(by="site")})
+    found = stats.inverse()({"x": torch.ones(shape), "site": torch.arange(6)})["x"]
+    due = np.broadcast_to(np.arange(6.0).reshape(6, *(1,) * (len(shape) - 1)) + 2, shape)
+    assert found.tolist() == due.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_there_must_be_a_group_for_each_row(count):
+    found = fitted(by="site")
+    with pytest.raises(ConfigError, match=rf"'site' for .* each of 6 rows, but is {count} values"):
+        found.inverse(np.zeros((6, 4, 2)), ["a"] * count)
+    with pytest.raises(ConfigError, match=r"must be \(rows, \.\.\., 2\), .* but is \(2,\)"):
+        found.inverse(np.zeros(2), ["a", "b"])
+
+
+def test_packed_values_are_brought_into_the_padded_layout_first():
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.zeros(2, 3, 2), [3, 2], True)
+    with pytest.raises(ConfigError, match=r"that of a PackedSequence.*`batch.as_layout`"):
+        fitted().inverse(packed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_become_float32_which_holds_the_unit_of_the_data(dtype):
+    stats = fit([[1e5, 3e5, 5e5]], {"x": MeanStd()})
+    found = stats.inverse()({"x": torch.zeros(3, dtype=dtype)})["x"]
+    assert found.dtype == torch.float32
+    assert found.tolist() == [3e5] * 3
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-11, 1.0, 2.0**53, 1e300])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e6])
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor])
+def test_values_come_back_whatever_their_unit(scale, offset, make):
+    data = (np.array([1.0, 2.0, 4.0, 9.0]) + offset) * scale
+    stats = fit([data], {"x": MeanStd()})
+    made = stats["x"].apply(data, np.array([4]), None)
+    assert np.isclose(made.mean(), 0, atol=1e-6)
+    assert np.isclose(made.std(), 1)
+    found = stats.inverse()({"x": make(made.astype(np.float32))})["x"]
+    np.testing.assert_allclose(np.asarray(found), data, rtol=1e-6)
+
+
+def test_times_in_seconds_come_back_to_the_second():
+    """Float32 has steps of 128 there."""
+    when = 1_700_000_000 + 3600 * np.arange(24)
+    stats = fit([when], {"x": MeanStd()})
+    made = torch.as_tensor(stats["x"].apply(when, np.array([24]), None))
+    found = stats.inverse()({"x": made})["x"]
+    assert made.dtype == torch.float32
+    np.testing.assert_allclose(found, when, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("large", [2**53, 2**60, 2**62])
+def test_integers_that_floats_do_not_tell_apart_are_refused(dtype, large):
+    values = np.arange(large, large + 4).astype(dtype)
+    with pytest.raises(DataError, match=r"field 'x' must be such that float64 tells them apart"):
+        fit([values], {"x": MeanStd()})
+    wide = np.array([large, large + large // 1024], dtype=dtype)
+    assert fit([wide], {"x": MeanStd()})["x"].std == large // 2048
+    assert fit([values[:1]], {"x": MeanStd()})["x"].std == 0
+
+
+def test_a_value_too_many_deviations_away_is_refused():
+    stats = fit([np.array([1e-30, 3e-30])], {"x": MeanStd()})
+    with pytest.raises(DecodeError, match=r"field 'x' must be below 3e\+38 standard deviations"):
+        stats["x"].apply(np.array([1e30], dtype=np.float32), np.array([1]), None)

@@ -176,3 +176,45 @@ def test_copies_are_equal_and_have_no_more_than_the_texts(fitted):
     assert len(fitted) == len(WHAT)
     assert list(fitted) == list(WHAT)
     assert "x" in fitted
+
+
+# groups that are encoded, too
+
+
+def of_sites(sites, encoder, unknown="error"):
+    rows = [
+        {"x": np.array([-1.0, 1.0]) * 10**place + 100 * place, "site": site}
+        for place, site in enumerate(sites)
+    ]
+    return rows, fit(rows, {"x": MeanStd(by="site", unknown=unknown), "site": encoder})
+
+
+@pytest.mark.parametrize("unknown", ["error", "overall"])
+@pytest.mark.parametrize("sites", [[1, 2, 3], [3, 1, 2], [0, 1, 2], ["c", "a", "b"]])
+def test_the_inverse_takes_groups_as_a_batch_has_them(sites, unknown):
+    rows, stats = of_sites(sites, Labels(), unknown)
+    x = Ragged(np.concatenate([row["x"] for row in rows]), np.array([2, 2, 2]))
+    made = apply(stats, x=x, site=sites if isinstance(sites[0], str) else np.array(sites))
+    batch = {"x": torch.as_tensor(made["x"].values).reshape(3, 2), "site": made["site"]}
+    found = stats.inverse()(batch)
+    assert found["x"].tolist() == [row["x"].tolist() for row in rows]
+    assert list(found["site"]) == sites
+
+
+def test_an_unknown_label_is_of_no_group():
+    _, stats = of_sites([4, 7], Labels(unknown=-100), "overall")
+    found = stats.inverse()({"x": np.zeros((3, 1)), "site": np.array([-100, 0, 1])})["x"]
+    assert found.tolist() == [[50.0], [0.0], [100.0]]
+    _, stats = of_sites([4, 7], Labels(unknown=-100))
+    with pytest.raises(DecodeError, match="site None of field 'x' had no value"):
+        stats.inverse()({"x": np.zeros((1, 1)), "site": np.array([-100])})
+    _, stats = of_sites([4, 7], Labels(unknown=1), "overall")
+    with pytest.raises(ConfigError, match=r"number of unknown labels of 'site' .*, that of 7"):
+        stats.inverse()({"x": np.zeros((1, 1)), "site": np.array([1])})
+
+
+@pytest.mark.parametrize("encoder", [MeanStd(), Quantiles(0.1, 0.9), Vocabulary()])
+def test_groups_that_no_longer_tell_what_was_stored_are_refused(encoder):
+    _, stats = of_sites([1, 2, 3], encoder, "overall")
+    with pytest.raises(ConfigError, match=r"the inverse of 'x' needs 'site' as it was stored"):
+        stats.inverse()({"x": np.zeros((3, 2)), "site": np.array([1, 2, 3])})
