@@ -8,24 +8,28 @@ flow: outputs of training steps -> weights of segments.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from lightning.pytorch import Trainer
 
 from seqdata.errors import (
     ConfigError,
     PeerFailedError,
+    RanksDifferError,
     ResumeError,
     SeqDataError,
     SeqDataWarning,
     must_be,
 )
 from seqdata.lightning import adapter
-from seqdata.lightning.ranks.collect import with_rank
+from seqdata.lightning.ranks.collect import describe_differences, with_rank
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.score_means import PartScores, SequenceScores, WeighFn
 from seqdata.lightning.scores import ScoreCollector
@@ -254,9 +258,33 @@ class FeedbackRun:
         pending = self._gather(RunPosition(epoch, first))
         if pending is not None:
             self._pending = None
-            values = self._scores.weigh(pending)
-            self._segments.change(epoch, first, values)
+            self._segments.change(epoch, first, self._weigh(pending, epoch, first))
         self._write_weights(RunPosition(epoch, first))
+
+    def _weigh(self, pending: Any, epoch: int, first: int) -> Any:
+        """Return the weights of a segment, equal on every rank; a collective operation.
+
+        Raises:
+            RanksDifferError: If ranks have other weights; raised on every rank.
+        """
+        values, failure = None, None
+        try:
+            values = self._scores.weigh(pending)
+        except Exception as error:  # `weigh` may raise anything; the others wait for this rank
+            failure = error
+        own = None if failure is not None else _describe_weights(values)
+        gathered = self._coordinator.all_gather(own, self._trainer.world_size, (epoch, first))
+        if failure is not None:
+            raise failure
+        difference = describe_differences(gathered) if None not in gathered else ""
+        if difference:
+            raise RanksDifferError.at(
+                "Feedback: `weigh` must return the same weights on every rank, but at batch "
+                f"{first} of epoch {epoch} {difference}. Make it a function of the scores alone: "
+                "without the rank, a clock or an unseeded generator, and rounded if processors "
+                "differ"
+            )
+        return values
 
     def _write_weights(self, run_position: RunPosition, *, is_first: bool = False) -> None:
         if self._files is None:
@@ -309,6 +337,20 @@ def _get_segments(engine: BaseEngine) -> SegmentedRun:
             )
         )  # fmt: skip
     return engine.segments
+
+
+def _describe_weights(values: Any) -> dict[str, str]:
+    """Return a digest of weights, and their sum."""
+    parts = values if isinstance(values, Mapping) else {"": values}
+    try:
+        arrays = {str(name): np.asarray(part, dtype=np.float64) for name, part in parts.items()}
+    except (TypeError, ValueError, RuntimeError):  # no weights, which is an error of its own
+        return {"weights": f"{values!r:.60}"}
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].shape} ".encode() + arrays[name].tobytes())
+    total = math.fsum(float(array.sum()) for array in arrays.values())
+    return {"weights": f"{digest.hexdigest()[:8]} (sum {total:.17g})"}
 
 
 def _warn(message: str) -> None:

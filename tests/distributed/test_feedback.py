@@ -1,5 +1,6 @@
 """Weights from losses by id on several ranks: any chain of worlds, killed anywhere, is one run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,21 @@ def test_a_score_that_is_not_finite_ends_all_ranks_with_its_place(ranks, tmp_pat
     told = ranks.play("feedback", 2, spec)
     for one in told:
         assert one["error"].startswith("ConfigError: rank 1: Feedback: 'row_loss' of sequence")
+
+
+@pytest.mark.parametrize("policy", ["weighted", "mix"])
+def test_weights_that_differ_end_all_ranks_where_their_segment_begins(ranks, tmp_path, policy):
+    spec = {"world": 2, "policy": policy, "folder": str(tmp_path), "weigh": "by process"}
+    one, two = ranks.play("feedback", 2, spec)
+    assert one["error"] == two["error"]
+    assert re.match(
+        r"RanksDifferError: rank 0: Feedback: `weigh` must return the same weights on every rank, "
+        r"but at batch 8 of epoch 0 `weights` is '.{8} \(sum .*\)' on rank 0 but .* on rank 1\. Make it ",
+        one["error"],
+    )
+
+
+def test_weights_that_cannot_be_made_on_one_rank_end_all(ranks, tmp_path):
+    spec = {"world": 2, "policy": "weighted", "folder": str(tmp_path), "weigh": "fails on rank 1"}
+    told = ranks.play("feedback", 2, spec)
+    assert [one["error"] for one in told] == ["OSError: no weights"] * 2
