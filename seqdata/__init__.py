@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from seqdata.policies.windows import Windows
     from seqdata.policies.zip import Zip
     from seqdata.random_streams import RandomStreams
+    from seqdata.recurrent.cells import unwrap_module
     from seqdata.recurrent.lane_states import LaneStates
     from seqdata.sharing import World, share
     from seqdata.storage.remote.options import Remote
@@ -166,6 +167,7 @@ __all__ = [
     "open_store",
     "share",
     "split",
+    "unwrap_module",
     "write_store",
 ]
 
@@ -223,6 +225,7 @@ _DEFINED_IN = {
     "open_store": "api",
     "share": "sharing",
     "split": "api",
+    "unwrap_module": "recurrent.cells",
     "write_store": "api",
 }
 

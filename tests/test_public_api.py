@@ -73,6 +73,7 @@ NAMES = [
     "open_store",
     "share",
     "split",
+    "unwrap_module",
     "write_store",
     "__version__",
     *ERRORS,

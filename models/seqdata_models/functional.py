@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from seqdata import ConfigError, SequenceBatch
+from seqdata import ConfigError, SequenceBatch, unwrap_module
 
 Layout = Literal["packed", "dense"]  # how an LSTM is trained over padded rows
 
@@ -172,6 +172,7 @@ def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
     if x.device.type == "mps":
         plain: Tensor = layer(x)
         return plain
+    layer = unwrap_module(layer)
     bias = None if layer.bias is None else layer.bias.double()
     return F.linear(x.double(), layer.weight.double(), bias).to(x.dtype)
 
@@ -193,7 +194,8 @@ def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
     Raises:
         ConfigError: If the LSTM is of another kind.
     """
-    if not (lstm.batch_first and lstm.bias) or lstm.proj_size:
+    layer: nn.LSTM = unwrap_module(lstm)
+    if not (layer.batch_first and layer.bias) or layer.proj_size:
         raise ConfigError(
             "run_dense: `lstm` must have batch_first=True, biases and no projection, but is "
             f"{lstm!r}. "
@@ -201,14 +203,14 @@ def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
         )
     mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # (B, T)
     x = torch.where(mask[..., None], x, 0.0)
-    if not lstm.bidirectional:  # a forward pass meets the padding after the valid steps
+    if not layer.bidirectional:  # a forward pass meets the padding after the valid steps
         out: Tensor = lstm(x)[0]
         return out
-    for layer in range(lstm.num_layers):
-        if layer:
-            x = F.dropout(x, lstm.dropout, lstm.training)
-        forward = _direction(lstm, x, f"l{layer}")
-        backward = _direction(lstm, reverse_valid(x, lengths), f"l{layer}_reverse")
+    for number in range(layer.num_layers):
+        if number:
+            x = F.dropout(x, layer.dropout, layer.training)
+        forward = _direction(layer, x, f"l{number}")
+        backward = _direction(layer, reverse_valid(x, lengths), f"l{number}_reverse")
         x = torch.cat([forward, reverse_valid(backward, lengths)], dim=-1)
     return x
 

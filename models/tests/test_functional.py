@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from seqdata_models import ByteLM, Forecaster, LSTMClassifier, LSTMTagger, Seq2SeqLSTM
 from seqdata_models.functional import (
     last_valid,
+    linear_exactly,
     masked_mean,
     masked_token_loss,
     reverse_valid,
@@ -176,6 +179,17 @@ def test_dense_gradients_equal_packed_gradients_whatever_the_padding(bidirection
     assert found[0].abs().max() > 0
     assert (found[0] - found[1]).abs().max() <= 1e-13
     assert torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_within_wrappers_are_run_as_they_are(bidirectional):
+    lstm, head = lstm_of(bidirectional, 2, torch.float64), nn.Linear(4, 2)
+    x, lengths = rows_of(LENGTHS, dtype=torch.float64), torch.tensor(LENGTHS)
+    for wrap in (nn.DataParallel, partial(torch.compile, backend="eager")):
+        torch.testing.assert_close(run_dense(wrap(lstm), x, lengths), run_dense(lstm, x, lengths))
+        assert torch.equal(linear_exactly(wrap(head), x), linear_exactly(head, x))
+    with pytest.raises(ConfigError, match="run_dense: `lstm` must have batch_first=True"):
+        run_dense(nn.DataParallel(nn.LSTM(4, 6)), x, lengths)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from seqdata import ConfigError, LaneStates, Loader, ResumeError, Windows, World
 from seqdata_testing.waiting import patient
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mesh_processes import start
 from parallel_cases import CASES, difference, make_model, make_updates, train, train_by_hand
 from seqdata_models.parallel import Mesh, Ring, TorchWavefront, Wavefront
-from seqdata_models.parallel.deferred import DeferredLayer, WeightGradients
+from seqdata_models.parallel.deferred import DeferredLayer, DeferredLinear, WeightGradients
 from seqdata_models.parallel.engine import run_pipeline
 from seqdata_models.parallel.slices import split_rows, split_time
 from seqdata_models.parallel.stack import dropout_mask
@@ -358,6 +359,30 @@ def test_a_sequential_is_its_parts_and_parts_that_differ_by_split_are_refused():
     nn.utils.parametrizations.weight_norm(model.rnn, "weight_hh_l0")
     with pytest.raises(ConfigError, match="its parameters, but `weight_hh_l0` is computed"):
         Ring(model, Mesh(1))
+
+
+def test_parts_that_are_compiled_are_cut_as_they_are():
+    model = make_model("dropout", torch.float32)
+    plain, wrap = model.parallel_stages(), functools.partial(torch.compile, backend="eager")
+    model.parallel_stages = lambda: [wrap(part) for part in plain]
+    stack = Wavefront(model, Mesh(1), split_backward=True).stack
+    assert [step.drop for step in stack.steps] == [0, 0.3, 0, 0.3, 0, 0.3, 0, 0.3, 0]
+    assert isinstance(stack.steps[-1].deferred, DeferredLinear)
+    model.parallel_stages = lambda: [wrap(nn.Sequential(*plain))]
+    assert len(Ring(model, Mesh(1)).stack.steps) == len(stack.steps)
+
+
+def test_parts_whose_gradients_others_sum_are_refused():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = make_model("lstm", torch.float32)
+        plain = model.parallel_stages()
+        model.parallel_stages = lambda: [*plain[:-1], nn.Sequential(DDP(plain[-1]))]
+        with pytest.raises(ConfigError, match="must be without DistributedDataParallel, but a Seq"):
+            Ring(model, Mesh(1))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_batches_of_another_kind_are_refused():

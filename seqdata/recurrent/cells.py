@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.optim.swa_utils import AveragedModel
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.recurrent.trees import Tree
 
 Recurrent = Callable[[Any, Any], tuple[Any, Any]]
 """``rnn(x, state) -> (out, state)``, ``x`` of (p, T, *shape); the initial state may be None."""
+
+
+_INNER_NAMES = (
+    "_orig_mod",  # torch.compile
+    "_original_module",  # Fabric
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+)
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)  # `module`
+_CALLS = ("forward", "__call__", "_call_impl", "_wrapped_call_impl")
+_TORCH_NAMES = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +37,17 @@ class Cell:
     Attributes:
         rnn: The module or callable.
         dim: The dimension of rows in its state.
+        layer: The recurrent module of torch that ``rnn`` is or wraps; None: neither.
     """
 
     rnn: Recurrent
     dim: int
+    layer: nn.RNNBase | None = None
 
     @property
     def takes_packed(self) -> bool:
         """Whether it takes packed sequences."""
-        return isinstance(self.rnn, nn.RNNBase)
+        return self.layer is not None
 
     def run_dense(self, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
         """Run rows of equal length.
@@ -44,8 +59,8 @@ class Cell:
         Returns:
             Outputs (p, T, *shape), and the state at the end of T.
         """
-        is_time_first = isinstance(self.rnn, nn.RNNBase) and not self.rnn.batch_first
-        out, end = self.rnn(_to_rnn_layout(x, self.rnn) if self.takes_packed else x, state)
+        is_time_first = self.layer is not None and not self.layer.batch_first
+        out, end = self.rnn(x.transpose(0, 1) if is_time_first else x, state)
         if not isinstance(out, Tensor):
             raise ConfigError(
                 "lanes: `rnn` must return a tensor (rows, timesteps, ...) and a state, but "
@@ -68,64 +83,106 @@ class Cell:
         return out.data, end
 
 
+def unwrap_module(module: Any) -> Any:
+    """Return the module within its wrappers; anything else as it is.
+
+    Wrappers are ``torch.compile``, DistributedDataParallel, DataParallel, FSDP, activation
+    checkpoints, averaged weights, Fabric's ``setup``, and a module's ``forward`` alone.
+
+    Args:
+        module: A module or callable.
+    """
+    inner = module
+    if isinstance(module, nn.Module):
+        names = (*_INNER_NAMES, "module") if isinstance(module, _WRAPPERS) else _INNER_NAMES
+        inner = next((module._modules[name] for name in names if name in module._modules), module)
+    elif hasattr(module, "_torchdynamo_orig_callable"):  # a function that was compiled
+        inner = inspect.unwrap(module, stop=inspect.ismethod)
+    elif getattr(module, "__name__", "") in _CALLS:
+        inner = getattr(module, "__self__", module)
+    return module if inner is module else unwrap_module(inner)
+
+
 def make_cell(rnn: Recurrent, dim: int) -> Cell:
     """Return the cell of a module or callable.
 
     Raises:
-        ConfigError: If it is bidirectional, or its rows are in another dimension.
+        ConfigError: If it is bidirectional, its rows are in another dimension, or it is a module
+            that does not tell whether it takes rows first.
     """
-    if isinstance(rnn, nn.RNNBase):
-        name = type(rnn).__name__
-        if rnn.bidirectional:
-            raise ConfigError(
-                f"lanes: {name} must not be bidirectional: a lane's later chunks are not "
-                "available yet. Pass bidirectional=False."
+    layer = unwrap_module(rnn)
+    if not isinstance(layer, nn.RNNBase):
+        _check_rows_first(layer)
+        return Cell(rnn, dim)
+    name = type(layer).__name__
+    if layer.bidirectional:
+        raise ConfigError(
+            f"lanes: {name} must not be bidirectional: a lane's later chunks are not "
+            "available yet. Pass bidirectional=False."
+        )
+    if dim != 1:
+        raise ConfigError(
+            must_be(
+                "lanes: `dim`",
+                f"1 for torch's {name}, whose state is (layers, rows, size)",
+                f"{dim}",
+                "Leave it out",
             )
-        if dim != 1:
-            raise ConfigError(
-                must_be(
-                    "lanes: `dim`",
-                    f"1 for torch's {name}, whose state is (layers, rows, size)",
-                    f"{dim}",
-                    "Leave it out",
-                )
-            )
-    return Cell(rnn, dim)
+        )
+    return Cell(rnn, dim, layer)
 
 
-def to_features(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
+def to_features(cell: Cell, x: Tensor, name: str) -> Tensor:
     """Return a field as input of a recurrent module of torch: (r, T, size), in its weights' dtype.
 
     Args:
-        rnn: The module; a callable that is not torch's takes any input.
+        cell: The cell; a callable that is not torch's takes any input.
         x: (r, T) or (r, T, size).
         name: Name of the field.
 
     Raises:
         ConfigError: If it has no feature dimension and the module needs more than one feature.
     """
-    if not isinstance(rnn, nn.RNNBase):
+    if cell.layer is None:
         return x
     if x.ndim == 2:
-        if rnn.input_size != 1:
+        if cell.layer.input_size != 1:
             raise ConfigError(
-                f"lanes: field {name!r} must have {rnn.input_size} features per timestep for "
-                f"{type(rnn).__name__}, but is {x.dtype} {tuple(x.shape)}. Embed it, and pass "
-                "the tensor."
+                f"lanes: field {name!r} must have {cell.layer.input_size} features per timestep "
+                f"for {type(cell.layer).__name__}, but is {x.dtype} {tuple(x.shape)}. Embed it, "
+                "and pass the tensor."
             )
         x = x.unsqueeze(-1)
-    weight = next(rnn.parameters())
+    weight = next(cell.layer.parameters())
     return x.to(weight.dtype)
 
 
-def _to_rnn_layout(x: Tensor, rnn: Any) -> Tensor:
-    """Return inputs in torch's layout, always with the same strides.
+def _check_rows_first(module: Any) -> None:
+    """Raise if a module may be a recurrent one that takes time first, or reads from both ends.
 
-    Torch adds the bias within the product if inputs are contiguous in time, and after it if not: a
-    single timestep would be rounded differently than the same timestep among others.
+    That is torch's own in another form (scripted, traced, exported, quantized), and a module with
+    nothing but one of them in it: it would take rows for timesteps without an error where there are
+    as many of both.
+
+    Raises:
+        ConfigError: If it may.
     """
-    if not rnn.batch_first:
-        return x.transpose(0, 1).contiguous()
-    if x.shape[1] == 1 and x.is_contiguous():
-        return torch.cat([x, x], dim=1)[:, :1]
-    return x
+    if not isinstance(module, nn.Module):
+        return
+    suspects = [module]
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    if not own and len(children := list(module.children())) == 1:
+        suspects.append(unwrap_module(children[0]))
+    if isinstance(module, torch.fx.GraphModule) or any(map(_is_opaque, suspects)):
+        raise ConfigError(
+            f"lanes: `rnn` must be an LSTM, GRU or RNN of torch, or take rows first, but is a "
+            f"{type(module).__name__}, through which its layout and direction cannot be seen. Pass "
+            "the recurrent layer itself or, if it takes (rows, timesteps, ...) and reads forward, "
+            "a function: lambda x, state: rnn(x, state)"
+        )
+
+
+def _is_opaque(module: nn.Module) -> bool:
+    if not hasattr(module, "bidirectional"):
+        return getattr(module, "original_name", "") in _TORCH_NAMES  # traced
+    return bool(module.bidirectional) or not getattr(module, "batch_first", True)

@@ -118,7 +118,8 @@ class LaneStates:
         packed rows, and any other callable is called once for each length.
 
         Args:
-            rnn: An LSTM, GRU or RNN of torch, or ``rnn(x, state) -> (out, state)`` over rows first.
+            rnn: An LSTM, GRU or RNN of torch, also within ``torch.compile``, DDP, FSDP or Fabric,
+                or ``rnn(x, state) -> (out, state)`` over rows first.
             batch: A batch of lanes.
             x: The field, or a tensor (r, T, *shape).
             state: The result of ``take``.
@@ -128,12 +129,13 @@ class LaneStates:
                 start of the next window.
 
         Raises:
-            ConfigError: If ``rnn`` is bidirectional, or inputs do not fit the batch.
+            ConfigError: If ``rnn`` is bidirectional, a module that does not tell whether it takes
+                rows first, or inputs do not fit the batch.
         """
         cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
             padded = batch if batch.layout == "padded" else batch.as_layout("padded")
-            x = to_features(rnn, padded[x], x)
+            x = to_features(cell, padded[x], x)
         start = self._initial_rows(batch)
         return run(cell, batch, x, start if state is None else state, start)
 

@@ -60,8 +60,12 @@ def test_modules_that_have_no_later_chunks_or_other_rows_are_refused():
         make_cell(nn.GRU(3, 5), 0)
 
 
+def features(rnn, x):
+    return to_features(make_cell(rnn, 1), x, "x")
+
+
 def test_a_field_becomes_features_in_the_weights_dtype():
-    assert to_features(nn.GRU(1, 5), torch.arange(6).reshape(2, 3), "x").shape == (2, 3, 1)
-    assert to_features(nn.GRU(3, 5).double(), X, "x").dtype == torch.float64
+    assert features(nn.GRU(1, 5), torch.arange(6).reshape(2, 3)).shape == (2, 3, 1)
+    assert features(nn.GRU(3, 5).double(), X).dtype == torch.float64
     with pytest.raises(ConfigError, match="field 'x' must have 3 features per timestep for GRU"):
-        to_features(nn.GRU(3, 5), X[..., 0], "x")
+        features(nn.GRU(3, 5), X[..., 0])

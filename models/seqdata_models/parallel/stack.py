@@ -14,8 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from seqdata import ConfigError, LaneStates, SequenceBatch
+from seqdata import ConfigError, LaneStates, SequenceBatch, unwrap_module
 from seqdata_models.parallel.deferred import DeferredLayer, DeferredLinear, WeightGradients
 from seqdata_models.parallel.slices import BatchPart
 
@@ -272,12 +273,22 @@ def dropout_mask(
 
 
 def _iter_parts(parts: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield parts; of an ``nn.Sequential`` those that it has, so that dropouts are found."""
+    """Yield parts; of an ``nn.Sequential`` those that it has, so that dropouts are found.
+
+    Recurrent parts and dropouts, which are run in a way of our own, are without their wrappers.
+    """
     for part in parts:
-        if type(part) is nn.Sequential:
-            yield from _iter_parts(part)
+        if any(isinstance(inner, DistributedDataParallel) for inner in part.modules()):
+            raise ConfigError(
+                "parallel: a part of `parallel_stages` must be without DistributedDataParallel, "
+                f"but a {type(part).__name__} has it, whose gradients would be summed twice. "
+                "Name the module within it; `Mesh` splits data."
+            )
+        inner = unwrap_module(part)
+        if type(inner) is nn.Sequential:
+            yield from _iter_parts(inner)
         else:
-            yield part
+            yield inner if isinstance(inner, nn.RNNBase | nn.Dropout) else part
 
 
 def _check_part(part: nn.Module, name: str) -> None:
@@ -341,8 +352,8 @@ def _defer(step: Step, weights: WeightGradients) -> Step:
     """Return a step whose weight gradients wait; one that cannot wait as it is."""
     if step.layer is not None and isinstance(step.module, nn.RNNBase):
         return replace(step, deferred=DeferredLayer(step.module, weights))
-    if type(step.module) is nn.Linear:
-        return replace(step, deferred=DeferredLinear(step.module, weights))
+    if type(linear := unwrap_module(step.module)) is nn.Linear:
+        return replace(step, deferred=DeferredLinear(linear, weights))
     return step
 
 
@@ -362,6 +373,6 @@ def _view_layer(rnn: nn.RNNBase, layer: int) -> nn.RNNBase:
 
 
 def _cost(step: Step) -> int:
-    if step.drop or isinstance(step.module, nn.Embedding):
+    if step.drop or isinstance(unwrap_module(step.module), nn.Embedding):
         return 0
     return sum(value.numel() for value in step.module.parameters())

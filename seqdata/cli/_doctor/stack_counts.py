@@ -194,6 +194,9 @@ def count_model(model: nn.Module | Weights, name: str, *, is_cpu: bool) -> Stack
     Raises:
         ConfigError: If it has no recurrent part.
     """
+    from seqdata.recurrent.cells import unwrap_module
+
+    model = unwrap_module(model)
     named = list(_split_weights(model) if isinstance(model, Mapping) else _split_module(model))
     parts: list[PartCounts] = []
     for part in named:
@@ -236,9 +239,13 @@ def _split_module(module: nn.Module) -> Iterator[_NamedPart]:
     """Yield the parts of a module: those that it names, or all that have weights."""
     from torch import nn
 
-    names = {id(child): name for name, child in module.named_modules()}
+    from seqdata.recurrent.cells import unwrap_module
+
+    names: dict[int, str] = {}  # a wrapped module has the name of its wrapper
+    for name, child in module.named_modules():
+        names.setdefault(id(unwrap_module(child)), name)
     parallel = getattr(module, "parallel_stages", None)
-    children = list(parallel()) if callable(parallel) else list(module.modules())
+    children = map(unwrap_module, parallel()) if callable(parallel) else module.modules()
     for child in children:
         weights = dict(child.named_parameters(recurse=callable(parallel)))
         drop = isinstance(child, nn.Dropout | nn.RNNBase) and _drops(child)

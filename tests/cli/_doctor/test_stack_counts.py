@@ -1,5 +1,7 @@
 """Counts of a recurrent stack: by hand, and as torch keeps values for backward."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -50,6 +52,20 @@ def test_weights_of_an_lstm_are_as_by_hand():
     assert (found.shared, found.itemsize, found.recurrent) == (0, 4, ("rnn",))
     assert found.names_parts
     assert not found.is_bidirectional
+
+
+@pytest.mark.parametrize("names_parts", [True, False])
+def test_parts_within_wrappers_are_counted_as_they_are(names_parts):
+    def make(wrap):
+        model = Tagger(wrap(nn.LSTM(3, 8, 2, dropout=0.5)), 8, drop=0.5)
+        model.drop, model.head = wrap(model.drop), wrap(model.head)
+        if not names_parts:
+            model.parallel_stages = None
+        return wrap(model)
+
+    bare = count(make(lambda module: module))
+    assert count(make(partial(torch.compile, backend="eager"))) == bare
+    assert count(make(nn.DataParallel)) == bare
 
 
 def test_weights_of_other_cells_are_as_by_hand():
