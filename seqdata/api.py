@@ -15,6 +15,7 @@ from seqdata.detect import LocationLike
 from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener, Store, SupportsWriting
+from seqdata.readers.groups import refuse_order_alone
 from seqdata.resolve import (
     are_locations,
     is_location,
@@ -29,6 +30,7 @@ from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset_items import check_axes
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
+from seqdata.storage.parts import find_carried_transform
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.splitting import Folds
@@ -51,6 +53,7 @@ def open_store(  # noqa: PLR0913
     host: PluginHost | None = None,
     lengths: Any = None,
     group: str | None = None,
+    order: str | None = None,
     axes: Axes | None = None,
 ) -> SequenceStore:
     """Open a data set, without reading data that is not in memory.
@@ -72,7 +75,10 @@ def open_store(  # noqa: PLR0913
             ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more options.
         host: The plugin host that finds names; None: the installed plugins.
         lengths: Timesteps of each item of a torch Dataset, or a function that returns them.
-        group: Column whose equal values make a sequence, of a table with a row per timestep.
+        group: Column whose equal values make a sequence, of a table with a row per timestep; also
+            of the path of one (CSV, JSON lines, Parquet, Arrow), which is read into memory.
+        order: Column by which the rows of each group are sorted, such as the time; None: they must
+            be together, and no column of dates may go back within a group.
         axes: For data in memory: field -> axis; None: a value or vector per sequence.
 
     Raises:
@@ -95,10 +101,19 @@ def open_store(  # noqa: PLR0913
             f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
             f"{type(location).__name__}. Leave it out"
         )
-    if locations:
-        _refuse_for_locations({"lengths": lengths, "group": group, "axes": axes})
+    if not locations:
+        return resolve_store(
+            location, lengths=lengths, group=group, order=order, axes=axes, host=host
+        )
+    if group is None and order is None:
+        _refuse_for_locations({"lengths": lengths, "axes": axes})
         return open_locations(location, options)
-    return resolve_store(location, lengths=lengths, group=group, axes=axes, host=host)
+    _refuse_for_locations({"lengths": lengths})
+    if passed:
+        raise ConfigError(
+            f"open_store: `{passed[0]}` opens a store, but `group` reads a table. Leave one out"
+        )
+    return resolve_store(location, group=group, order=order, axes=axes, host=host)
 
 
 def write_store(  # noqa: PLR0913
@@ -115,6 +130,7 @@ def write_store(  # noqa: PLR0913
     overwrite: bool = False,
     remote: Remote | None = None,
     group: str | None = None,
+    order: str | None = None,
     shuffle: int | None = None,
 ) -> SequenceStore:
     """Write sequences, completely or not at all, and open the result.
@@ -136,6 +152,7 @@ def write_store(  # noqa: PLR0913
         overwrite: Whether an existing store is replaced, once the new one is complete.
         remote: How a URL is accessed; None: as configured. The store is first written here.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
+        order: The column by which the rows of each group are sorted, as in ``open_store``.
         shuffle: Seed of a random order of writing; None: the order given. Ids do not change. What
             cannot be read in any order, such as a generator, is copied to the disk first.
 
@@ -154,7 +171,7 @@ def write_store(  # noqa: PLR0913
     check_flags("write_store", resume=resume, overwrite=overwrite)
     options = {"remote": remote, "shuffle": _check_seed(shuffle)}
     write, options = _find_writer(format, options)
-    sequences, axes = _prepare_input(sequences, axes, key, group)
+    sequences, axes = _prepare_input(sequences, axes, key, group, order)
     store = write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite, **options,
@@ -310,8 +327,6 @@ def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
     """Raise if an argument is only for data in memory."""
     advice = {
         "lengths": "It is for a torch Dataset; of what is stored they are known. Leave it out",
-        "group": "Read the table (e.g. pd.read_parquet) and pass it with `group`, or write a store "
-        "once: `seqdata write TABLE OUT --group COLUMN`",
         "axes": "Of what is stored they are known: leave it out, or pass it to `write_store`",
     }
     for name, value in passed.items():
@@ -323,11 +338,17 @@ def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
 
 
 def _prepare_input(
-    data: Any, axes: Mapping[str, str | None] | None, key: str, group: str | None
+    data: Any,
+    axes: Mapping[str, str | None] | None,
+    key: str,
+    group: str | None,
+    order: str | None,
 ) -> tuple[Any, Mapping[str, str | None] | None]:
     """Return sequences in the form that a writer takes, and the axes of their fields."""
     check_axes(axes)
-    if is_store(data) or is_location(data) or are_locations(data):
+    refuse_order_alone(order, group)
+    is_located = is_location(data) or are_locations(data)
+    if is_store(data) or (is_located and group is None):
         store = resolve_store(data)
         if context := find_longest_context(store):
             raise ConfigError(
@@ -335,9 +356,12 @@ def _prepare_input(
                 f"a store does not tell from other timesteps, but has up to {context} timesteps of "
                 "it. Write a part that was split without `context`, or the store before the split"
             )
+        carried = find_carried_transform(store)
         rows = StoreSequences(store, key)
+        if carried is not None:
+            rows = carried.make_rows(store, carried, key)
         data, axes = rows, {**rows.axes, **(axes or {})}
-    return resolve_rows(data, axes, group)
+    return resolve_rows(data, axes, group, order)
 
 
 def _check_seed(shuffle: Any) -> int | None:

@@ -46,6 +46,7 @@ READERS = {
     ".jsonl": "seqdata.readers.tables:read_jsonl",
     "parquet": "seqdata.readers.tables:read_parquet",
     ".parquet": "seqdata.readers.tables:read_parquet",
+    "arrow": "seqdata.readers.tables:read_arrow",
 }
 
 

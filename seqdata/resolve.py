@@ -20,15 +20,19 @@ from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean,
 from seqdata.host import PluginHost, default_host
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing, SupportsZipping
-from seqdata.readers.tables import iter_groups
+from seqdata.readers.groups import iter_groups, refuse_order_alone
+from seqdata.readers.source import ReadOptions, count_suffixes, find_files
+from seqdata.readers.tables import TABLE_FORMATS, find_table_format
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import DatasetItems
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.views import SequenceStore, as_sequence_store
 
 _TORCH_DATASET = "torch.utils.data.dataset"
@@ -47,6 +51,7 @@ def resolve_store(
     lengths: Any = None,
     names: Sequence[str] | None = None,
     group: str | None = None,
+    order: str | None = None,
     axes: Axes | None = None,
     host: PluginHost | None = None,
 ) -> SequenceStore:
@@ -59,6 +64,7 @@ def resolve_store(
         lengths: Timesteps of each item of a Dataset, or a function that returns them.
         names: Names of the parts of its items, if they are tuples of as many parts.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
+        order: The column by which the rows of a group are sorted; None: they are in order.
         axes: For data in memory: field -> axis.
         host: The plugin host that finds a backend.
 
@@ -70,8 +76,8 @@ def resolve_store(
             f"dataset: a {type(data).__name__} makes batches itself, but sequences are needed. "
             "Pass its dataset: loader.dataset, with `lengths`"
         )
-    if group is not None:
-        return MemoryStore.of(*group_rows(data, group, axes))
+    if group is not None or order is not None:
+        return MemoryStore.of(*group_rows(data, group, order, axes, host))
     if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
         if lengths is None:
             raise ConfigError(
@@ -134,14 +140,16 @@ def resolve_parts(
     return join_parts(parts, read_together=not isinstance(policy, SupportsZipping))
 
 
-def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:
+def resolve_rows(
+    data: Any, axes: Axes | None = None, group: str | None = None, order: str | None = None
+) -> tuple[Any, Any]:
     """Return data in memory as a writer takes it, with its axes; anything else unchanged.
 
     Raises:
-        ConfigError: If ``group`` does not go with it.
+        ConfigError: If ``group`` or ``order`` does not go with it.
     """
-    if group is not None:
-        return group_rows(data, group, axes)
+    if group is not None or order is not None:
+        return group_rows(data, group, order, axes)
     if is_map_style(data) and _needs_lengths(data):
         return DatasetItems(data), axes
     return data, axes
@@ -263,20 +271,61 @@ def open_location(
     return as_sequence_store(store)
 
 
-def group_rows(data: Any, group: str, axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
+def group_rows(
+    data: Any,
+    group: str | None,
+    order: str | None,
+    axes: Axes | None,
+    host: PluginHost | None = None,
+) -> tuple[Iterator[Any], Axes | None]:
     """Return a sequence for the rows of each value of a column, and the axes of fields.
+
+    Args:
+        data: A table, in memory or in files.
+        group: The column whose equal values make a sequence.
+        order: The column by which the rows of a group are sorted; None: they are in order.
+        axes: Field -> axis; None: one value per sequence.
+        host: The plugin host that finds readers.
 
     Raises:
         ConfigError: If this is not a table, or there is no such column.
     """
+    refuse_order_alone(order, group)
+    single = [name for name, axis in (axes or {}).items() if axis is None]
+    if is_location(data) or (are_locations(data) and all(map(is_location, data))):
+        options = ReadOptions(group=group, order=order, per_sequence=tuple(single))
+        locations = [data] if is_location(data) else data
+        return _read_table_files(locations, options, host or default_host()), axes
     if not is_table(data):
         raise ConfigError(
             f"`group` is {group!r}, but the data is a {type(data).__name__}: it goes with a "
-            "pandas, Polars or Arrow table with a row per timestep. Leave it out, or read the "
-            "table first"
+            "pandas, Polars or Arrow table with a row per timestep, or the path of one. Leave it "
+            "out, or read the table first"
         )
-    single = [name for name, axis in (axes or {}).items() if axis is None]
-    return iter_groups(to_arrow_table(data), group, single), axes
+    return iter_groups(to_arrow_table(data), str(group), single, order), axes
+
+
+def _read_table_files(
+    locations: Sequence[LocationLike], options: ReadOptions, host: PluginHost
+) -> Iterator[Any]:
+    """Return the sequences of local files, folders or globs of files that are one table."""
+    files = []
+    for location in locations:
+        if is_remote(location):
+            raise ConfigError(
+                f"open_store: {redact_url(os.fspath(location))!r} must be on this machine to be "
+                "read with `group`. Copy it, or read the table and pass it"
+            )
+        files += [f for f in find_files(local_path(location)) if not f.path.name.startswith("_")]
+    format_name = find_table_format(files)
+    if format_name is None:
+        shown = ", ".join(f"{count} {suffix}" for suffix, count in count_suffixes(files).items())
+        raise ConfigError(
+            f"open_store: {', '.join(map(os.fspath, locations))}: must be tables of one kind "
+            f"({', '.join(TABLE_FORMATS)}) to be read with `group`, but has files of others "
+            f"({shown}). Name the files by a glob, or read the table and pass it"
+        )
+    return iter(host.reader(format_name)(files, options))
 
 
 def is_location(data: object) -> bool:

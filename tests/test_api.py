@@ -101,7 +101,9 @@ def test_datasets_and_groups_of_a_table_are_written_in_a_random_order(tmp_path, 
     import pandas as pd
 
     told = []
-    table = pd.DataFrame({"site": [*range(12)] * 2, "x": range(24)})
+    table = pd.DataFrame({"site": [*range(12)] * 2, "x": range(24)}).sort_values(
+        "site", kind="stable"
+    )
     data = {"sequences": Recordings()} if passes == 1 else {"sequences": table, "group": "site"}
     store = write_store(
         tmp_path / "s", **data, shuffle=7, progress=lambda count, _: told.append(count)

@@ -33,6 +33,7 @@ from seqdata.readers.source import (
     drop_suffixes,
     find_files,
 )
+from seqdata.readers.tables import find_table_format
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.fields import ID_FIELD
@@ -65,6 +66,7 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
         "seqdata write 'logs/**/*.txt' store/            a sequence of bytes per file",
         "seqdata write arrays/ store/ --field mel         .npy files, (timesteps, ...) each",
         "seqdata write meters.csv store/ --group site     the rows of a site are a sequence",
+        "seqdata write meters.csv store/ --group site --order hour    rows sorted by the hour",
         "seqdata write rows.jsonl store/ --id name        a sequence per row, lists are fields",
         "seqdata write rows.jsonl store/ --axes text=text --axes vector=none",
         "seqdata write arrays/ shards/ --to webdataset    tar shards, with the plugin",
@@ -91,6 +93,11 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
 )
 @click.option("--field", help="Name of the field, where a file is an array [default: x].")
 @click.option("--group", metavar="COLUMN", help="Column; rows of equal value are one sequence.")
+@click.option(
+    "--order",
+    metavar="COLUMN",
+    help="Column that the rows of each --group are sorted by: the time.",
+)
 @click.option(
     "--id",
     "key",
@@ -129,6 +136,7 @@ def write(
     format: str,
     field: str | None,
     group: str | None,
+    order: str | None,
     key: str | None,
     axes: tuple[str, ...],
     shard_bytes: int,
@@ -143,13 +151,17 @@ def write(
     """
     begin = time.monotonic()
     name = f"source {redact_url(source)!r}"
-    options = ReadOptions(field=field, group=group, id=key or None)
+    field_axes = parse_axes(axes)
+    single = [name for name, axis in (field_axes or {}).items() if axis is None and group]
+    options = ReadOptions(
+        field=field, group=group, order=order, id=key or None, per_sequence=tuple(single)
+    )
     is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
         raise ConfigError(
             f"{name}: `--backend` opens a store, which has fields and ids. Leave "
-            "`--format`, `--field`, `--group` and `--id` out."
+            "`--format`, `--field`, `--group`, `--order` and `--id` out."
         )
     existing = open_source(source, backend, skip=out) if as_store else None
     if existing is None and input_format == STORE:
@@ -158,7 +170,7 @@ def write(
         write_store,
         out,
         format=format,
-        axes=parse_axes(axes),
+        axes=field_axes,
         shard_bytes=shard_bytes,
         key="" if is_numbered else ID_FIELD,
         overwrite=overwrite,
@@ -270,6 +282,8 @@ def _write_files(
         options: Options of the reader.
         write_to: ``write_store`` with its other arguments.
     """
+    if options.group is not None and input_format == "auto":
+        input_format = find_table_format(files) or input_format
     read = choose_reader(files, input_format, default_host())
     resumed = report_resume(out) if write_to.keywords["resume"] else 0
     total = sum(file.path.stat().st_size for file in files)

@@ -37,11 +37,15 @@ class ReadOptions:
         field: Name of the field of files that hold one array each; None for ``x``.
         group: Column whose equal values make a sequence; None if each row is one.
         id: Column that names a sequence; None if rows are numbered.
+        order: Column that the rows of each group are sorted by; None if they are in order.
+        per_sequence: Columns that have one value per group, not one per row.
     """
 
     field: str | None = None
     group: str | None = None
     id: str | None = None
+    order: str | None = None
+    per_sequence: tuple[str, ...] = ()
 
     def one_field(self, format_name: str) -> str:
         """Return the field's name for a format of one array per file.
@@ -50,7 +54,7 @@ class ReadOptions:
             ConfigError: If an option is set that applies to tables only, or the name is that of the
                 field of ids.
         """
-        for name, value in (("group", self.group), ("id", self.id)):
+        for name, value in (("group", self.group), ("id", self.id), ("order", self.order)):
             if value is not None:
                 raise ConfigError(
                     f"format {format_name!r}: `{name}` must be left out, but is {value!r}: a "

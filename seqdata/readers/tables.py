@@ -1,13 +1,12 @@
-"""Formats ``csv``, ``jsonl`` and ``parquet``: a sequence per row or per group of rows.
+"""Formats ``csv``, ``jsonl``, ``parquet`` and ``arrow``: a sequence per row or group of rows.
 
-All three become Arrow tables. A row's lists are its ragged fields, its other values stay per
-sequence. With a group column the rows of one value, in order, make a sequence: numbers become
+All become Arrow tables. A row's lists are its ragged fields, its other values stay per
+sequence. With a group column the rows of one value make a sequence (``groups``): numbers become
 ragged, strings must not change.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,30 +15,44 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.readers.columns import (
     ListColumn,
-    combine_column,
     convert_column,
     find_large_floats,
     parse_list_cells,
     refuse_inexact,
     refuse_missing,
-    warn_left_out,
 )
+from seqdata.readers.groups import drop_id_column, iter_groups, refuse_order_alone
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
+from seqdata.storage.foreign.untrusted_ipc import MAGIC as IPC_MAGIC
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TABLE_FORMATS = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+"""Suffix -> reader of the files that are tables."""
+
 _BLOCK_BYTES = 1 << 26  # of a CSV or JSON file that are parsed at once; a row must fit into it
 _LONG_NUMBER = r"^\s*[+-]?\d{16,}\s*$"  # 2**53, up to which float64 has all, has 16 digits
 _NOT_BLANK = re.compile(r"\S")
+
+
+def find_table_format(files: Iterable[SourceFile]) -> str | None:
+    """Return the name of the reader of files that are tables of one kind; None if they are not."""
+    found = {TABLE_FORMATS.get(file.path.suffix.lower()) for file in files}
+    return found.pop() if len(found) == 1 else None
 
 
 def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -192,6 +205,28 @@ def _check_rows(table: pa.Table, rows: int) -> pa.Table:
     return table
 
 
+def read_arrow(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Return the sequences of Arrow and Feather files; raises as ``read_parquet`` does."""
+    return _iter_concatenated(files, options, _read_arrow)
+
+
+def _read_arrow(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
+    del names  # its columns have types
+    return _read_concatenated("arrow", files, _read_arrow_file)
+
+
+def _read_arrow_file(path: str) -> pa.Table:
+    import pyarrow as pa
+
+    with pa.memory_map(path) as source:
+        is_file = source.read(len(IPC_MAGIC)) == IPC_MAGIC
+        source.seek(0)
+        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
+
+
 def _iter_concatenated(
     files: Iterable[SourceFile],
     options: ReadOptions,
@@ -253,6 +288,7 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
             "columns name the fields."
         )
     check_unique_names(table.column_names)
+    refuse_order_alone(options.order, options.group)
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
             raise make_unknown_name_error("table", "column", name, table.column_names)
@@ -260,11 +296,11 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
         return _iter_rows(table, options.id)
     if options.id is not None:
         raise ConfigError("table: `id` and `group` cannot be combined: a group names its sequence")
-    return iter_groups(table, options.group)
+    return iter_groups(table, options.group, options.per_sequence, options.order)
 
 
 def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
-    names = _drop_id_column(drop_index_columns(table.column_names), key)
+    names = drop_id_column(drop_index_columns(table.column_names), key)
     columns = {name: convert_column(table, name) for name in names}
     id_column = columns.pop(key, None) if key is not None else None
     if key is not None and (id_column is None or isinstance(id_column, ListColumn)):
@@ -283,105 +319,3 @@ def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
         if id_column is not None:
             sequence[ID_FIELD] = str(id_column[row])
         yield sequence
-
-
-def _drop_id_column(names: list[str], key: str | None) -> list[str]:
-    """Return the names of columns except ``id``, with a warning, where another one names sequences.
-
-    Args:
-        names: The columns.
-        key: The column whose values become the field ``id``; None: there is none.
-    """
-    if key in (None, ID_FIELD) or ID_FIELD not in names:
-        return names
-    warn_left_out(
-        ID_FIELD,
-        f"sequences are named by column {key!r}, and their names are the field {ID_FIELD!r}",
-        "rename the column to keep it",
-    )
-    return [name for name in names if name != ID_FIELD]
-
-
-def iter_groups(
-    table: pa.Table, group: str, per_sequence: Iterable[str] = ()
-) -> Iterator[dict[str, Any]]:
-    """Return a sequence for the rows of each value of a column, in the order of the rows.
-
-    Args:
-        table: A row per timestep.
-        group: The column; its values become ids. Another column called ``id`` is left out with a
-            warning.
-        per_sequence: Columns of numbers that must not change within a group, with one value each.
-
-    Raises:
-        ConfigError: If the column does not exist, or no other column holds numbers.
-        DecodeError: If a value is missing, or changes where it must not.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if group not in table.column_names:
-        raise make_unknown_name_error("table", "column", group, table.column_names)
-    column = combine_column(table, group)
-    refuse_missing(group, column)
-    if pa.types.is_nested(column.type):
-        raise ConfigError(
-            f"table: column {group!r} must hold a text or a number per row to make groups, but is "
-            f"of type {column.type}. Name another column"
-        )
-    codes = pc.dictionary_encode(column)
-    names = codes.dictionary.to_pylist()
-    numbers = codes.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order
-    offsets = np.searchsorted(numbers[order], np.arange(len(names) + 1))
-    others = drop_index_columns(name for name in table.column_names if name != group)
-    columns = {name: convert_column(table, name) for name in _drop_id_column(others, group)}
-    for name, column in columns.items():
-        if isinstance(column, ListColumn):
-            warn_left_out(name, "lists, of which a row of a group has one each")
-    ragged = {name: c[order] for name, c in columns.items() if isinstance(c, np.ndarray)}
-    texts = {name: column for name, column in columns.items() if isinstance(column, list)}
-    constant_texts = {
-        name: c for name, c in texts.items() if _is_constant_within(name, c, order, offsets)
-    }
-    if not ragged.keys() - set(per_sequence):
-        left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
-        raise ConfigError(
-            f"table: no column but {group!r}{left_out} holds numbers, so that a group has no "
-            "timesteps"
-        )
-    single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
-    for name, values in single.items():
-        _refuse_changes(name, values, names, offsets)
-    for number, name in enumerate(names):
-        first, stop = int(offsets[number]), int(offsets[number + 1])
-        sequence: dict[str, Any] = {ID_FIELD: str(name)}
-        sequence.update({field: values[first:stop] for field, values in ragged.items()})
-        sequence.update({field: values[first] for field, values in single.items()})
-        sequence.update({field: values[order[first]] for field, values in constant_texts.items()})
-        yield sequence
-
-
-def _refuse_changes(
-    name: str, values: NDArray[Any], names: list[Any], offsets: NDArray[np.int64]
-) -> None:
-    for number, (first, stop) in enumerate(itertools.pairwise(offsets.tolist())):
-        group_values = values[first:stop]
-        if (group_values != group_values[0]).any():
-            raise DecodeError.at(
-                f"table: column {name!r} must have one value per sequence, but in the rows of "
-                f"{names[number]!r} it has {group_values[0]} and "
-                f"{group_values[group_values != group_values[0]][0]}. Leave it out "
-                "of `axes`, so that it has a value per timestep",
-                field=name, sequence=number,
-            )  # fmt: skip
-
-
-def _is_constant_within(
-    name: str, values: list[str], order: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> bool:
-    for first, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        if len({values[row] for row in order[first:stop].tolist()}) > 1:
-            warn_left_out(name, "a string that changes within a group")
-            return False
-    return True

@@ -165,6 +165,8 @@ def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
 def to_arrow_table(frame: Any) -> Any:
     """Return a pandas, Polars or Arrow table as an Arrow table; a named index becomes columns.
 
+    An index of dates without a name becomes the column that pandas writes to files for it.
+
     Raises:
         DecodeError: If a column of pandas has no type of Arrow: mixed, complex or sparse values.
     """
@@ -173,9 +175,10 @@ def to_arrow_table(frame: Any) -> Any:
     if find_frame_library(frame) == "polars":
         return frame.to_arrow()
     if find_frame_library(frame) == "pandas":
-        frame = index_to_columns(frame)
+        has_dates = getattr(frame.index.dtype, "kind", "O") == "M" and frame.index.name is None
+        frame = frame if has_dates else index_to_columns(frame)
         try:
-            return pa.Table.from_pandas(frame, preserve_index=False)
+            return pa.Table.from_pandas(frame, preserve_index=has_dates)
         except (pa.ArrowException, TypeError) as error:
             raise DecodeError(
                 "table: each column must hold values of one type that Arrow has, but does not "

@@ -67,7 +67,7 @@ def test_a_folder_of_arrays_is_recognised_by_its_endings(folder):
 
 
 def test_a_csv_file_becomes_a_sequence_per_group(folder):
-    (folder / "m.csv").write_text("site,load,country\nu,1.5,de\nv,2.5,fr\nu,3.5,de\n")
+    (folder / "m.csv").write_text("site,load,country\nu,1.5,de\nu,3.5,de\nv,2.5,fr\n")
     assert write("m.csv", "store", "--group", "site").exit_code == 0
     store = open_store("store")
     assert store.keys([0, 1]) == ["u", "v"]
@@ -335,7 +335,7 @@ def inputs(folder):
     (folder / "arrays").mkdir()
     for number in range(3):
         np.save(folder / "arrays" / f"{number}.npy", np.zeros(number + 1))
-    (folder / "meters.csv").write_text("site,load\nu,1.5\nv,2.5\nu,3.5\n")
+    (folder / "meters.csv").write_text("site,hour,load\nu,0,1.5\nu,1,3.5\nv,0,2.5\n")
     (folder / "rows.jsonl").write_text(
         '{"name": "a", "x": [1, 2], "text": [3, 4], "vector": [5, 6]}\n'
     )
@@ -359,7 +359,7 @@ def test_each_example_of_the_help_works(inputs, arguments):
     if "rows.jsonl" in arguments and "--id" not in arguments:
         found = ["0"]
     assert (sorted if "--shuffle" in arguments else list)(store.keys(range(len(store)))) == found
-    assert len(list_examples()) == 8
+    assert len(list_examples()) == 9
 
 
 @pytest.mark.parametrize("source", ["arrays", "arrow"])

@@ -283,6 +283,6 @@ def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataErr
     return DataLocation(dataset=location).make_error(
         DataError,
         "at least one column must hold lists of numbers, since a row is a sequence, but none "
-        f"does{f'; left out: {refused}' if refused else ''}. To group the rows of one value to "
-        "sequences, use `seqdata write --group COLUMN`",
+        f"does{f'; left out: {refused}' if refused else ''}. If a row is a timestep, pass `group`, "
+        "the column whose equal values make a sequence (`seqdata write --group COLUMN`)",
     )

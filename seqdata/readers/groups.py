@@ -1,0 +1,335 @@
+"""Sequences of a table with a row per timestep: the rows of each value of a column.
+
+Every way into a store that groups rows does it here: tables in memory, and files of all formats.
+Rows are taken in an order that the table shows or the caller names; never in one that is doubtful.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.readers.columns import (
+    ListColumn,
+    combine_column,
+    convert_column,
+    refuse_missing,
+    warn_left_out,
+)
+from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
+from seqdata.storage.inputs import drop_index_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ORDER_TYPES = "numbers, dates, or strings that are dates (2024-01-31, 2024-01-31 10:00:00)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedRows:
+    """The rows of a table, group by group.
+
+    Attributes:
+        names: The value of each group, in order of appearance.
+        rows: int64 (rows,), the numbers of the rows, a group after the other.
+        offsets: int64 (groups+1,), group -> its first place in ``rows``.
+    """
+
+    names: list[Any]
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def find_steps(self, keys: NDArray[Any], *, back: bool) -> NDArray[np.int64]:
+        """Return the places in ``rows`` whose key is lower than (``back``), or is, the one before.
+
+        Args:
+            keys: (rows,), the key of each row of the table.
+            back: Whether lower keys are looked for; else equal ones.
+        """
+        ordered = keys[self.rows]
+        compare = np.less if back else np.equal
+        found = np.flatnonzero(compare(ordered[1:], ordered[:-1])) + 1
+        return found[~np.isin(found, self.offsets)]
+
+    def name_at(self, place: int) -> Any:
+        """Return the value of the group of a place in ``rows``."""
+        return self.names[int(np.searchsorted(self.offsets, place, side="right")) - 1]
+
+
+def iter_groups(
+    table: pa.Table, group: str, per_sequence: Iterable[str] = (), order: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Return a sequence for the rows of each value of a column.
+
+    Args:
+        table: A row per timestep.
+        group: The column; its values become ids, in order of appearance. Another column called
+            ``id`` is left out with a warning.
+        per_sequence: Columns of numbers that must not change within a group, with one value each.
+        order: The column by which the rows of each group are sorted; None: they are in order.
+
+    Raises:
+        ConfigError: If a column does not exist, or no other column holds numbers.
+        DecodeError: If a value is missing, or changes where it must not; or if, without ``order``,
+            the rows of a group are not together, or their dates decrease.
+    """
+    grouped = find_groups(table, group, order)
+    names, offsets = grouped.names, grouped.offsets
+    others = drop_index_columns(name for name in table.column_names if name != group)
+    columns = {name: convert_column(table, name) for name in drop_id_column(others, group)}
+    for name, column in columns.items():
+        if isinstance(column, ListColumn):
+            warn_left_out(name, "lists, of which a row of a group has one each")
+    ragged = {name: c[grouped.rows] for name, c in columns.items() if isinstance(c, np.ndarray)}
+    texts = {name: column for name, column in columns.items() if isinstance(column, list)}
+    constant_texts = {name: c for name, c in texts.items() if _is_constant_within(name, c, grouped)}
+    if not ragged.keys() - set(per_sequence):
+        left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
+        raise ConfigError(
+            f"table: no column but {group!r}{left_out} holds numbers, so that a group has no "
+            "timesteps"
+        )
+    single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
+    for name, values in single.items():
+        _refuse_changes(name, values, grouped)
+    for number, name in enumerate(names):
+        first, stop = int(offsets[number]), int(offsets[number + 1])
+        row = grouped.rows[first]
+        sequence: dict[str, Any] = {ID_FIELD: str(name)}
+        sequence.update({field: values[first:stop] for field, values in ragged.items()})
+        sequence.update({field: values[first] for field, values in single.items()})
+        sequence.update({field: values[row] for field, values in constant_texts.items()})
+        yield sequence
+
+
+def find_groups(table: pa.Table, group: str, order: str | None = None) -> GroupedRows:
+    """Return the rows of a table by group, in order of appearance; raises as ``iter_groups`` does.
+
+    Args:
+        table: The table.
+        group: The column whose equal values make a group.
+        order: The column by which the rows of a group are sorted, equal values in the table's
+            order, with a warning; None: the rows of a group must be together, and no column of
+            dates may decrease within one.
+    """
+    from pyarrow import compute, types
+
+    for name in (group, order):
+        if name is not None and name not in table.column_names:
+            raise make_unknown_name_error("table", "column", name, table.column_names)
+    if group == order:
+        raise ConfigError(
+            f"table: `order` must be another column than `group`, but both are {group!r}. Name the "
+            "column of the time, or of the number of a row in its group"
+        )
+    column = combine_column(table, group)
+    refuse_missing(group, column)
+    if types.is_nested(column.type):
+        raise ConfigError(
+            f"table: column {group!r} must hold a text or a number per row to make groups, but is "
+            f"of type {column.type}. Name another column"
+        )
+    encoded = compute.dictionary_encode(column)
+    names = encoded.dictionary.to_pylist()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    if order is None:
+        _refuse_apart(group, names, codes)
+        rows = np.arange(len(codes), dtype=np.int64)
+    else:
+        keys = _read_order_keys(order, combine_column(table, order))
+        rows = np.lexsort((keys, codes))  # stable
+    grouped = GroupedRows(names, rows, np.searchsorted(codes[rows], np.arange(len(names) + 1)))
+    if order is None:
+        _refuse_dates_that_decrease(table, group, grouped)
+    else:
+        _warn_of_equal_keys(order, combine_column(table, order), keys, grouped)
+    return grouped
+
+
+def refuse_order_alone(order: str | None, group: str | None) -> None:
+    """Raise if an order of rows is given, but no column that groups them.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if order is not None and group is None:
+        raise ConfigError(
+            f"table: `order` must go with `group`, but is {order!r} alone: it sorts the rows of "
+            "each group. Pass `group`, the column whose equal values make a sequence, or leave it "
+            "out"
+        )
+
+
+def drop_id_column(names: list[str], key: str | None) -> list[str]:
+    """Return the names of columns except ``id``, with a warning, where another one names sequences.
+
+    Args:
+        names: The columns.
+        key: The column whose values become the field ``id``; None: there is none.
+    """
+    if key in (None, ID_FIELD) or ID_FIELD not in names:
+        return names
+    warn_left_out(
+        ID_FIELD,
+        f"sequences are named by column {key!r}, and their names are the field {ID_FIELD!r}",
+        "rename the column to keep it",
+    )
+    return [name for name in names if name != ID_FIELD]
+
+
+def _refuse_apart(group: str, names: list[Any], codes: NDArray[np.int32]) -> None:
+    """Raise if a group's rows are not together: nothing says in which order they belong."""
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    if len(starts) == len(names):
+        return
+    runs = codes[starts]
+    later = np.arange(len(runs)) != np.unique(runs, return_index=True)[1][runs]
+    again = int(starts[later][0])
+    code = codes[again]
+    before = int(np.flatnonzero(codes[:again] == code)[-1])
+    raise DecodeError.at(
+        f"table: the rows of each value of column {group!r} must be together, but those of "
+        f"{names[code]!r} are row {before} and row {again}, with rows of "
+        f"{names[codes[before + 1]]!r} in between ({len(np.unique(runs[later]))} of {len(names)} "
+        "groups are split so), and the order of their timesteps may be another. Pass `order`, the "
+        "column of the time, by which the rows of a group are sorted; or sort the table by "
+        f"{group!r} before, if the rows of each group are in order",
+        field=group, row=again,
+    )  # fmt: skip
+
+
+def _refuse_dates_that_decrease(table: pa.Table, group: str, grouped: GroupedRows) -> None:
+    """Raise if a column of dates goes back within a group: rows may not be in order of time."""
+    for name in table.column_names:
+        column = combine_column(table, name)
+        if name == group or column.null_count:  # an error of its own where the column is read
+            continue
+        dates = _find_dates(column)
+        back = grouped.find_steps(dates, back=True) if dates is not None else ()
+        if not len(back):
+            continue
+        before, row = grouped.rows[back[0] - 1 : back[0] + 1].tolist()
+        raise DecodeError.at(
+            f"table: the rows of {grouped.name_at(back[0])!r} must be in order of time, but column "
+            f"{name!r} is {column[row]} in row {row} after {column[before]} in row {before} "
+            f"({len(back)} rows go back so). Pass `order`={name!r} to sort the rows of each group "
+            "by it, or name the column that they are to be in order of; if they are in order "
+            f"already, leave {name!r} out of the table",
+            field=name, row=row,
+        )  # fmt: skip
+
+
+def _warn_of_equal_keys(order: str, column: Any, keys: NDArray[Any], grouped: GroupedRows) -> None:
+    equal = grouped.find_steps(keys, back=False)
+    if not len(equal):
+        return
+    row = int(grouped.rows[equal[0]])
+    warnings.warn(
+        f"table: column {order!r} has equal values within a group, first {column[row]} of "
+        f"{grouped.name_at(equal[0])!r} ({len(equal)} rows have the value of the row before): "
+        "such rows stay in the order of the table",
+        SeqDataWarning,
+        stacklevel=2,
+    )
+
+
+def _find_dates(column: Any) -> NDArray[np.int64] | None:
+    """Return dates, or strings that are all dates, as numbers; None if a column holds others."""
+    from pyarrow import types
+
+    if types.is_timestamp(column.type) or types.is_date(column.type):
+        return _to_integers(column)
+    return _parse_dates(column)[0] if _is_string(column.type) else None
+
+
+def _is_string(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
+    )
+
+
+def _read_order_keys(name: str, column: Any) -> NDArray[Any]:
+    """Return numbers, (rows,), in the order of a column's values.
+
+    Raises:
+        ConfigError: If its type has no order in time.
+        DecodeError: If a value is missing or no date.
+    """
+    from pyarrow import compute, types
+
+    refuse_missing(name, column)
+    type_ = column.type
+    if _is_string(type_):
+        dates, reason = _parse_dates(column)
+        if dates is None:
+            raise DecodeError.at(
+                f"table: column {name!r} must hold {_ORDER_TYPES} to order rows, but holds other "
+                f"strings ({reason}). Convert it to dates or numbers",
+                field=name,
+            )
+        return dates
+    if types.is_temporal(type_):
+        return _to_integers(column)
+    if types.is_integer(type_):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    if types.is_floating(type_):
+        values = np.asarray(column.to_numpy(zero_copy_only=False))
+        if np.isnan(values).any():
+            refuse_missing(name, compute.if_else(compute.is_nan(column), None, column))
+        return values
+    if types.is_decimal(type_):
+        return np.asarray(compute.rank(column, tiebreaker="dense").to_numpy())
+    raise ConfigError(
+        f"table: column {name!r} must hold {_ORDER_TYPES} to order rows, but is of type {type_}. "
+        "Name another column, or convert it"
+    )
+
+
+def _to_integers(column: Any) -> NDArray[np.int64]:
+    """Return the numbers that dates, times and durations are stored as."""
+    width = np.int64 if column.type.bit_width == 64 else np.int32
+    integers = column.view("int64" if width is np.int64 else "int32")
+    return np.asarray(integers.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+
+
+def _parse_dates(column: Any) -> tuple[NDArray[np.int64] | None, str]:
+    """Return strings that are all dates as numbers; else None, and the reason."""
+    import pyarrow as pa
+
+    reason = ""
+    for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):
+        try:
+            return _to_integers(column.cast(pa.string()).cast(pa.timestamp(unit, zone))), ""
+        except pa.ArrowInvalid as error:
+            reason = reason or str(error)
+    return None, reason
+
+
+def _refuse_changes(name: str, values: NDArray[Any], grouped: GroupedRows) -> None:
+    for number, (first, stop) in enumerate(itertools.pairwise(grouped.offsets.tolist())):
+        group_values = values[first:stop]
+        if (group_values != group_values[0]).any():
+            raise DecodeError.at(
+                f"table: column {name!r} must have one value per sequence, but in the rows of "
+                f"{grouped.names[number]!r} it has {group_values[0]} and "
+                f"{group_values[group_values != group_values[0]][0]}. Leave it out "
+                "of `axes`, so that it has a value per timestep",
+                field=name, sequence=number,
+            )  # fmt: skip
+
+
+def _is_constant_within(name: str, values: list[str], grouped: GroupedRows) -> bool:
+    for first, stop in itertools.pairwise(grouped.offsets.tolist()):
+        if len({values[row] for row in grouped.rows[first:stop].tolist()}) > 1:
+            warn_left_out(name, "a string that changes within a group")
+            return False
+    return True
