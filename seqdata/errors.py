@@ -32,10 +32,16 @@ facts about its place as attributes; they survive pickling and re-raising from t
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import operator
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from types import CodeType, FrameType
 from typing import Any, Self
 
 from seqdata.name_conflict import require_own_init
@@ -175,6 +181,78 @@ class StopIterationGuard:
 def describe_stop(name: str) -> str:
     """Return the message about a function that raised ``StopIteration``."""
     return f"{name} must return a value, but raised StopIteration. Pass a default to its next()."
+
+
+def find_interruption(error: BaseException) -> BaseException | None:
+    """Return what interrupted the work that an error comes from; None if the work itself failed.
+
+    That is what a signal handler has raised, or ``KeyboardInterrupt`` and the like. Code on the way
+    may have made another error of it. What the caller was handling before is not meant.
+
+    Args:
+        error: The error, in the ``except`` block that caught it.
+    """
+    if not isinstance(error, Exception):
+        return error
+    if threading.current_thread() is not threading.main_thread():  # which has no signal handlers
+        return None
+    trace = error.__traceback__
+    outside = set() if trace is None else set(_iterate_callers(trace.tb_frame))
+    handlers = {_find_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    waiting: list[BaseException] = [error]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        seen.add(id(one))
+        if isinstance(one, KeyboardInterrupt):
+            return one
+        if any(_is_of_handler(frame, handlers) for frame in _iterate_frames(one)):
+            return one
+        for other in (one.__cause__, None if one.__suppress_context__ else one.__context__):
+            if other is None or id(other) in seen:
+                continue
+            trace = other.__traceback__
+            if trace is None or trace.tb_frame not in outside:
+                waiting.append(other)
+    return None
+
+
+def _iterate_frames(error: BaseException) -> Iterator[FrameType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def _iterate_callers(frame: FrameType) -> Iterator[FrameType]:
+    caller = frame.f_back
+    while caller is not None:
+        yield caller
+        caller = caller.f_back
+
+
+def _is_of_handler(frame: FrameType, handlers: set[CodeType | None]) -> bool:
+    """Return whether a frame is that of a signal handler: it is given the interrupted frame."""
+    if frame.f_code in handlers:
+        return True
+    if frame.f_back is None:
+        return False
+    names, rest, _, values = inspect.getargvalues(frame)
+    given = [values.get(name) for name in names] + list(values.get(rest, ()) if rest else ())
+    return any(
+        isinstance(number, int) and interrupted is frame.f_back
+        for number, interrupted in pairwise(given)
+    )
+
+
+def _find_code(handler: Any) -> CodeType | None:
+    """Return the code of a signal handler; None if it is none in Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__"):  # of a function, or of a method, which hands it on
+        handler = type(handler).__call__ if callable(handler) else None
+    code = getattr(handler, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def check_flags(owner: str, **flags: object) -> None:

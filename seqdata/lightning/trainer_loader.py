@@ -163,8 +163,9 @@ class EpochCounter:
                 f"{ranks} ranks was initialised, so that every rank would read all data. Pass the "
                 "DataModule to the Trainer, as `datamodule`"
             )
-        epoch, self._epoch = self._epoch, 0 if self._is_frozen else self._epoch + 1
-        return IterationStart(RunPosition(epoch), UpdateSchedule())
+        start = IterationStart(RunPosition(self._epoch), UpdateSchedule())
+        self._epoch += not self._is_frozen
+        return start
 
 
 def start_first_epoch(iteration: LoaderIterator) -> IterationStart:
@@ -200,7 +201,6 @@ class _BatchDrawer(Iterator[TaggedBatch]):
 
     def _begin(self) -> tuple[IterationStart, EpochBatches]:
         start = self._loader.get_start(self._iteration)
-        del self._iteration
         run_position, engine = start.run_position, self._loader.engine
 
         def begin() -> EpochProgress:
@@ -209,6 +209,7 @@ class _BatchDrawer(Iterator[TaggedBatch]):
             return progress
 
         self._running = start, engine.iterate_from(begin, start.update_schedule)
+        del self._iteration
         return self._running
 
 

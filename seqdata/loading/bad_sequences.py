@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes
-from seqdata.errors import DataError, SeqDataError
+from seqdata.errors import DataError, SeqDataError, find_interruption
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, ValueOptions
 from seqdata.loading.step_requests import StepRequest
@@ -48,6 +48,8 @@ class RepairedBatch:
 
 def is_about_data(error: Exception) -> bool:
     """Return whether an error may concern a single sequence: its stored data, or user code."""
+    if find_interruption(error) is not None:
+        return False
     if isinstance(error, SeqDataError):
         return isinstance(error, DataError)
     return not isinstance(error, MemoryError)

@@ -25,6 +25,7 @@ from seqdata.errors import (
     IncompleteEpochError,
     PlanError,
     SeqDataWarning,
+    find_interruption,
     must_be,
 )
 from seqdata.index import SequenceIndex
@@ -58,7 +59,7 @@ class EpochBatches(Iterator[Any]):
 
     Nothing happens before the first ``next()``. After an error ``next()`` continues with the batch
     after the failed one. An error that concerns no single batch is raised again, and a batch that
-    Ctrl-C interrupted is rebuilt.
+    Ctrl-C or a signal handler interrupted is rebuilt.
 
     Args:
         begin: Returns the epoch's progress, with the rank's share.
@@ -87,7 +88,8 @@ class EpochBatches(Iterator[Any]):
         Raises:
             ConfigError: If it is asked while it makes one: by a second thread, or a transform.
             IncompleteEpochError: If the batches end before the plan does.
-            Exception: The error that making the batch raised.
+            BaseException: The error that making the batch raised, or what interrupted it, such as
+                an exception of a signal handler.
         """
         source = self._source
         if source is not None and source.gi_running:
@@ -104,7 +106,11 @@ class EpochBatches(Iterator[Any]):
             raise
         except BaseException as error:
             self._source = None
-            self._note_error(error)
+            interruption = find_interruption(error)
+            if interruption is None:
+                self._note_error(error)
+            elif interruption is not error:
+                raise interruption from interruption.__cause__  # unchanged
             raise
         self.step += 1
         if self._progress is not None:
@@ -134,7 +140,7 @@ class EpochBatches(Iterator[Any]):
         """Record an error in place of a batch."""
         if isinstance(error, IncompleteEpochError):
             self._fatal_error = error
-        elif isinstance(error, Exception) and not isinstance(error, _FATAL_ERRORS):
+        elif not isinstance(error, _FATAL_ERRORS):
             self.step += 1
 
     def _end(self) -> None:

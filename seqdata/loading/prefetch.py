@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Generic, TypeVar
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, find_interruption
 from seqdata.protocols import Store, SupportsBase, SupportsLocality, SupportsPrefetch
 from seqdata.sharing import RankPlan
 from seqdata.storage.local_files import describe_limit
@@ -46,12 +46,14 @@ def start_thread(thread: threading.Thread) -> None:
                 mappings.callback(page.close)
         thread.start()
     except OSError as error:
+        if find_interruption(error) is not None:
+            raise
         raise ConfigError(
             f"loader: cannot start the prefetch thread: out of memory ({error.strerror}). Raise "
             f"{describe_limit(error)}, or pass prefetch=0."
         ) from error
     except RuntimeError as error:
-        if thread.ident is not None:  # already running
+        if thread.ident is not None or find_interruption(error) is not None:  # already running
             raise
         raise ConfigError(
             f"loader: cannot start the prefetch thread ({error}). Raise `ulimit -u`, or pass "

@@ -190,7 +190,7 @@ class _StickyErrorIterator(Iterator[Item]):
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def __next__(self) -> Item:
         if self._error is not None:
@@ -199,7 +199,7 @@ class _StickyErrorIterator(Iterator[Item]):
             return next(self._items)
         except StopIteration:
             raise
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C ends it, too
             self._error = error
             raise
 

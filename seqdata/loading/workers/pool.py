@@ -22,7 +22,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from seqdata.batch.axes import Axes
-from seqdata.errors import ConfigError, IncompleteEpochError, LimitError, SeqDataError
+from seqdata.errors import (
+    ConfigError,
+    IncompleteEpochError,
+    LimitError,
+    SeqDataError,
+    find_interruption,
+)
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.loading.fetcher import WorkerFetcher
 from seqdata.loading.options import EngineOptions
@@ -89,6 +95,8 @@ class WorkerPool:
                 )
         except OSError as error:
             self.close(kill=True)
+            if find_interruption(error) is not None:
+                raise
             raise _make_start_error(error, count) from error
         except BaseException:
             self.close(kill=True)
@@ -139,7 +147,9 @@ class WorkerPool:
         worker.tasks.append(task)
         try:
             worker.connection.send_bytes(MESSAGE.pack(len(worker.tasks), task.slot, 0))
-        except OSError:  # it has ended, which is noticed when its answers are awaited
+        except OSError as error:  # it has ended, which is noticed when its answers are awaited
+            if find_interruption(error) is not None:
+                raise
             LOG.debug("worker %d has ended", worker.number)
         return task
 
@@ -204,9 +214,13 @@ class WorkerPool:
                     receive_overflow(worker.connection, value, timeout=_EXIT_TIMEOUT)
                 )
                 return True
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if find_interruption(error) is not None:
+                raise
             return False
         except LimitError as error:
+            if find_interruption(error) is not None:
+                raise
             self._fail_worker(worker, error)
             return True
         worker.tasks.popleft()
@@ -352,7 +366,9 @@ def _make_start_error(error: OSError, count: int) -> ConfigError:
 def _has_message(connection: Connection) -> bool:
     try:
         return connection.poll(0)
-    except OSError:
+    except OSError as error:
+        if find_interruption(error) is not None:
+            raise
         return False
 
 

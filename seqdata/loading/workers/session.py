@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from seqdata.batch.axes import Axes
-from seqdata.errors import IncompleteEpochError, LimitError
+from seqdata.errors import IncompleteEpochError, LimitError, find_interruption
 from seqdata.loading.fetcher import WorkerFetcher
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.prefetch import HANDOVER_BYTES
@@ -60,10 +60,8 @@ class PoolSession:
         with self._take_lock:
             try:
                 return self._take_next()
-            except Exception:
-                raise
-            except BaseException:  # Ctrl-C may have interrupted any statement
-                self._is_inconsistent = True
+            except BaseException as error:  # what interrupts may do so at any statement
+                self._is_inconsistent |= find_interruption(error) is not None
                 raise
 
     def end(self) -> bool:
@@ -157,6 +155,8 @@ class PoolSession:
         try:
             request = next(self._requests, None)
         except Exception as error:  # raised after all answers before it
+            if find_interruption(error) is not None:
+                raise
             self._failure = error
         self._is_exhausted = request is None
         return request

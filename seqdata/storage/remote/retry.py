@@ -14,6 +14,7 @@ from seqdata.errors import (
     RemoteReadError,
     SeqDataError,
     UnsafeContentError,
+    find_interruption,
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.http_client import RefusedRedirectError, WrongBodyError
@@ -62,6 +63,8 @@ def retry(
         except SeqDataError:
             raise
         except Exception as error:  # each transport has its own errors
+            if find_interruption(error) is not None:
+                raise
             final_error = _make_final_error(error, location, attempt, action)
             reason, least_wait = describe_error(error), find_retry_after(error)
         if final_error is not None:
