@@ -19,7 +19,7 @@ from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
-from seqdata.storage.indexed.find_files import expand_braces
+from seqdata.storage.braces import expand_braces
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files

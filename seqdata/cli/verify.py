@@ -38,7 +38,7 @@ from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import read_manifest
-from seqdata.storage.indexed.find_files import JOINED, expand_braces
+from seqdata.storage.braces import JOINED, expand_braces
 from seqdata.storage.integrity.audit import (
     AuditReport,
     BytesProgressFn,

@@ -64,7 +64,7 @@ class IndexedFormat(FormatIdentity, Protocol):
 
     @property
     def is_nested(self) -> bool:
-        """Whether folders are searched recursively."""
+        """Whether names, and indexes, are of the folder that is opened, not of each below it."""
         ...
 
     @property

@@ -27,7 +27,13 @@ from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.file_fields import FileFields, make_file_fields, shard_offsets_of
 from seqdata.storage.indexed.file_shards import FileShards, release_nothing
-from seqdata.storage.indexed.find_files import Location, find_shards, format_location
+from seqdata.storage.indexed.find_files import (
+    Location,
+    find_shards,
+    format_location,
+    search_shards,
+    warn_left_out,
+)
 from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
 from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, digest_extents
@@ -90,7 +96,8 @@ def open_files(
     """
     text, remote = format_location(location, file_format), resolve_remote(remote)
     check_arguments(redact_url(text), verify, index, keys)
-    shards = attach_catalogs(find_shards(text, file_format, remote, probe=True), file_format)
+    found, places = search_shards(text, file_format, remote, probe=True)
+    shards = attach_catalogs(found, file_format)
     known: list[ShardIndex | None] | None = None
     if index == "build" or not file_format.needs_command:
         known = load_known_indexes(redact_url(text), shards, file_format)
@@ -100,7 +107,9 @@ def open_files(
     options = Options(
         location=text, file_format=file_format, verify=verify, keys=keys, remote=remote
     )
-    return open_shards(options, None, shards, progress, known)
+    store = open_shards(options, None, shards, progress, known)
+    warn_left_out(places, (name for index in store.manifest for name in index.siblings))
+    return store
 
 
 def check_arguments(where: str, verify: str | None, index: str | None, keys: str) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.find_files import choose_names
 from seqdata.storage.indexed.files import check_small, join_names, read_small_file
 from seqdata.storage.indexed.index_storage import (
     INDEX_FOLDER,
@@ -214,10 +215,10 @@ def _read_shard_list(url: str, remote: Remote) -> bytes | None:
 
 
 def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[RemoteShard]:
-    """Return the file at a URL, or those of its folder, by name; ``*`` and ``?`` stand for any.
+    """Return the file at a URL, or those of its folder, in natural order; ``*`` stands for any.
 
     Raises:
-        ConfigError: If there is none, or the URL is invalid.
+        ConfigError: If there is none, they are of several splits, or the URL is invalid.
         MissingShardError: If there is no such folder.
         RemoteReadError: If it cannot be asked for.
         CorruptShardError: If the list of the folder's shards is damaged.
@@ -230,12 +231,16 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
             check_name(DataLocation(dataset=redact_url(where), file=pattern), pattern)
             return [RemoteShard(where, pattern, remote)]
     raw = _read_shard_list(where, remote)
-    names = (
-        sorted(make_remote_files(where, remote).names())
-        if raw is None
-        else load_list(raw, redact_url(where))
-    )
-    names = [name for name in names if name.lower().endswith(suffixes) and fnmatch(name, pattern)]
+
+    def is_wanted(name: str) -> bool:
+        return name.lower().endswith(suffixes) and fnmatch(name, pattern)
+
+    if raw is None:
+        names, _ = choose_names(
+            redact_url(where), make_remote_files(where, remote).names(), is_wanted
+        )
+    else:
+        names = list(filter(is_wanted, load_list(raw, redact_url(where))))
     if not names:
         raise ConfigError(
             f"{redact_url(url)}: must hold at least one file that ends with "

@@ -88,7 +88,7 @@ class UserFormat:
 
     @property
     def is_nested(self) -> bool:
-        """True: folders are searched recursively."""
+        """True: names and indexes are of the folder that is opened."""
         return True
 
     @property

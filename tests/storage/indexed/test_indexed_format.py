@@ -86,23 +86,24 @@ def folder(tmp_path):
     (tmp_path / "a.lines").write_bytes(b"first\n\nthird\n")
     (tmp_path / "b.lines").write_bytes(b"fourth\n")
     (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "c.lines").write_bytes(b"never found\n")
+    (tmp_path / "below" / "c.lines").write_bytes(b"fifth\n")
     return tmp_path
 
 
 def test_files_of_a_kind_are_opened_indexed_and_audited(folder):
     rows = [
         {"text": np.frombuffer(line, np.uint8), "label": line.decode()}
-        for line in (b"first", b"", b"third", b"fourth")
+        for line in (b"first", b"", b"third", b"fourth", b"fifth")
     ]
     for _ in range(2):  # with indexes that are built, and that are kept
         store = open_files(folder, Lines())
         check_store(store, rows)
-    assert store.keys([0, 3]) == ["a.lines:0", "b.lines:0"]
+    assert store.keys([0, 3, 4]) == ["a.lines:0", "b.lines:0", "c.lines:0"]
+    assert (folder / "below" / "seqdata-index" / "c.lines.idx").is_file()
     _, reports = audit_files(
         str(folder), Lines(), shard=None, repair=False, on_bytes=lambda _: None
     )
-    assert [report.damages for report in reports] == [0, 0]
+    assert [report.damages for report in reports] == [0, 0, 0]
 
 
 def test_errors_of_a_kind_name_the_file(folder):

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from seqdata.storage.indexed.find_files import count_expansions, expand_braces
+from seqdata.storage.braces import count_expansions, expand_braces
 from seqdata_testing.waiting import patient
 
 TEXTS = {

@@ -1,0 +1,407 @@
+"""The files at a local location: one function finds them, for every reader, format and command.
+
+A folder is searched with all below it. A link to a folder is followed once, and never to a folder
+that is read already; hidden files, notes of other programs and stores of seqdata are left out. What
+is left out is counted (``describe_left_out``). The order is natural: ``part.2`` before ``part.10``,
+the files of a folder before those of its subfolders.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import heapq
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from seqdata.errors import ConfigError, DataError, MissingShardError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict, refuse_splits
+
+STORE_MANIFEST = "seqdata.json"
+_NOTE_FOLDERS = {"seqdata-index", "_temporary", "__pycache__", "__MACOSX"}
+_TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+_NOTES = re.compile(
+    r"_\w+|(readme|license|licence|citation|changelog)(\.\w+)?|state\.json|dataset_infos?\.json",
+    re.IGNORECASE,
+)
+_MAGIC = re.compile(r"[*?\[]")
+_DIGITS = re.compile(r"\d+", re.ASCII)
+_ANY_DEPTH = None
+_MOST_SHOWN = 4  # suffixes in a message
+
+Wanted = Callable[[str], bool]
+"""Returns whether a file is read, by its path below the folder of the location."""
+_Parts = Sequence["tuple[bool, re.Pattern[str]] | None"]
+"""The parts of a glob: whether it names hidden files, and its pattern; None is any depth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFiles:
+    """The files at a location.
+
+    Attributes:
+        root: The folder that names count from.
+        names: Their paths below it, in natural order.
+        others: Paths of files that are not wanted.
+        hidden: Paths of hidden files of the same suffixes as those that are read.
+        repeated: Paths of links to what is read by another path, or to a folder above them.
+        stores: Paths of folders that are stores of seqdata.
+    """
+
+    root: Path
+    names: Sequence[str]
+    others: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+    repeated: Sequence[str] = ()
+    stores: Sequence[str] = ()
+
+
+def natural_key(path: str) -> tuple[str, ...]:
+    """Return a key that sorts paths: numbers by value, files before subfolders.
+
+    Examples:
+        >>> sorted(["part.10", "part.2", "a/0"], key=natural_key)
+        ['part.2', 'part.10', 'a/0']
+    """
+    *folders, name = path.split("/")
+    return (*(f"1{_sort_numbers(folder)}" for folder in folders), f"0{_sort_numbers(name)}", path)
+
+
+def _sort_numbers(text: str) -> str:
+    """Return a text in which a longer number sorts behind a shorter one, at the same place."""
+    return _DIGITS.sub(lambda found: _with_size(found[0].lstrip("0")), text)
+
+
+def _with_size(digits: str) -> str:
+    return f"0{chr(len(digits))}{digits}"
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text has the signs of a glob."""
+    return _MAGIC.search(text) is not None
+
+
+def find_files(
+    path: Path, wanted: Wanted = lambda _: True, *, skip: Path | None = None
+) -> FoundFiles:
+    """Return the files at a path: a file, a folder with all below it, or a glob.
+
+    A path that is there is never taken for a glob. A glob that matches folders only means what they
+    hold. Names may be none: the caller says what must be there.
+
+    Args:
+        path: The path.
+        wanted: Chooses files.
+        skip: A folder whose files are left out.
+
+    Raises:
+        ConfigError: If files are of several splits, or of a table whose log says which are valid,
+            or the name of one is not UTF-8.
+        DataError: If a folder cannot be read, or a file is not an ordinary one.
+        MissingShardError: If a file is a link to nothing.
+    """
+    if path.exists() and not path.is_dir():
+        _check_file(path.parent, path.name)
+        return FoundFiles(root=path.parent, names=[path.name])
+    root, parts = (path, [_ANY_DEPTH]) if path.is_dir() else _split_pattern(path)
+    walk = _Walk(root, skip)
+    walk.run(parts)
+    if walk.folders and parts[-1] is not _ANY_DEPTH and not any(map(wanted, walk.files)):
+        walk = _Walk(root, skip)
+        walk.run([*parts, _ANY_DEPTH])
+    return walk.choose(wanted)
+
+
+def choose_names(
+    location: str, existing: Iterable[str], wanted: Wanted
+) -> tuple[list[str], list[str]]:
+    """Return the files that are read of those in a listing, in natural order, and the others.
+
+    Args:
+        location: For messages.
+        existing: Paths below the location.
+        wanted: Chooses files.
+
+    Raises:
+        ConfigError: If they are of several splits, or the name of one is not UTF-8.
+    """
+    return _choose(location, [name for name in existing if not _is_hidden(name)], wanted)
+
+
+def _choose(location: str, names: Sequence[str], wanted: Wanted) -> tuple[list[str], list[str]]:
+    chosen = sorted(filter(wanted, names), key=natural_key)
+    for name in chosen:
+        _check_text(location, name)
+    refuse_splits(location, chosen)
+    return chosen, [name for name in names if not wanted(name)]
+
+
+def is_note(path: str) -> bool:
+    """Return whether a file is not data by its name, such as ``_SUCCESS`` or ``README.md``."""
+    return _NOTES.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def iter_names(folder: Path) -> Iterator[str]:
+    """Yield the paths of all visible files below a folder, in no order."""
+    yield from _Walk(folder, None).iter_files([_ANY_DEPTH])
+
+
+def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
+    """Return what is left out of a location, with counts by suffix; empty if it is nothing.
+
+    Args:
+        found: What was found.
+        read: Paths of files that are read beside those that were found: with such a suffix are
+            no others.
+    """
+    besides = set(map(_suffix, read))
+    counts = Counter(
+        _suffix(name) for name in found.others if _suffix(name) not in besides and not is_note(name)
+    )
+    shown = [f"{count} {ending}" for ending, count in counts.most_common(_MOST_SHOWN)]
+    more = sum(counts.values()) - sum(count for _, count in counts.most_common(_MOST_SHOWN))
+    suffixes = ", ".join([*shown, *([f"{more} more"] if more else [])])
+    total = sum(counts.values())
+    texts = [f"{_count(total, 'file')} of other suffixes ({suffixes})"] if total else []
+    for names, what in (
+        (found.hidden, "hidden file"),
+        (found.repeated, "link"),
+        (found.stores, "store"),
+    ):
+        if names:
+            tail = " to what is read already" if what == "link" else ""
+            tail = " of seqdata" if what == "store" else tail
+            texts.append(f"{_count(len(names), what)}{tail} ({names[0]!r})")
+    return ", ".join(texts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower() or "without a suffix"
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") and part != ".." for part in name.split("/"))
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A search of a folder and what lies below it.
+
+    Attributes:
+        root: The folder.
+        skip: A folder that is left out.
+        files: Paths of visible files below the root.
+        folders: Paths of folders that the pattern matches.
+    """
+
+    root: Path
+    skip: Path | None
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    stores: list[str] = field(default_factory=list)
+    _links: list[str] = field(default_factory=list)
+    _irregular: set[str] = field(default_factory=set)
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+    _linked: list[tuple[tuple[str, ...], str, frozenset[int]]] = field(default_factory=list)
+
+    def run(self, parts: _Parts) -> None:
+        """Search the folder for all files that the parts of a glob match."""
+        for _ in self.iter_files(parts):
+            pass
+
+    def iter_files(self, parts: _Parts) -> Iterator[str]:
+        """Yield files as they are found: below real folders first, then below links to others."""
+        if not self.root.is_dir():
+            return
+        self._seen = {_identify(folder) for folder in self.root.resolve().parents}
+        pending = [("", _close(parts, {0}))]
+        while pending or self._linked:
+            folder, states = pending.pop() if pending else heapq.heappop(self._linked)[1:]
+            identity = _identify(self.root / folder)
+            if identity in self._seen:
+                self.repeated.append(folder)
+                continue
+            self._seen.add(identity)
+            first = len(self.files)
+            pending += self._scan(folder, states, parts)
+            yield from self.files[first:]
+
+    def _scan(
+        self, folder: str, states: frozenset[int], parts: _Parts
+    ) -> list[tuple[str, frozenset[int]]]:
+        """Look at what a folder holds; return the folders to search next."""
+        entries = _list_entries(self.root, folder)
+        _refuse_table_log(self.root / folder, entries)
+        if folder and any(entry.name == STORE_MANIFEST for entry in entries):
+            self.stores.append(folder)
+            return []
+        below = []
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            after = _advance(parts, states, entry.name)
+            if not after:
+                if entry.name.startswith(".") and _advance(parts, states, entry.name[1:] or "x"):
+                    self.hidden.append(path)
+            elif _is_folder(entry):
+                if len(parts) in after:
+                    self.folders.append(path)
+                if min(after) == len(parts) or self._is_left_out(entry):
+                    continue
+                if entry.is_symlink():
+                    heapq.heappush(self._linked, (natural_key(path), path, after))
+                else:
+                    below.append((path, after))
+            elif len(parts) in after:
+                self.files.append(path)
+                if entry.is_symlink():
+                    self._links.append(path)
+                elif not entry.is_file():
+                    self._irregular.add(path)
+        return below
+
+    def _is_left_out(self, entry: os.DirEntry[str]) -> bool:
+        """Return whether a folder holds notes, or what is being written."""
+        if entry.name in _NOTE_FOLDERS:
+            return True
+        return self.skip is not None and self.skip.exists() and self.skip.samefile(entry.path)
+
+    def choose(self, wanted: Wanted) -> FoundFiles:
+        """Return the files that are read, after checks of their names."""
+        location = str(self.root)
+        for name in self.files:
+            if name.rpartition("/")[2] == DATASET_DICT:
+                path = self.root / name
+                refuse_dataset_dict(location, str(path.parent), path.read_bytes(), self.files)
+        repeated = self._find_second_names(wanted)
+        files = [name for name in self.files if name not in repeated]
+        names, others = _choose(location, files, wanted)
+        for name in (*filter(self._irregular.__contains__, names), *self._links):
+            if wanted(name):
+                _check_file(self.root, name)
+        suffixes = {_suffix(name) for name in names}
+        hidden = [name for name in self.hidden if _suffix(name) in suffixes]
+        return FoundFiles(
+            root=self.root, names=names, others=others, hidden=sorted(hidden),
+            repeated=sorted([*self.repeated, *repeated], key=natural_key), stores=self.stores,
+        )  # fmt: skip
+
+    def _find_second_names(self, wanted: Wanted) -> set[str]:
+        """Return the links to files that are found by another name, too."""
+        links = set(filter(wanted, self._links))
+        if not links:
+            return set()
+        folders = {name.rpartition("/")[0] for name in self.files}
+        real = {folder: os.path.realpath(self.root / folder) for folder in folders}
+        targets = {
+            f"{real[folder]}/{last}"
+            for folder, _, last in (
+                name.rpartition("/") for name in self.files if name not in links
+            )
+        }
+        return {name for name in links if os.path.realpath(self.root / name) in targets}
+
+
+def _identify(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _list_entries(root: Path, folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(root / folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataLocation(dataset=str(root), file=folder or None).make_error(
+            DataError,
+            f"must be readable, but cannot be opened ({error.strerror}). Check its permissions",
+        ) from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself
+        return False
+
+
+def _refuse_table_log(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None:
+    """Raise if a folder has a log that says which of its files are of the present version."""
+    for entry in entries:
+        if entry.name in _TABLE_LOGS and _is_folder(entry):
+            raise ConfigError(
+                f"{folder}: must be a folder of which all files are data, but {entry.name!r} says "
+                f"which are: it is a {_TABLE_LOGS[entry.name]} table. Pass the list of its files "
+                "(deltalake: `DeltaTable(path).file_uris()`), or read it and pass the table"
+            )
+
+
+def _check_file(root: Path, name: str) -> None:
+    """Raise if a path is not an ordinary file: opening a pipe would block."""
+    path = root / name
+    _check_text(str(root), name)
+    if path.is_file():
+        return
+    location = DataLocation(dataset=str(root), file=name)
+    if path.is_symlink() and not path.exists():
+        raise location.make_error(
+            MissingShardError,
+            "must lead to a file, but is a link to nothing. Restore the file, or remove the link",
+        )
+    raise location.make_error(
+        DataError, "must be an ordinary file, but is a pipe or device. Remove it from there"
+    )
+
+
+def _check_text(root: str, name: str) -> None:
+    """Raise if a name is not UTF-8: sequences are named by it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{root}: names of files must be UTF-8, but {os.fsencode(name)!r} is not. Rename it "
+            "(convmv does it for many)"
+        ) from error
+
+
+def _split_pattern(path: Path) -> tuple[Path, _Parts]:
+    """Return the folder of a glob that is the same for all files, and the parts below it."""
+    root = Path(path.anchor)
+    parts = list(path.parts[1 if path.anchor else 0 :])
+    while len(parts) > 1 and (not is_pattern(parts[0]) or (root / parts[0]).exists()):
+        root /= parts.pop(0)
+    return root, [
+        _ANY_DEPTH if part == "**" else (part.startswith("."), re.compile(fnmatch.translate(part)))
+        for part in parts
+    ]
+
+
+def _advance(parts: _Parts, states: frozenset[int], name: str) -> frozenset[int]:
+    """Return the places in a glob after the name of a file or folder; none if it does not fit."""
+    after, is_hidden = set(), name.startswith(".")
+    for at in states:
+        part = parts[at] if at < len(parts) else ()
+        if part is _ANY_DEPTH:
+            if not is_hidden:
+                after.add(at)
+        elif part and (part[0] or not is_hidden) and part[1].match(name):
+            after.add(at + 1)
+    return _close(parts, after)
+
+
+def _close(parts: _Parts, states: set[int]) -> frozenset[int]:
+    """Return places in a glob with those behind an any depth, which may be none."""
+    closed = set(states)
+    for at in range(min(states, default=len(parts)), len(parts)):
+        if at in closed and parts[at] is _ANY_DEPTH:
+            closed.add(at + 1)
+    return frozenset(closed)
