@@ -72,6 +72,10 @@ from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.store import ShardStore
+from seqdata.storage.wav import WavHeader as WavHeader
+from seqdata.storage.wav import is_nist as is_nist
+from seqdata.storage.wav import is_wav as is_wav
+from seqdata.storage.wav import widen_24_bit as widen_24_bit
 from seqdata.storage.writing.bounded_executor import bounded_executor
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn

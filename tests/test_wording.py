@@ -37,10 +37,10 @@ GLOSSARY = ROOT / "docs" / "explanation" / "glossary.md"
 
 ORDINARY = {
     "collate", "config", "corrupt", "data", "decode", "died", "differ", "error", "exact", "failed",
-    "file", "finished", "fixed", "incomplete", "index", "learning", "mean", "memory", "mismatch",
-    "missing", "module", "name", "opened", "option", "preempted", "random", "rate", "read",
-    "rescale", "seq", "sorted", "support", "unknown", "unsafe", "varying", "warning", "writable",
-    "writing",
+    "file", "finished", "fixed", "header", "incomplete", "index", "learning", "mean", "memory",
+    "mismatch", "missing", "module", "name", "opened", "option", "preempted", "random", "rate",
+    "read", "rescale", "seq", "sorted", "support", "unknown", "unsafe", "varying", "warning", "wav",
+    "writable", "writing",
 }  # fmt: skip
 """Words in names of public classes that are not nouns of the field, or need no explanation."""
 

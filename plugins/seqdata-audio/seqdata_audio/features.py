@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from seqdata import ConfigError, Ragged, columnar
 from seqdata.errors import DecodeError, SeqDataWarning, as_whole_number, check_flags
 from seqdata_audio.mel import Floats, cosines, hann, mel_filters
+from seqdata_audio.sound_file import scale_samples
 
 _AT_ONCE = 1 << 22  # numbers that are windowed at once
 _AMIN = 1e-10  # the least power: -100 dB
@@ -181,7 +182,7 @@ class LogMel:
         spread = begins + 2 * gap * np.arange(len(lengths))
         samples = np.zeros((len(values) + 2 * gap * len(lengths), *values.shape[1:]))
         rows = np.arange(len(values)) + np.repeat(spread - begins + gap, lengths)
-        samples[rows] = _scale(values)
+        samples[rows] = scale_samples(values)
         return samples, spread
 
     def _raise_floor(self, decibels: NDArray[np.float32], lengths: NDArray[np.int64]) -> None:
@@ -242,16 +243,6 @@ class MFCC(LogMel):
     @cached_property
     def _cosines(self) -> Floats:
         return cosines(self.n_mels, self.n_mfcc)
-
-
-def _scale(values: NDArray[Any]) -> NDArray[Any]:
-    """Return samples as floats in [-1, 1)."""
-    if values.dtype.kind == "f":
-        return values
-    scale = 2.0 ** (8 * values.dtype.itemsize - 1)
-    shift = scale if values.dtype.kind == "u" else 0.0  # 8-bit WAV is silent at 128
-    scaled: NDArray[Any] = (values - shift) / scale
-    return scaled
 
 
 def _store_number(owner: object, name: str) -> None:

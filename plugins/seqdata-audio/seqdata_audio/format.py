@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from seqdata.backends import Extents, FileIndex, RandomAccessFile
 from seqdata.errors import ConfigError, check_flags
-from seqdata_audio.sound_file import read_info, read_samples
-from seqdata_audio.wav import make_broken_error, read_header
+from seqdata_audio.sound_file import make_broken_error, read_info, read_samples, read_wav
 
 _DTYPES = (None, "float32", "float64")
 
 
 @dataclass(frozen=True)
 class Audio:
-    """Audio files: WAV, FLAC, Ogg, MP3; one sequence each, its id the path below the folder.
+    """Audio files: what libsndfile reads; one sequence each, its id the path below the folder.
+
+    WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF, AU, CAF, W64 and NIST; see ``suffixes``.
 
     Fields: ``audio``, (T,) of mono files, (T, channels) of others, with the dtype that is stored;
     ``rate``, int64, samples per second of each sequence. WAV of 8, 16, 32 and 64 bits is read in
@@ -36,7 +37,10 @@ class Audio:
     dtype: str | None = None
     allow_empty: bool = False
 
-    suffixes: ClassVar[tuple[str, ...]] = (".wav", ".flac", ".ogg", ".mp3")
+    suffixes: ClassVar[tuple[str, ...]] = (
+        ".wav", ".wave", ".bwf", ".rf64", ".w64", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".mp2",
+        ".aiff", ".aif", ".aifc", ".au", ".snd", ".caf", ".nist", ".sph",
+    )  # fmt: skip
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -53,18 +57,21 @@ class Audio:
         Raises:
             DataError: If it is not a whole audio file.
         """
-        if file.name.lower().endswith(".wav"):
-            header = read_header(file)
-            if header.dtype is not None and self.dtype in (None, header.dtype_name):
-                audio = Extents(
-                    np.array([header.begin]), np.array([header.end]), header.dtype,
-                    _shape(header.channels),
-                )  # fmt: skip
-                return self._make_index(file, audio, header.frames, header.rate)
+        try:
+            return self._index(file)
+        except ValueError as problem:
+            raise make_broken_error(file, str(problem)) from problem
+
+    def _index(self, file: RandomAccessFile) -> FileIndex:
+        wav = read_wav(file)
+        in_place = None if wav is None or wav.is_24_bit else wav.stored
+        if wav is not None and in_place is not None and self.dtype in (None, wav.dtype):
+            audio = Extents(np.array([wav.begin]), np.array([wav.end]), in_place, wav.shape)
+            return self._make_index(file, audio, wav.frames, wav.rate)
         info = read_info(file)
         dtype = self.dtype or info.dtype
         audio = Extents(
-            np.array([0]), np.array([file.size]), dtype, _shape(info.channels),
+            np.array([0]), np.array([file.size]), dtype, info.shape,
             decoder=getattr(self, f"decode_{dtype}"), lengths=np.array([info.frames]),
         )  # fmt: skip
         return self._make_index(file, audio, info.frames, info.rate)
@@ -100,7 +107,3 @@ class Audio:
 
 
 _HEAD = 64  # bytes of a file without a known header that the rate is believed with
-
-
-def _shape(channels: int) -> tuple[int, ...]:
-    return () if channels == 1 else (channels,)

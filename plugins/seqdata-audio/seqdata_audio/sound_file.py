@@ -1,12 +1,10 @@
-"""What soundfile says of a file, and its samples: FLAC, Ogg, MP3, and the rest of WAV."""
+"""What a sound file holds, and its samples: WAV by the core's reader, all else by libsndfile."""
 
 from __future__ import annotations
 
 import importlib
 import io
-import re
 import struct
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,18 +13,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from seqdata.errors import PluginError
-from seqdata_audio.wav import Readable, make_broken_error
+from seqdata.backends import WavHeader, is_nist, is_wav
+from seqdata.errors import DataError, PluginError
+from seqdata_audio.declared_sizes import Readable, check_declared_sizes
+from seqdata_audio.mpeg import MpegFrames, count_frames
+from seqdata_audio.ogg import check_pages
 
 _STORED = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32",
-           "PCM_32": "int32", "DOUBLE": "float64"}  # fmt: skip
-_PAGE_BEGIN = re.compile(rb"OggS\x00[\x00-\x07]")
-_PAGE = 27  # bytes of the header of an Ogg page, without its table
-_LONGEST_PAGE = _PAGE + 255 + 255 * 255
-_CHECKSUM_AT = 22  # in that header, 4 bytes
-_FLAGS_AT, _IS_LAST = 5, 0x04  # in that header: "eos", set on the last page of a stream
+           "PCM_32": "int32", "DOUBLE": "float64", "ALAC_16": "int16", "ALAC_20": "int32",
+           "ALAC_24": "int32", "ALAC_32": "int32"}  # fmt: skip
 _UNKNOWN = (1 << 63) - 1  # libsndfile's SF_COUNT_MAX: frames of a FLAC file that says no number
-_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # byte -> its bits reversed
+_MPEG = ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III")
+_WAV_OF_MPEG = (0x50, 0x55)  # tags of WAV whose samples are MPEG frames
+_HEAD = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +45,59 @@ class SoundInfo:
     frames: int
     dtype: str
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a timestep."""
+        return () if self.channels == 1 else (self.channels,)
 
-def read_info(file: Readable) -> SoundInfo:
-    """Return what the header of a file says.
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of a file in memory, as one that is read; see ``RandomAccessFile``."""
+
+    content: bytes
+    name: str = ""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return len(self.content)
+
+    def read(self, first: int, stop: int) -> bytes:
+        """Return the bytes from ``first`` up to ``stop``, or to the end of the file."""
+        return self.content[first:stop]
+
+
+def read_wav(file: Readable) -> WavHeader | None:
+    """Return the header of a WAV file; None if the file is of another kind.
 
     Raises:
-        DataError: If it is not a whole file that libsndfile reads, or its header does not say how
+        ValueError: If it is damaged, or was cut off.
+    """
+    head = file.read(0, min(_HEAD, file.size))
+    is_named = file.name.lower().endswith(".wav") and not is_nist(head)
+    return WavHeader.read(file) if is_wav(head) or is_named else None
+
+
+def read_info(file: Readable) -> SoundInfo:
+    """Return what a file holds.
+
+    Raises:
+        ValueError: If it is not a whole file that libsndfile reads, or its header does not say how
             many samples it has.
         PluginError: If soundfile is not installed.
     """
-    if file.name.lower().endswith(".ogg"):
-        _check_last_page(file)
-    with _open_sound(io.BufferedReader(_RawFile(file)), file) as sound:
-        if sound.frames >= _UNKNOWN:
-            raise make_broken_error(
-                file, "does not say how many samples it has: it was written as a stream"
-            )
-        dtype = _STORED.get(sound.subtype, "float32")
-        return SoundInfo(sound.samplerate, sound.channels, sound.frames, dtype)
+    wav = read_wav(file)
+    if wav is not None and wav.dtype is not None:
+        return SoundInfo(wav.rate, wav.channels, wav.frames, wav.dtype)
+    if wav is not None:
+        with _open_sound(io.BytesIO(_take_compressed(_read_all(file), wav))) as sound:
+            return _describe(sound, _find_mpeg(sound, file))
+    check_declared_sizes(file)
+    with _open_sound(io.BufferedReader(_RawFile(file))) as sound:
+        if sound.format == "OGG":
+            check_pages(_read_all(file))
+        return _describe(sound, _find_mpeg(sound, file))
 
 
 def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
@@ -74,30 +108,91 @@ def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
             decoded.
         PluginError: If soundfile is not installed.
     """
-    soundfile = _library()
-    try:
-        with soundfile.SoundFile(io.BytesIO(content)) as sound:
-            frames = sound.frames
-            if frames >= _UNKNOWN:
-                raise ValueError("does not say how many samples it has")
-            samples: NDArray[Any] = sound.read(frames, dtype=dtype)  # -1 needs a seekable encoding
-    except soundfile.LibsndfileError as error:
-        raise ValueError(error.error_string) from error
+    wav = WavHeader.read(Content(content)) if is_wav(content[:_HEAD]) else None
+    if wav is not None and wav.dtype is not None and dtype in (wav.dtype, "float32", "float64"):
+        return convert(wav.decode(content), dtype)
+    if wav is not None and wav.dtype is None:
+        content = _take_compressed(content, wav)
+    with _open_sound(io.BytesIO(content)) as sound:
+        mpeg = _find_mpeg(sound, Content(content))
+        if mpeg is None:
+            return _read(sound, sound.frames, dtype)
+    with _open_sound(io.BytesIO(mpeg.take(content))) as sound:
+        return _read(sound, mpeg.length, dtype)
+
+
+def convert(samples: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return samples as they are, or as floats; integers become floats in [-1, 1)."""
+    if samples.dtype == dtype:
+        return samples
+    return scale_samples(samples).astype(dtype, copy=False)
+
+
+def scale_samples(samples: NDArray[Any]) -> NDArray[Any]:
+    """Return samples as floats in [-1, 1): integers as float64, floats as they are."""
+    if samples.dtype.kind == "f":
+        return samples
+    scale = 2.0 ** (8 * samples.dtype.itemsize - 1)
+    shift = scale if samples.dtype.kind == "u" else 0.0  # 8-bit WAV is silent at 128
+    scaled: NDArray[Any] = (samples - shift) / scale
+    return scaled
+
+
+def make_broken_error(file: Readable, problem: str) -> DataError:
+    """Return the error about a file that is not a whole recording."""
+    ending = file.name.rpartition(".")[2].lower()
+    lossless = "flac" if ending == "flac" else "wav"
+    return DataError.at(
+        f"{file.name}: {problem}. Restore the file; if it is the original, write it again with "
+        f"`ffmpeg -i old.{ending} new.{lossless}`, or move it out of the folder.",
+        file=file.name,
+    )
+
+
+def _read_all(file: Readable) -> bytes:
+    return file.content if isinstance(file, Content) else file.read(0, file.size)
+
+
+def _take_compressed(content: bytes, wav: WavHeader) -> bytes:
+    """Return what libsndfile decodes of a compressed WAV file: it asks for a true size."""
+    if wav.tag in _WAV_OF_MPEG:
+        return content[wav.begin : wav.end]
+    if not wav.is_stream:
+        return content
+    size = struct.pack(">I" if content[:4] == b"RIFX" else "<I", wav.end - wav.begin)
+    return content[: wav.begin - 4] + size + content[wav.begin : wav.end]
+
+
+def _find_mpeg(sound: Any, file: Readable) -> MpegFrames | None:
+    """Return the frames of an MPEG file where libsndfile does not know how many there are."""
+    return count_frames(_read_all(file)) if sound.subtype in _MPEG else None
+
+
+def _describe(sound: Any, mpeg: MpegFrames | None) -> SoundInfo:
+    frames = sound.frames if mpeg is None else mpeg.length
+    if frames >= _UNKNOWN:
+        raise ValueError("does not say how many samples it has: it was written as a stream")
+    dtype = _STORED.get(sound.subtype, "float32")
+    return SoundInfo(sound.samplerate, sound.channels, frames, dtype)
+
+
+def _read(sound: Any, frames: int, dtype: str) -> NDArray[Any]:
+    if frames >= _UNKNOWN:
+        raise ValueError("does not say how many samples it has")
+    samples: NDArray[Any] = sound.read(frames, dtype=dtype)  # -1 needs a seekable encoding
     if len(samples) != frames:
         raise ValueError(f"holds {len(samples)} samples of the {frames} that its header says")
     return samples
 
 
 @contextmanager
-def _open_sound(stream: io.BufferedIOBase, file: Readable) -> Iterator[Any]:
+def _open_sound(stream: io.BufferedIOBase) -> Iterator[Any]:
     soundfile = _library()
     try:
         with soundfile.SoundFile(stream) as sound:
             yield sound
     except soundfile.LibsndfileError as error:
-        raise make_broken_error(
-            file, f"cannot be read by libsndfile ({error.error_string})"
-        ) from error
+        raise ValueError(f"cannot be read by libsndfile ({error.error_string})") from error
 
 
 def _library() -> ModuleType:
@@ -109,48 +204,6 @@ def _library() -> ModuleType:
             "`pip install soundfile`; on other systems than usual install libsndfile, too."
         ) from error
     return soundfile
-
-
-def _check_last_page(file: Readable) -> None:
-    """Raise if an Ogg file does not end with an undamaged last page (RFC 3533, section 6).
-
-    libsndfile passes over anything else, over a page whose checksum is wrong, and over a last page
-    that is not marked as such: samples would be missing.
-    """
-    first = max(0, file.size - 2 * _LONGEST_PAGE)
-    tail = file.read(first, file.size)
-    begins = [match.start() for match in _PAGE_BEGIN.finditer(tail)]
-    page = tail[begins[-1] :] if begins else b""
-    segments = page[_PAGE - 1] if len(page) >= _PAGE else 255
-    size = _PAGE + segments + sum(page[_PAGE:][:segments])
-    if len(page) < _PAGE + segments or len(page) < size:
-        raise make_broken_error(
-            file, "must end with a whole Ogg page, but ends within one: it was cut off"
-        )
-    if len(page) > size:
-        raise make_broken_error(
-            file,
-            f"must end with a whole Ogg page, but has {len(page) - size} other bytes behind its "
-            "last one: it is damaged, or something was added",
-        )
-    if _compute_checksum(page) != struct.unpack_from("<I", page, _CHECKSUM_AT)[0]:
-        raise make_broken_error(file, "has a last Ogg page whose checksum is not that of its bytes")
-    if not page[_FLAGS_AT] & _IS_LAST:
-        raise make_broken_error(
-            file,
-            "must end with an Ogg page that is marked as the last of its stream, but this one is "
-            "not: the file was cut off between two pages, or its recording was never ended",
-        )
-
-
-def _compute_checksum(page: bytes) -> int:
-    """Return the CRC of a page with zeros in place of its checksum.
-
-    Ogg's is zlib's polynomial with the highest bit first, from 0 and without a last inversion.
-    """
-    plain = page[:_CHECKSUM_AT] + bytes(4) + page[_CHECKSUM_AT + 4 :]
-    found = zlib.crc32(plain.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
-    return int(f"{found:032b}"[::-1], 2)
 
 
 class _RawFile(io.RawIOBase):

@@ -6,19 +6,19 @@ For ``.npy``, ``.wav`` and ``.flac``; without NumPy's own reader, so that everyt
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from seqdata.backends import MAX_WIDTH, NUMBER_DTYPES
+from seqdata import PluginError
+from seqdata.backends import MAX_WIDTH, NUMBER_DTYPES, WavHeader, is_nist
 
 _MAX_HEADER_BYTES = 1 << 16
-_STREAM = 0xFFFFFFFF  # size of the samples of a stream: up to the end of the member
 _COMMON_HEADER = re.compile(
     r"\{'descr': '([<>|=][biuf]\d)', 'fortran_order': (True|False), "
     r"'shape': \((\d+,(?: \d+,?)*)\), \} *\n"
@@ -27,9 +27,11 @@ _VALUE = r"'[^'\\]*'|\"[^\"\\]*\"|True|False|-?\d+|\([-\d,\s]*\)|\[[^\]]*\]"
 _ENTRY = re.compile(rf"\s*['\"](\w+)['\"]\s*:\s*({_VALUE})\s*")
 _ANY_HEADER = re.compile(rf"\s*\{{{_ENTRY.pattern}(?:,{_ENTRY.pattern})*,?\s*\}}\s*")
 _DTYPE_PATTERN = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
-_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_WAVE_DTYPES = {(_PCM, 8): "|u1", (_PCM, 16): "<i2", (_PCM, 24): "<i3", (_PCM, 32): "<i4",
-         (_FLOAT, 32): "<f4", (_FLOAT, 64): "<f8"}  # fmt: skip
+_THREE_BYTES = ("<i3", ">i3")  # of 24-bit sound
+SOUND_DECODER = "seqdata_audio.sound_file"
+"""The module that decodes sound, if its package is installed."""
+WHOLE_SOUND = ("flac", "sound")
+"""Kinds of headers whose members are decoded whole; the index has their timesteps."""
 
 
 class BadHeaderError(ValueError):
@@ -41,7 +43,7 @@ class ArrayHeader:
     """The header of members; equal for most members of one extension.
 
     Attributes:
-        kind: ``npy``, ``wav``, ``flac``, or ``bad``.
+        kind: ``npy``, ``wav``, ``flac``, ``sound`` (WAV that is compressed), or ``bad``.
         descr: NumPy's text of the stored dtype; of ``bad``, the reason.
         shape: Shape of one timestep.
         scalar: Whether it is one number, without timesteps.
@@ -57,25 +59,25 @@ class ArrayHeader:
     @property
     def width(self) -> int:
         """Stored bytes of one timestep."""
-        item = 3 if self.descr == "<i3" else np.dtype(self.descr).itemsize
+        item = 3 if self.descr in _THREE_BYTES else np.dtype(self.descr).itemsize
         return item * math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
         """Dtype of one element when it is read."""
-        return "int32" if self.descr == "<i3" else np.dtype(self.descr).name
+        return "int32" if self.descr in _THREE_BYTES else np.dtype(self.descr).name
 
     @property
     def is_in_place(self) -> bool:
         """Whether the bytes are read in place."""
-        if self.kind not in ("npy", "wav") or self.descr == "<i3":
+        if self.kind not in ("npy", "wav") or self.descr in _THREE_BYTES:
             return False
         return not (self.fortran and self.shape) and np.dtype(self.descr).isnative
 
 
 def is_dtype(descr: str) -> bool:
     """Return whether a text is a NumPy dtype of numbers that can be stored."""
-    return descr == "<i3" or (
+    return descr in _THREE_BYTES or (
         _DTYPE_PATTERN.fullmatch(descr) is not None and np.dtype(descr).name in NUMBER_DTYPES
     )
 
@@ -152,7 +154,7 @@ def _make_array_header(
     descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool
 ) -> ArrayHeader:
     """Return the header of arrays; equal ones are the same object."""
-    if descr == "<i3" or not is_dtype(descr):
+    if descr in _THREE_BYTES or not is_dtype(descr):
         raise BadHeaderError(f"has dtype {descr[:40]!r}, which cannot be stored")
     header = ArrayHeader("npy", descr, shape, scalar, fortran)
     if not 0 < math.prod(shape) * np.dtype(descr).itemsize < MAX_WIDTH:
@@ -160,68 +162,50 @@ def _make_array_header(
     return header
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """The bytes of a member, as a file that is read."""
+
+    content: bytes | memoryview
+    name: str = "member.wav"
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def read(self, first: int, stop: int) -> bytes:
+        return bytes(self.content[first:stop])
+
+
 def read_wav_header(member: bytes | memoryview) -> HeaderAndValues:
-    """Parse the header of a WAVE file of plain samples; raise as ``read_npy_header`` does."""
-    first, size = bytes(member[:_MAX_HEADER_BYTES]), len(member)
-    if first[:4] != b"RIFF" or first[8:12] != b"WAVE":
-        raise BadHeaderError("does not begin as a .wav file")
-    at, header = 12, None
-    while at + 8 <= len(first):
-        name, length = first[at : at + 4], int.from_bytes(first[at + 4 : at + 8], "little")
-        at += 8
-        if name == b"fmt " and length >= 16 and at + length <= len(first):
-            header = _parse_wave_format(first[at : at + length])
-        elif name == b"data":
-            if header is None:
-                break
-            length = size - at if length == _STREAM else length
-            if length > size - at or length % header.width:
-                raise BadHeaderError(f"has {size - at} bytes of samples, its head says {length}")
-            _check_rest(member, at, at + length)
-            return header, at, length, length // header.width
-        at += length + length % 2
-    raise BadHeaderError("has no plain samples in it")
+    """Parse the header of a WAV file; raise as ``read_npy_header`` does."""
+    file = _Member(member)
+    try:
+        wav = None if is_nist(file.read(0, 7)) else WavHeader.read(file)
+    except ValueError as error:
+        raise BadHeaderError(str(error)) from error
+    if wav is None or wav.stored is None:
+        return _read_compressed_header(file)
+    header = ArrayHeader("wav", wav.stored, wav.shape)
+    return header, wav.begin, wav.end - wav.begin, wav.frames
 
 
-def _check_rest(member: bytes | memoryview, begin: int, end: int) -> None:
-    """Raise if what follows samples is not another chunk: their size is too small, or unfinished.
-
-    Where samples are declared, only as far as the file's own size goes.
-    """
-    size, file_end = len(member), 8 + int.from_bytes(member[4:8], "little")
-    if begin == end and size - end > 1 and not _is_chunk(bytes(member[end : end + 8]), size - end):
+def _read_compressed_header(file: _Member) -> HeaderAndValues:
+    """Return the header of sound that is decoded whole, by the plugin for audio files."""
+    try:
+        sound_file = importlib.import_module(SOUND_DECODER)
+    except ImportError as error:
         raise BadHeaderError(
-            f"says 0 bytes of samples, but {size - end} follow that are not another chunk: its "
-            "head was never finished"
-        )
-    if end + 9 > min(file_end, size):
-        return
-    names = [bytes(member[at : at + 4]) for at in sorted({end, end + end % 2})]
-    if b"data" in names or not any(map(_is_chunk_name, names)):
-        raise BadHeaderError(
-            f"says that its samples end at byte {end} of {size}, but what follows is "
-            f"{names[-1]!r} and not another kind of chunk"
-        )
-
-
-def _is_chunk(head: bytes, available: int) -> bool:
-    """Return whether bytes begin a chunk that is as long as it says, and not one of samples."""
-    size = 8 + int.from_bytes(head[4:8], "little")
-    return size <= available and head[:4] != b"data" and _is_chunk_name(head[:4])
-
-
-def _is_chunk_name(name: bytes) -> bool:
-    return all(31 < byte < 127 for byte in name)
-
-
-def _parse_wave_format(chunk: bytes) -> ArrayHeader:
-    code, channels, _, _, align, bits = struct.unpack_from("<HHIIHH", chunk)
-    if code == _EXTENSIBLE and len(chunk) >= 26:
-        code = int.from_bytes(chunk[24:26], "little")
-    descr = _WAVE_DTYPES.get((code, bits))
-    if descr is None or not channels or align != channels * bits // 8:
-        raise BadHeaderError(f"has samples of format {code}, {bits} bits, {channels} channels")
-    return ArrayHeader("wav", descr, () if channels == 1 else (channels,))
+            f"is compressed sound, which needs the package seqdata-audio ({error}): run "
+            "`pip install seqdata-audio`, then `seqdata index --rebuild`"
+        ) from error
+    try:
+        info = sound_file.read_info(file)
+    except ValueError as error:
+        raise BadHeaderError(str(error)) from error
+    except PluginError as error:
+        raise BadHeaderError(f"cannot be decoded ({error})") from error
+    return ArrayHeader("sound", np.dtype(info.dtype).str, info.shape), 0, file.size, info.frames
 
 
 def read_flac_header(member: bytes | memoryview) -> HeaderAndValues:

@@ -24,9 +24,15 @@ from seqdata.backends import (
     DataLocation,
     Field,
     check_size,
+    widen_24_bit,
 )
 from seqdata.backends import refuse_size as raise_limit_error
-from seqdata_webdataset.array_headers import ArrayHeader, BadHeaderError, read_npy_header
+from seqdata_webdataset.array_headers import (
+    SOUND_DECODER,
+    ArrayHeader,
+    BadHeaderError,
+    read_npy_header,
+)
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.unsafe import read_unsafe
 
@@ -93,6 +99,8 @@ def decode_member(
         found = _get_part(read_unsafe(raw.tobytes(), encoding, location), spec.part, location)
     elif header is not None and header.kind == "flac":
         found = _decode_flac(raw, spec.field, location)
+    elif header is not None and header.kind == "sound":
+        found = _decode_sound(raw, header.dtype, location)
     elif header is not None:
         found = _decode_array(raw, header)
     else:
@@ -102,10 +110,8 @@ def decode_member(
 
 def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
     """Return an array that is stored in another byte or dimension order."""
-    if header.descr == "<i3":
-        wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
-        wide[:, 1:] = raw.reshape(-1, 3)
-        return (wide.view("<i4").reshape(-1) >> 8).reshape(-1, *header.shape)
+    if header.descr in ("<i3", ">i3"):
+        return widen_24_bit(raw, header.descr).reshape(-1, *header.shape)
     steps = len(raw) // header.width
     shape = () if header.scalar else (steps, *header.shape)
     values = np.frombuffer(raw.tobytes(), header.descr)
@@ -123,10 +129,30 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
             "seqdata-webdataset[flac]",
         ) from error
     try:
-        values: NDArray[Any] = soundfile.read(io.BytesIO(raw.tobytes()), dtype=field.dtype)[0]
+        with soundfile.SoundFile(io.BytesIO(raw.tobytes())) as sound:
+            bits = sound.subtype.removeprefix("PCM_")
+            values: NDArray[Any] = sound.read(sound.frames, dtype=field.dtype)
     except RuntimeError as error:  # of libsndfile
         raise _make_decode_error(location, f"cannot be decoded as FLAC ({error})") from error
+    if field.dtype == "int16" and bits == "24":
+        raise _make_decode_error(location, "holds samples of 24 bits, which int16 cannot hold")
     return values
+
+
+def _decode_sound(raw: NDArray[np.uint8], dtype: str, location: DataLocation) -> NDArray[Any]:
+    """Return the samples of a member, by the plugin for audio files."""
+    try:
+        sound_file = importlib.import_module(SOUND_DECODER)
+        samples: NDArray[Any] = sound_file.read_samples(raw.tobytes(), dtype)
+    except ImportError as error:
+        raise location.make_error(
+            DecodeError,
+            "is sound, which needs the package seqdata-audio, which is not installed. Run: pip "
+            "install seqdata-audio",
+        ) from error
+    except ValueError as error:
+        raise _make_decode_error(location, str(error)) from error
+    return samples
 
 
 def _decode_npz(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from seqdata.backends import (
     compute_sha256,
     digest_ends,
 )
-from seqdata_webdataset.array_headers import is_dtype
+from seqdata_webdataset.array_headers import WHOLE_SOUND, is_dtype
 from seqdata_webdataset.decoders import FieldSpec, decode_member
 from seqdata_webdataset.grouping import NUMBER_EXTENSIONS, CollectedMembers, group_samples
 from seqdata_webdataset.member_names import last_part
@@ -106,8 +106,8 @@ class IndexedTar:
                     is_dtype(head.descr) and head.width > 0 and min(head.shape, default=1) > 0
                 ):
                     raise ValueError("invalid headers")
-            flac = any(head.kind == "flac" for head in heads)
-            if flac and (members.numbers is None or bool((members.numbers < 0).any())):
+            is_counted = any(head.kind in WHOLE_SOUND for head in heads)
+            if is_counted and (members.numbers is None or bool((members.numbers < 0).any())):
                 raise ValueError("invalid numbers")
 
     def is_header(self, block: bytes) -> bool:
@@ -157,7 +157,7 @@ def _make_field_index(
     sums: NDArray[np.uint32],
     firsts: NDArray[np.int64] | None,
 ) -> FieldIndex:
-    flac = any(head.kind == "flac" for head in collected.headers)
+    is_counted = any(head.kind in WHOLE_SOUND for head in collected.headers)
     numbers = collected.are_whole_numbers and last_part(extension) in NUMBER_EXTENSIONS
     begins, sizes = _get_places(collected)
     return FieldIndex(
@@ -167,7 +167,7 @@ def _make_field_index(
         firsts=firsts,
         heads=tuple(map(asdict, collected.headers)),
         codes=np.array(collected.codes, dtype=np.uint16) if collected.headers else None,
-        numbers=np.array(collected.numbers, dtype=np.int64) if flac or numbers else None,
+        numbers=np.array(collected.numbers, dtype=np.int64) if is_counted or numbers else None,
     )
 
 

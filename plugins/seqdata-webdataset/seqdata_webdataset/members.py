@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from seqdata import DecodeError
 from seqdata.backends import Field, FieldIndex, OpenedFiles, field_width
-from seqdata_webdataset.array_headers import ArrayHeader
+from seqdata_webdataset.array_headers import WHOLE_SOUND, ArrayHeader
 from seqdata_webdataset.decoders import FieldSpec
 from seqdata_webdataset.schema import Extension
 
@@ -91,7 +91,7 @@ def steps_of(opened: OpenedFiles, spec: FieldSpec) -> NDArray[np.int64] | None:
 
 def _count_steps(members: FieldIndex) -> NDArray[np.int64]:
     heads = heads_of(members)
-    if any(head.kind == "flac" for head in heads) and members.numbers is not None:
+    if any(head.kind in WHOLE_SOUND for head in heads) and members.numbers is not None:
         return members.numbers
     widths = np.array([head.width for head in heads], dtype=np.int64)
     codes = np.zeros(len(members.sizes), np.uint16) if members.codes is None else members.codes

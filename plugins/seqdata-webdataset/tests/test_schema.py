@@ -86,9 +86,7 @@ def test_sound_is_read_in_place(npy, opened):
 def test_sound_of_several_channels_and_three_bytes_is_read(npy, opened):
     raw = [np.arange(6 * n, dtype="u1") for n in (0, 3, 20)]
     store = opened(members(npy, ("wav", [wav(one.tobytes(), 2, 3) for one in raw])))
-    wide = [
-        np.pad(one.reshape(-1, 3), ((0, 0), (1, 0))).reshape(-1).view("<i4") >> 8 for one in raw
-    ]
+    wide = [np.pad(one.reshape(-1, 3), ((0, 0), (1, 0))).reshape(-1).view("<i4") for one in raw]
     check_store(store, arrays([one.reshape(-1, 2) for one in wide], "wav"))
 
 
@@ -101,10 +99,9 @@ def test_tags_behind_sound_are_not_samples(npy, opened):
 
 def test_sound_whose_header_says_too_few_samples_is_refused(npy, opened):
     short = wav(SOUND[2].tobytes())
-    for size, text in ((0, "says 0 bytes of samples, but 80000 follow"), (8, "end at byte 52 of")):
-        members_ = members(npy, ("wav", [short[:40] + size.to_bytes(4, "little") + short[44:]] * 3))
-        with pytest.raises(DecodeError, match=text):
-            opened(members_)
+    members_ = members(npy, ("wav", [short[:40] + b"\x08\0\0\0" + short[44:]] * 3))
+    with pytest.raises(DecodeError, match="says that its samples end at byte 52 of"):
+        opened(members_)
 
 
 def test_sound_that_does_not_lie_even_is_copied(npy, opened):

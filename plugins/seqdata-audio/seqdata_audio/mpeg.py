@@ -1,0 +1,217 @@
+"""MPEG audio whose header does not say how many samples it has: its frames are counted.
+
+``lame -t``, streams and speech services write no Xing or Info frame. libsndfile then guesses a
+length from the size of the first frame, and reads no further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_TABLE = {  # kbit/s by index: (MPEG-1?, layer); MPEG-2.5 has those of MPEG-2
+    (True, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (True, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (True, 3): (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (False, 1): (0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (False, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (False, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+_MONO = 3
+_ID3, _ID3_HEAD = b"ID3", 10
+_TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", _ID3)  # what players write behind the last frame
+_XING = (b"Xing", b"Info")
+_HAS_FRAMES, _HAS_BYTES = 1, 2  # flags of a Xing frame
+_MOST_ID3 = (1 << 28) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class MpegFrames:
+    """The frames of a file.
+
+    Attributes:
+        begin: The first byte of the first one.
+        end: One past the last.
+        count: How many there are.
+        samples: Timesteps of each.
+        longest: Bytes of the longest one.
+    """
+
+    begin: int
+    end: int
+    count: int
+    samples: int
+    longest: int
+
+    @property
+    def length(self) -> int:
+        """Timesteps of all."""
+        return self.count * self.samples
+
+    def take(self, content: bytes) -> bytes:
+        """Return the frames of a file, behind a tag so long that libsndfile reads them all.
+
+        It guesses no more samples than the size of the file divided by that of a frame.
+        """
+        missing = max(0, self.count * self.longest - (self.end - self.begin)) + 2 * self.longest
+        tags = []
+        while missing > 0:
+            size = min(missing, _MOST_ID3)
+            sizes = bytes(size >> bits & 127 for bits in (21, 14, 7, 0))
+            tags += [_ID3 + b"\x03\0\0" + sizes, bytes(size)]
+            missing -= size
+        return b"".join([*tags, content[self.begin : self.end]])
+
+
+def count_frames(content: bytes) -> MpegFrames | None:
+    """Return the frames of a file; None if a Xing or Info frame says how many there are.
+
+    Raises:
+        ValueError: If it has other frames than that says, other bytes among them, frames of
+            several kinds, or was cut off.
+    """
+    begin = _skip_tags(content, 0)
+    first = _Kind.read(content, begin)
+    said, said_bytes = _read_xing(content, begin, first)
+    if said and said_bytes and abs(len(content) - begin - said_bytes) <= first.size:
+        return None
+    if said is not None:  # an Info frame without a number: it is not sound
+        begin += first.size
+    frames = _walk(content, begin, _Kind.read(content, begin), is_counted=bool(said))
+    if not said:
+        return frames
+    if frames.count not in (said, said - 1):  # some count the Info frame itself
+        raise ValueError(
+            f"says {said} frames in its Xing or Info frame, but has {frames.count}: it was cut "
+            "off, or another file was joined to it"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the frames of a file have in common, and the size of one.
+
+    Attributes:
+        head: The second byte of their headers, without the bit for a checksum.
+        is_mono: Whether they have one channel.
+        samples: Timesteps of each.
+        sizes: Bytes of a frame, by the third byte of its header; 0 where that is another kind's.
+        side: Bytes between the header and what a Xing frame says.
+        size: Bytes of the frame that was looked at.
+    """
+
+    head: int
+    is_mono: bool
+    samples: int
+    sizes: tuple[int, ...]
+    side: int
+    size: int
+
+    @classmethod
+    def read(cls, content: bytes, at: int) -> _Kind:
+        """Return the kind of the frame at a byte."""
+        head = content[at : at + 4]
+        version, layer = (head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3)) if len(head) == 4 else (1, 4)
+        if head[:1] != b"\xff" or head[1] < 0xE0 or version == 1 or layer == 4:
+            raise ValueError(f"must have an MPEG frame at byte {at}, but has {head!r}")
+        if head[2] >> 4 == 0:
+            raise ValueError(
+                f"must say its bit rate in each frame, but is of free format (byte {at})"
+            )
+        rate_index, is_first = head[2] >> 2 & 3, version == 3
+        rates, samples = _RATES[version], 1152 if is_first and layer == 3 else 576
+        samples = {1: 384, 2: 1152, 3: samples}[layer]
+        sizes = tuple(
+            _frame_bytes(third, layer, samples, _TABLE[is_first, layer], rates)
+            if third >> 2 & 3 == rate_index
+            else 0
+            for third in range(256)
+        )
+        if not sizes[head[2]]:
+            raise ValueError(f"must have an MPEG frame at byte {at}, but has {head!r}")
+        is_mono = head[3] >> 6 == _MONO
+        side = (17 if is_mono else 32) if is_first else (9 if is_mono else 17)
+        return cls(head[1] & 0xFE, is_mono, samples, sizes, side, sizes[head[2]])
+
+
+def _frame_bytes(
+    third: int, layer: int, samples: int, kilobits: tuple[int, ...], rates: tuple[int, ...]
+) -> int:
+    """Return the bytes of a frame by the third byte of its header; 0 if this says none."""
+    rate, bits, padding = third >> 2 & 3, third >> 4, third >> 1 & 1
+    if rate == 3 or bits in (0, 15):
+        return 0
+    if layer == 1:
+        return (12_000 * kilobits[bits] // rates[rate] + padding) * 4
+    return samples * 125 * kilobits[bits] // rates[rate] + padding
+
+
+def _skip_tags(content: bytes, at: int) -> int:
+    """Return the first byte behind the ID3v2 tags that begin at a byte."""
+    while content[at : at + 3] == _ID3 and len(content) >= at + _ID3_HEAD:
+        sizes = content[at + 6 : at + _ID3_HEAD]
+        size = sum((byte & 127) << bits for byte, bits in zip(sizes, (21, 14, 7, 0), strict=True))
+        footer = _ID3_HEAD if content[at + 5] & 16 else 0
+        at += _ID3_HEAD + size + footer
+    return at
+
+
+def _read_xing(content: bytes, begin: int, first: _Kind) -> tuple[int | None, int]:
+    """Return the frames and bytes that a Xing frame says, 0 if not; None frames: it is none."""
+    at = begin + 4 + first.side
+    if content[at : at + 4] not in _XING:
+        return None, 0
+    flags = int.from_bytes(content[at + 4 : at + 8], "big")
+    numbers = [int.from_bytes(content[at + 8 + 4 * n : at + 12 + 4 * n], "big") for n in (0, 1)]
+    said = numbers.pop(0) if flags & _HAS_FRAMES else 0
+    return said, numbers[0] if flags & _HAS_BYTES else 0
+
+
+def _walk(content: bytes, begin: int, kind: _Kind, *, is_counted: bool) -> MpegFrames:
+    """Return the frames from a byte on.
+
+    Args:
+        content: The file.
+        begin: The first byte of the first frame.
+        kind: Of that frame.
+        is_counted: Whether anything may follow the last one: the file says how many there are.
+    """
+    at, count, longest, sizes, stop = begin, 0, 0, kind.sizes, len(content)
+    while at + 4 <= stop:
+        size = sizes[content[at + 2]]
+        is_frame = content[at] == 0xFF and content[at + 1] & 0xFE == kind.head and size
+        if not is_frame or (content[at + 3] >> 6 == _MONO) != kind.is_mono or at + size > stop:
+            behind = _skip_tags(content, at)
+            if behind == at or behind + 4 > stop:
+                break
+            at = behind
+            continue
+        longest = max(longest, size)
+        at += size
+        count += 1
+    if not is_counted:
+        _check_tail(content, at, kind)
+    return MpegFrames(begin, at, count, kind.samples, longest)
+
+
+def _check_tail(content: bytes, at: int, kind: _Kind) -> None:
+    """Raise if what follows the last frame is neither a tag nor empty."""
+    tail = content[at:]
+    if not tail.strip(b"\0") or tail.lstrip(b"\0").startswith(_TAGS):
+        return
+    try:
+        other = _Kind.read(content, at)
+    except ValueError:
+        raise ValueError(
+            f"must have an MPEG frame or a tag at byte {at} of {len(content)}, but has "
+            f"{tail[:8]!r}: it was cut off, or is damaged"
+        ) from None
+    if (other.head, other.is_mono, other.samples) != (kind.head, kind.is_mono, kind.samples) or (
+        other.sizes != kind.sizes
+    ):
+        raise ValueError(
+            "must have frames of one rate, layer and number of channels, but has others from "
+            f"byte {at} on: files of several kinds were joined"
+        )
+    raise ValueError(f"ends within the MPEG frame at byte {at}: it was cut off")
