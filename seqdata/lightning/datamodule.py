@@ -85,8 +85,9 @@ class SequenceDataModule(LightningDataModule):
         collator: A collator, or its registered name; None: padded. A function of one argument is a
             torch ``collate_fn``, whose result is returned.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
-        tail: What a rank without a batch in the last step receives: ``fill`` (a row of weight 0),
-            ``drop`` (the last uneven step is left out), ``repeat`` (in training an earlier batch).
+        tail: What a rank without a batch in the last step of training receives: ``fill`` (a row of
+            weight 0), ``drop`` (the last uneven step is left out), ``repeat`` (an earlier batch).
+            An evaluation delivers every row once: ``fill``.
         on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
             batch, cropped. The number of steps and rows does not change; ids go to

@@ -298,4 +298,4 @@ class EpochEngine(BaseEngine):
         fields = self._reader.field_names
         if output is not None and options.world.size > 1 and not output.find_marks(fields):
             lanes = self._get_any_plan().lanes
-            check_filler_marks(output, fields, options.world, options.tail, lanes, num_left)
+            check_filler_marks(output, fields, options, lanes, num_left)

@@ -24,7 +24,6 @@ from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Policy, Store, SupportsCrops, SupportsFuture, SupportsMixing
-from seqdata.sharing import Tail, World
 from seqdata.storage.parts import PartsStore, drop_transform
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.views import View
@@ -315,25 +314,29 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
 
 
 def check_filler_marks(
-    output: Output, fields: Iterable[str], world: World, tail: Tail, lanes: int, num_left: int
+    output: Output, fields: Iterable[str], options: EngineOptions, lanes: int, num_left: int
 ) -> None:
     """Raise ConfigError if some of ``num_left`` batches leave a rank with filler.
 
     Args:
         output: The output, which does not mark filler rows.
         fields: Names of the fields of the data.
-        world: This rank and the number of ranks.
-        tail: What a rank without a batch in the last step receives.
+        options: The ranks, and what a rank without a batch in the last step receives.
         lanes: Number of lanes; 0 if batches are divided among ranks.
         num_left: Number of remaining batches.
     """
-    size = world.size
-    missing = max(0, size - lanes) if lanes else -num_left % size * (tail == "fill")
+    size = options.world.size
+    missing = max(0, size - lanes) if lanes else -num_left % size * (options.tail == "fill")
     if missing:
         dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
-        other = f"at least {size} lanes" if lanes else "tail='drop' (in training also 'repeat')"
+        where, other = "loader", "tail='drop' (in training also 'repeat')"
+        if options.is_evaluation:  # which leaves out no row
+            where = f"loader of {options.name!r}"
+            other = f"an `eval_batching` of which {size} divides the number of batches"
+        if lanes:
+            other = f"at least {size} lanes"
         raise ConfigError(
-            f"loader: {dealt} on {size} ranks leave {missing} without one, and "
+            f"{where}: {dealt} on {size} ranks leave {missing} without one, and "
             f"{tuple(output.names)} has no 'weight' to mark filler rows. "
             f"{output.advise_mark(list(fields))}, or pass {other}."
         )

@@ -274,6 +274,7 @@ class EngineOptions:
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
         pin_memory: Whether the output is copied into pinned memory.
         frozen_epoch: Whether every epoch has the plan of epoch 0.
+        is_evaluation: Whether it is no training data, of which no row may be left out.
         on_plan_ready: Called with each plan, before its first batch.
         replay_hint: Returns the command that replays a batch, from epoch and number, for its
             errors; None if there is no such command.
@@ -303,6 +304,7 @@ class EngineOptions:
     stall_timeout: float = DEFAULT_STALL_TIMEOUT
     pin_memory: bool = False
     frozen_epoch: bool = False
+    is_evaluation: bool = False
     on_plan_ready: Callable[[Plan], None] | None = None
     replay_hint: Callable[[int, int], str] | None = None
     name: str = ""

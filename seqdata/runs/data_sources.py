@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from seqdata.code_digest import CodeFacts
 from seqdata.errors import ConfigError
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
@@ -68,6 +69,7 @@ class DataSources:
         self._engines: dict[DataKind, list[BaseEngine]] = {}
         self._contexts: dict[DataKind, RunContext] = {}
         self._error_log: ErrorLog | None = None  # of all engines of this process
+        self._given_facts: CodeFacts | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: without engines, which have threads."""
@@ -90,6 +92,13 @@ class DataSources:
         return self._options
 
     @property
+    def given_facts(self) -> CodeFacts:
+        """What processes of a run compare of the options, as they were before they were used."""
+        if self._given_facts is None:
+            self._given_facts = self._options.describe()
+        return self._given_facts
+
+    @property
     def prepared_kinds(self) -> list[DataKind]:
         """The kinds whose engines are kept."""
         return list(self._engines)
@@ -97,7 +106,7 @@ class DataSources:
     def change_options(self, options: DataOptions) -> None:
         """Use other options from here on: engines that are kept are made again."""
         self.shutdown()
-        self._options = options
+        self._options, self._given_facts = options, None
         for kind in self.prepared_kinds:
             self._engines[kind] = self.make_engines(kind, self._contexts[kind])
 
@@ -189,19 +198,16 @@ class DataSources:
         world = context.world
         if kind != "train":  # the module evaluates whole rows
             world = World(world.rank, world.size)
-        engine_options = replace(
+        return replace(
             options.make_engine_options(world, context.seed),
+            tail=options.tail if kind == "train" else "fill",  # an evaluation leaves out no row
+            is_evaluation=kind != "train",
             transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=context.is_frozen,
             batches_per_update=options.batches_per_update,
             balance_ranks=context.balance_ranks,
             pin_memory=context.is_on_cuda if options.pin_memory is None else options.pin_memory,
-        )
-        return (
-            replace(engine_options, tail="fill")
-            if kind != "train" and engine_options.tail == "repeat"
-            else engine_options
         )
 
     def _get_error_log(self, context: RunContext) -> ErrorLog:

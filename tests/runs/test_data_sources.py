@@ -2,12 +2,13 @@
 
 import inspect
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 
-from seqdata import Bucketed, Mix, SequenceDataModule, Weighted, World
-from seqdata.errors import ConfigError
+from seqdata import TBPTT, Bucketed, Fixed, Mix, SequenceDataModule, TokenBudget, Weighted, World
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.options import DataOptions
 
@@ -94,6 +95,41 @@ def test_an_evaluation_meets_each_sequence_once():
         sources.make_engines("val", CONTEXT)
     (engine,) = make(val=DATA, batching=Weighted(Bucketed(2))).make_engines("val", CONTEXT)
     assert sorted(ids_of(engine)) == list(range(12))
+
+
+@pytest.mark.parametrize("kind", ["val", "test", "predict"])
+@pytest.mark.parametrize("tail", ["fill", "drop", "repeat"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 13])
+@pytest.mark.parametrize("policy", [Fixed(1), TokenBudget(6), TBPTT(4, chunk=2)], ids=type)
+def test_an_evaluation_delivers_each_row_once_whatever_the_tail_of_training(
+    kind, tail, ranks, policy
+):
+    sources, counts, steps = make(batching=policy, tail=tail, **{kind: DATA}), {}, set()
+    for rank in range(ranks):
+        context = RunContext(world=World(rank, ranks), seed=0, is_frozen=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeqDataWarning)  # 4 lanes on other ranks
+            batches = list(sources.make_engines(kind, context)[0].iterate(0, 0))
+        steps.add(len(batches))
+        for batch in batches:
+            for row, weight in zip(batch.ids.tolist(), batch.weight.tolist(), strict=True):
+                counts[row] = counts.get(row, 0) + (weight > 0 and batch.lengths.sum() > 0)
+    assert len(steps) == 1
+    if not isinstance(policy, TBPTT):
+        assert counts == dict.fromkeys(range(len(DATA)), 1)
+    assert min(counts[row] for row in range(len(DATA))) > 0
+
+
+def test_an_evaluation_that_cannot_mark_filler_is_refused_and_says_what_helps():
+    sources = make(val=DATA[:3], batching=Fixed(1), tail="drop", as_tuple=("x", "lengths"))
+    context = RunContext(world=World(0, 2), seed=0, is_frozen=False)
+    assert sources.make_engines("train", context)[0].num_steps == 6
+    match = (
+        r"loader of 'val': 3 batches on 2 ranks leave 1 without one, and \('x', 'lengths'\) has no "
+        r"'weight' to mark filler rows. Add 'weight', or pass an `eval_batching` of which 2 divides"
+    )
+    with pytest.raises(ConfigError, match=match):
+        sources.make_engines("val", context)
 
 
 def test_a_replay_engine_is_of_one_location_and_without_workers():

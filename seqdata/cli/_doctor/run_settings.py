@@ -166,7 +166,7 @@ def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
                 "not part of the output: filler rows of several ranks cannot be recognised, "
                 "and raise an error"
             ),
-            "add 'weight', or tail='drop'",
+            "add 'weight'; in training tail='drop' does, too",
         )
 
 

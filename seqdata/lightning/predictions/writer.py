@@ -206,8 +206,8 @@ def _check_all_predicted(engine: BaseEngine, target: PredictionTarget, steps: in
     if num_predicted < engine.num_batches:
         raise ConfigError(
             f"PredictionWriter: only {num_predicted} of {engine.num_batches} batches would be "
-            "predicted. Leave out `limit_predict_batches`, `fast_dev_run` and `tail`='drop', or "
-            "pass `partial`=True."
+            "predicted. Leave out `limit_predict_batches` and `fast_dev_run`, or pass "
+            "`partial`=True."
         )
     if not target.is_per_span and target.rows < len(target.store):
         dropped = engine.plan(0).report.dropped
