@@ -7,12 +7,15 @@ events off its share, however many parts there are and however small their weigh
 most 3/4 of an event off what its pair has, and a side that is a pair itself has at most 2/3 of its
 pair's weight, so what it passes on to its parts shrinks from pair to pair. (Events at the times
 ``(i + phase) / weight``, merged, are up to 11 off if many light parts stand next to a heavy one.)
+
+When weights change, pairs are made anew, for the same reason; each side begins with what its parts
+were ahead or behind of their shares so far, and gets as many events less or more at first.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -35,7 +38,8 @@ class PartPair(NamedTuple):
     Attributes:
         total: Weight of both sides.
         weight: Weight of the left side.
-        phase: In ``[0, total)``: where in a period the left side begins.
+        phase: Where in a period the left side begins, in ``[0, total)``; below, it is ahead of its
+            share and waits, and from ``total`` on it is behind, and comes first.
         left: The left side.
         right: The right side.
     """
@@ -45,6 +49,10 @@ class PartPair(NamedTuple):
     phase: int
     left: int
     right: int
+
+    def count_left(self, events: int) -> int:
+        """Return how many of the pair's first events are those of the left side."""
+        return min(max((events * self.weight + self.phase) // self.total, 0), events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +71,12 @@ class PartOrder:
         """Return the part of an event, and how many earlier events are that part's."""
         side = self.root
         while side >= 0:
-            total, weight, phase, left, right = self.pairs[side]
-            before, remainder = divmod(event * weight + phase, total)
-            if remainder + weight >= total:
-                side, event = left, before
+            pair = self.pairs[side]
+            before = pair.count_left(event)
+            if pair.count_left(event + 1) > before:
+                side, event = pair.left, before
             else:
-                side, event = right, event - before
+                side, event = pair.right, event - before
         return ~side, event
 
     def locate_run(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -83,8 +91,11 @@ class PartOrder:
                 numbers[positions] = start + np.arange(len(positions))
                 continue
             total, weight, phase, left, right = self.pairs[side]
-            before, remainder = divmod(start * weight + phase, total)
-            dealt = (remainder + weight * np.arange(len(positions) + 1)) // total
+            whole, remainder = divmod(start * weight + phase, total)
+            steps = np.arange(len(positions) + 1)
+            dealt = whole + (remainder + weight * steps) // total
+            dealt = np.minimum(np.maximum(dealt, 0), start + steps)
+            before = int(dealt[0])
             is_left = dealt[1:] > dealt[:-1]
             for child, begin, chosen in (
                 (left, before, positions[is_left]),
@@ -97,9 +108,17 @@ class PartOrder:
     def count_events(self, events: int, count: int) -> list[int]:
         """Return how many of the first events are those of each of ``count`` parts."""
         counts = [0] * count
-        for side, own_events, _ in self._walk(events):
+        waiting = [(self.root, events)]
+        while waiting:
+            side, own_events = waiting.pop()
             if side < 0:
                 counts[~side] = own_events
+                continue
+            before = self.pairs[side].count_left(own_events)
+            waiting += [
+                (self.pairs[side].left, before),
+                (self.pairs[side].right, own_events - before),
+            ]
         return counts
 
     def count_batches(self, batches: int, group: int, count: int) -> list[int]:
@@ -116,59 +135,33 @@ class PartOrder:
             counts[self.locate(events)[0]] += rest
         return counts
 
-    def change_weights(self, events: int, weights: Sequence[int]) -> PartOrder:
-        """Return the order after some events, with other weights.
 
-        Each pair deals on from where it was, so that no change favours a side.
-
-        Args:
-            events: After which the new order begins with event 0.
-            weights: Of the parts; a part without events has 0.
-        """
-        credits = {side: credit for side, _, credit in self._walk(events) if side >= 0}
-        pairs: list[PartPair] = []
-        for number, (_, _, _, left, right) in enumerate(self.pairs):
-            left_weight, right_weight = (
-                weights[~side] if side < 0 else pairs[side].total for side in (left, right)
-            )
-            total = left_weight + right_weight
-            phase = credits[number] * total // WEIGHT_UNITS
-            pairs.append(PartPair(total, left_weight, phase, left, right))
-        return PartOrder(tuple(pairs), self.root)
-
-    def _walk(self, events: int) -> Iterator[tuple[int, int, int]]:
-        """Yield each side, its events, and what a pair's left side has in hand of a next one.
-
-        What it has in hand is in units of 1 / ``WEIGHT_UNITS``.
-        """
-        waiting = [(self.root, events)]
-        while waiting:
-            side, own_events = waiting.pop()
-            if side < 0:
-                yield side, own_events, 0
-                continue
-            total, weight, phase, left, right = self.pairs[side]
-            before, remainder = divmod(own_events * weight + phase, max(1, total))
-            yield side, own_events, remainder * WEIGHT_UNITS // max(1, total)
-            waiting += [(left, before), (right, own_events - before)]
-
-
-def make_part_order(weights: Sequence[int], seed: int) -> PartOrder:
+def make_part_order(
+    weights: Sequence[int], seed: int, ahead: Sequence[int] | None = None, group: int = 1
+) -> PartOrder:
     """Return the order of parts with these weights.
 
     Args:
         weights: Of the parts, at least 0 and not all 0; parts of weight 0 never come.
         seed: Where each pair's sides begin is drawn from it, once for all epochs.
+        ahead: Batches that each part has had so far beyond its share, in units of 1 /
+            ``WEIGHT_UNITS``; None: none has.
+        group: Batches of an event.
     """
     sides = [(weight, number, ~number) for number, weight in enumerate(weights) if weight]
     heapq.heapify(sides)
     words = Draw(seed, 0).raw(Purpose.PARTS, max(1, len(sides) - 1)).tolist()
     pairs: list[PartPair] = []
+    excess = {} if ahead is None else {~number: own for number, own in enumerate(ahead)}
     while len(sides) > 1:
         weight, _, left = heapq.heappop(sides)
         other_weight, _, right = heapq.heappop(sides)
         total = weight + other_weight
         phase = total // 4 + words[len(pairs)] % max(1, total // 2)  # neither side is ever 1 off
+        if ahead is not None:
+            own, both = excess[left], excess[left] + excess[right]
+            phase -= (own * total - both * weight) // (group * WEIGHT_UNITS)
+            excess[len(pairs)] = both
         heapq.heappush(sides, (total, len(weights) + len(pairs), len(pairs)))
         pairs.append(PartPair(total, weight, phase, left, right))
     return PartOrder(tuple(pairs), sides[0][2])

@@ -1,7 +1,8 @@
 """Weights of a mixture's parts that a run sets, and the order of parts that they make.
 
 The weights of a part order are changed from piece to piece of a run. A part continues in its own
-epochs, and each pair of the order deals on from where it was, so that shares hold over changes.
+epochs, and the order begins with what each part is ahead or behind of its share, so that shares
+hold over changes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError, did_you_mean, must_be
-from seqdata.planning.part_order import PartOrder, make_part_order, scale_weights
+from seqdata.planning.part_order import (
+    WEIGHT_UNITS,
+    PartOrder,
+    make_part_order,
+    scale_weights,
+)
 from seqdata.planning.part_positions import PartPositions
 from seqdata.planning.segments import Segment
 from seqdata.planning.weight_history import WeightChange
@@ -130,12 +136,17 @@ class OrderPiece:
         order: The order of parts, from there on.
         bases: Batches of each part before it.
         origin: Where the parts began with the mixture; None: with their first epochs.
+        units: The weights of the order, which add up to ``WEIGHT_UNITS``.
+        ahead: Batches that each part had had at ``begin`` beyond its share, in units of 1 /
+            ``WEIGHT_UNITS``.
     """
 
     begin: int
     order: PartOrder
     bases: tuple[int, ...]
     origin: PartPositions | None = None
+    units: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
 
 
 def find_piece(
@@ -158,22 +169,29 @@ def find_piece(
         changes: What was changed up to it: weights, and parts where they replaced others.
         sizes: Batches of an own epoch of each part, in the order of the data.
     """
-    declared_order = make_part_order(scale_weights(list(rates.values())), seed)
-    piece = OrderPiece(0, declared_order, (0,) * len(rates))
+    declared_units = tuple(scale_weights(list(rates.values())))
+    declared_order, zeros = make_part_order(declared_units, seed), (0,) * len(rates)
+    piece = OrderPiece(0, declared_order, zeros, None, declared_units, zeros)
     for epoch, first, weights in changes:
         begin = epoch * segment.epoch_batches + first
         if isinstance(weights, PartPositions):
             bases = weights.count_batches(sizes)
-            piece = OrderPiece(begin, declared_order, bases, weights)
+            piece = OrderPiece(begin, declared_order, bases, weights, declared_units, zeros)
             continue
-        counts = piece.order.count_batches(begin - piece.begin, group, len(rates))
-        events = -(-(begin - piece.begin) // group)  # the last one may be cut off
+        batches = begin - piece.begin
+        counts = piece.order.count_batches(batches, group, len(rates))  # may cut off an event
+        ahead = tuple(
+            before + own * WEIGHT_UNITS - batches * unit
+            for before, own, unit in zip(piece.ahead, counts, piece.units, strict=True)
+        )
         values = dict(zip(declared, weights.values, strict=True))
-        changed = [
-            rate * Fraction(values[name]) / Fraction(declared[name]) if rate else rate
-            for name, rate in rates.items()
-        ]
-        order = piece.order.change_weights(events, scale_weights(changed))
+        units = scale_weights(
+            [
+                rate * Fraction(values[name]) / Fraction(declared[name]) if rate else rate
+                for name, rate in rates.items()
+            ]
+        )
+        order = make_part_order(units, seed, ahead, group)
         bases = tuple(base + own for base, own in zip(piece.bases, counts, strict=True))
-        piece = OrderPiece(begin, order, bases, piece.origin)
+        piece = OrderPiece(begin, order, bases, piece.origin, tuple(units), ahead)
     return piece

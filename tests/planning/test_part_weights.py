@@ -4,6 +4,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.loading.loader import Loader
@@ -84,11 +86,23 @@ def test_a_damaged_state_is_refused():
         loader.load_state_dict(state)
 
 
+def change(order, weights, new_weights, seed, batches, group=1, ahead=None):
+    """Return the order of other weights after some batches, and what parts are ahead by then."""
+    counts = order.count_batches(batches, group, len(weights))
+    ahead = [
+        before + count * WEIGHT_UNITS - batches * weight
+        for before, count, weight in zip(
+            ahead or [0] * len(weights), counts, weights, strict=True
+        )
+    ]
+    return make_part_order(new_weights, seed, ahead, group), ahead
+
+
 def test_an_order_that_is_changed_to_its_own_weights_goes_on_as_it_was():
     weights = scale_weights([Fraction(number) for number in (5, 3, 2, 7)])
     order = make_part_order(weights, 3)
     for events in (0, 1, 7, 100):
-        changed = order.change_weights(events, weights)
+        changed, _ = change(order, weights, weights, 3, events)
         before = order.count_events(events, 4)
         for event in range(50):
             part, number = changed.locate(event)
@@ -97,15 +111,82 @@ def test_an_order_that_is_changed_to_its_own_weights_goes_on_as_it_was():
 
 def test_short_pieces_starve_no_part():
     """Where each piece began alike, parts of little weight would never come."""
-    order = make_part_order(scale_weights([Fraction(8), Fraction(1), Fraction(1)]), 0)
-    counts = np.zeros(3, dtype=int)
+    counts, ahead = np.zeros(3, dtype=int), None
+    weights = scale_weights([Fraction(8), Fraction(1), Fraction(1)])
+    order = make_part_order(weights, 0)
     for number in range(400):
         counts += order.count_events(1, 3)
-        weights = [8 + number % 2, 1, 1]
-        order = order.change_weights(1, scale_weights([Fraction(weight) for weight in weights]))
+        new = scale_weights([Fraction(weight) for weight in (8 + number % 2, 1, 1)])
+        order, ahead = change(order, weights, new, 0, 1, ahead=ahead)
+        weights = new
     assert counts.sum() == 400
-    assert (np.abs(counts - np.array([322, 39, 39])) <= 5).all()
+    assert (np.abs(counts - np.array([322, 39, 39])) <= 3).all()
     assert sum(scale_weights([Fraction(1)])) == WEIGHT_UNITS
+
+
+NEW_WEIGHTS = st.one_of(
+    st.lists(st.integers(0, 1000), min_size=2, max_size=16),
+    st.lists(st.sampled_from([0, 1, 10**4, 10**8]), min_size=2, max_size=16),
+    st.sampled_from(["behind", "ahead", "first", "last", "equal"]),
+)
+"""Weights, or which parts get all of them: those that are behind or ahead of their shares."""
+
+
+def choose_weights(new, ahead):
+    count = len(ahead)
+    if not isinstance(new, str):
+        values = (new * count)[:count]
+    elif new in ("behind", "ahead"):
+        values = [int((own < 0) == (new == "behind")) for own in ahead]
+    else:
+        values = [int(new == "equal" or n == (new == "last") * (count - 1)) for n in range(count)]
+    return scale_weights(list(map(Fraction, values if any(values) else [1] * count)))
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(1, 10**6), min_size=2, max_size=16),
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2, 3, 8, 64]),
+    st.lists(st.tuples(st.integers(1, 200), NEW_WEIGHTS), min_size=1, max_size=12),
+)
+def test_shares_hold_over_every_change_of_weights(declared, seed, group, changes):
+    """No part is 3 groups off its share, wherever weights change: also within a group."""
+    weights, ahead = scale_weights(list(map(Fraction, declared))), [0] * len(declared)
+    order = make_part_order(weights, seed)
+    for batches, new in changes:
+        for played in {*range(1, batches + 1, max(1, batches // 40)), batches}:
+            counts = order.count_batches(played, group, len(weights))
+            assert sum(counts) == played
+            off = [
+                before + own * WEIGHT_UNITS - played * weight
+                for before, own, weight in zip(ahead, counts, weights, strict=True)
+            ]
+            assert max(map(abs, off)) <= 3 * group * WEIGHT_UNITS
+        events = -(-batches // group)
+        parts, numbers = order.locate_run(0, events)
+        located = [order.locate(event) for event in range(events)]
+        assert list(zip(parts.tolist(), numbers.tolist(), strict=True)) == located
+        assert all(weights[part] for part in parts.tolist())
+        new_weights = choose_weights(new, off)
+        order, ahead = change(order, weights, new_weights, seed, batches, group, ahead)
+        weights = new_weights
+
+
+def test_shares_of_batches_hold_where_segments_cut_groups_off():
+    """Groups of 4 batches in segments of 10: every other change cuts one off."""
+    data = {name: [np.ones(2)] * 64 for name in "abcde"}
+    policy = Segments(Mix(dict.fromkeys(data, 1), Fixed(1), batches=600, batches_per_update=4), 10)
+    rng, loader = np.random.default_rng(2), Loader(data, policy, prefetch=0)
+    shares, counts, due = np.full(5, 0.2), np.zeros(5), np.zeros(5)
+    for number, batch in enumerate(loader, 1):
+        counts["abcde".index(batch.part)] += 1
+        due += shares
+        assert np.abs(counts - due).max() <= 3 * 4
+        if number % 10 == 0 and number < 600:
+            weights = rng.random(5) * rng.integers(0, 2, 5) + 0.01
+            loader.set_weights(dict(zip("abcde", weights.tolist(), strict=True)))
+            shares = weights / weights.sum()
 
 
 def test_parts_go_on_where_they_were_after_changes_and_resumes():
