@@ -28,6 +28,13 @@ _SETTINGS = (
     "accumulate_grad_batches", "limit_train_batches", "max_epochs", "max_steps", "overfit_batches",
     "precision", "val_check_interval",
 )  # fmt: skip
+_COMPARED_SETTINGS = (
+    "accumulate_grad_batches", "barebones", "check_val_every_n_epoch", "fast_dev_run",
+    "gradient_clip_algorithm", "gradient_clip_val", "limit_predict_batches", "limit_test_batches",
+    "limit_train_batches", "limit_val_batches", "log_every_n_steps", "max_epochs", "max_steps",
+    "min_epochs", "min_steps", "num_sanity_val_steps", "overfit_batches", "precision",
+    "reload_dataloaders_every_n_epochs", "val_check_interval",
+)  # fmt: skip
 _STAGES = {
     RunningStage.TRAINING: "training",
     RunningStage.SANITY_CHECKING: "validation",
@@ -258,6 +265,35 @@ def get_settings(trainer: Trainer) -> dict[str, Any]:
     if seconds is not None:
         settings["val_check_interval"] = f"{seconds:g} seconds"
     return {**launch_settings, **settings}
+
+
+def get_compared_settings(trainer: Trainer) -> dict[str, str | None]:
+    """Return the settings by which steps and collective operations are done, as text by name."""
+    strategy: Any = trainer.strategy
+    seconds = getattr(trainer, "_val_check_time_interval", None)
+    settings = {name: getattr(trainer, name, None) for name in _COMPARED_SETTINGS}
+    if seconds is not None:
+        settings["val_check_interval"] = f"{seconds:g} seconds"
+    layer_sync = getattr(strategy, "_layer_sync", None)
+    comm_hook = getattr(strategy, "_ddp_comm_hook", None)
+    own_settings = {
+        "strategy": type(strategy).__name__,
+        **{
+            f"{name} of the strategy": value
+            for name, value in vars(strategy).get("_ddp_kwargs", {}).items()
+        },
+        "ddp_comm_hook of the strategy": comm_hook and getattr(comm_hook, "__qualname__", "given"),
+        "sync_batchnorm": layer_sync and type(layer_sync).__name__,
+    }
+    return {
+        name: None if value is None else str(value)
+        for name, value in {**settings, **own_settings}.items()
+    }
+
+
+def has_loaded_checkpoint(trainer: Trainer) -> bool:
+    """Return whether a checkpoint was loaded whose loops are not restored yet."""
+    return bool(trainer._checkpoint_connector._loaded_checkpoint)
 
 
 def is_in_step(trainer: Trainer) -> bool:

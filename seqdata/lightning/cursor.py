@@ -112,13 +112,20 @@ class CounterRepair(Callback):
 
     Args:
         get_resume_point: Returns what the DataModule loaded; None if nothing.
+        on_restored: Called once a checkpoint is loaded, before its loops are restored.
         on_started: Called once loops and loaders are ready, before the first batch.
     """
 
+    is_rank_local = True  # attached by the DataModule: not compared over ranks
+
     def __init__(
-        self, get_resume_point: Callable[[], ResumePoint | None], on_started: Callable[[], None]
+        self,
+        get_resume_point: Callable[[], ResumePoint | None],
+        on_restored: Callable[[], None],
+        on_started: Callable[[], None],
     ) -> None:
         self._get_resume_point = get_resume_point
+        self._on_restored = on_restored
         self._on_started = on_started
 
     def on_load_checkpoint(
@@ -139,6 +146,11 @@ class CounterRepair(Callback):
         del pl_module
         if is_cutting_validation(trainer):
             reopen_validation(loop_states(checkpoint))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Notify the DataModule that a checkpoint is loaded, if there is one."""
+        del trainer, pl_module
+        self._on_restored()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset a step that failed, and notify the DataModule that training begins."""

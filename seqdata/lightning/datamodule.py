@@ -10,12 +10,14 @@ from typing import Any, Self, cast, get_args
 from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
+from seqdata.code_digest import CodeFacts
 from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.lightning import adapter, statistics_state
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
+from seqdata.lightning.ranks.settings import describe_settings
 from seqdata.lightning.train_run import TrainRun, make_run_context
 from seqdata.lightning.trainer_loader import (
     EpochCounter,
@@ -186,9 +188,9 @@ class SequenceDataModule(LightningDataModule):
         Raises:
             SeqDataError: If it failed on any rank; raised on every rank.
         """
-        error, facts = None, {}
+        error, facts, noted = None, dict[str, str | None](), dict[str, str | None]()
         try:
-            facts = self._prepare(stage)
+            facts, noted = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
         world = adapter.get_world(self.trainer)
@@ -196,8 +198,8 @@ class SequenceDataModule(LightningDataModule):
             agree(world, facts, error)
         else:
             device = None if self.trainer is None else self.trainer.strategy.root_device
-            noted = environment.get_environment(device)
-            agree(world, {**environment.get_versions(), **facts}, error, advisory=noted)
+            advisory = {**environment.get_environment(device), **noted}
+            agree(world, {**environment.get_versions(), **facts}, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the position and statistics of a saved fit; outside a fit only its statistics.
@@ -326,22 +328,27 @@ class SequenceDataModule(LightningDataModule):
         if stage == "fit" and self._train_run is not None:
             self._train_run.restore_trainer()
 
-    def _prepare(self, stage: str) -> dict[str, str | int]:
+    def _prepare(self, stage: str) -> CodeFacts:
+        """Make the engines of a stage; return what ranks compare."""
         if stage not in _KINDS_BY_STAGE:
             stages = "'fit', 'validate', 'test' or 'predict'"
             raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))
         context = make_run_context(self.trainer, self._options)
         adapter.attach(self.trainer, self._notifier, first=True)
-        facts: dict[str, str | int] = {}
+        given = self._sources.given_facts
+        facts, noted = {"stage": stage, **given.fixed}, given.changing
         for kind in _KINDS_BY_STAGE[stage]:
             for number, engine in enumerate(self._sources.prepare_engines(kind, context)):
                 described = {**engine.describe(), "batches": engine.num_batches}
                 facts.update(
-                    {f"{fact} of {kind} {number}": value for fact, value in described.items()}
+                    {f"{fact} of {kind} {number}": str(value) for fact, value in described.items()}
                 )
         if stage == "fit":
             self._prepare_fit(context)
-        return facts
+        if self.trainer is not None:
+            settings = describe_settings(self.trainer)
+            facts, noted = {**facts, **settings.fixed}, {**noted, **settings.changing}
+        return CodeFacts(facts, noted)
 
     def _prepare_fit(self, context: RunContext) -> None:
         trainer, engines = self.trainer, self._get_engines("train")

@@ -75,7 +75,9 @@ class TrainRun:
         self._transform_label = engine.transform_label  # before it is used
         self.errors = ErrorCount(engine, trainer.world_size)
         self.errors.restart(0)
-        self.callback = CounterRepair(lambda: self._resume_point, self._on_started)
+        self.callback = CounterRepair(
+            lambda: self._resume_point, self._on_restored, self._on_started
+        )
         self._world = world
         self._sources = sources
         self._run_record = run_record
@@ -347,6 +349,16 @@ class TrainRun:
             "the checkpoint has no state of this DataModule. Resume with the class that saved "
             "it, not renamed, passed as `datamodule`"
         )
+
+    def _on_restored(self) -> None:
+        """Compare where the ranks resume: one without a checkpoint would do a sanity check."""
+        run_position = self._cursor.start
+        facts = {
+            "ckpt_path": "loaded" if adapter.has_loaded_checkpoint(self.trainer) else None,
+            "epoch": run_position.epoch,
+            "position": run_position.position,
+        }
+        agree(self._world, facts)
 
     def _on_started(self) -> None:
         """Compare the ranks, and warn of what will differ on another number of ranks."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
+from seqdata.code_digest import CodeFacts, describe_code
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import (
@@ -31,6 +32,10 @@ Location = str | Path | Store | MapStyle | Iterable[Any]
 Locations = Location | Mapping[str, Location]
 """A location, or name -> location: the parts of a mixture of ``train``; else a loader for each."""
 
+_COMPARED = (
+    "batches_per_update", "fields", "as_tuple", "as_dict", "dtype", "check_values", "shift", "tail",
+    "on_error", "max_errors", "on_changed",
+)  # fmt: skip
 Shift = int | Mapping[str, int]
 DataKind = Literal["train", "val", "test", "predict"]
 
@@ -81,6 +86,26 @@ class DataOptions:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{**{name: arguments[name] for name in names & arguments.keys()}, **overrides})
+
+    def describe(self) -> CodeFacts:
+        """Return what must be equal in all processes of a run, and is not in its engines."""
+        facts = CodeFacts({}, {})
+        for name in _COMPARED:
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                value = dict(sorted(value.items()))
+            facts.fixed[name] = repr(tuple(value) if isinstance(value, list) else value)
+        for name in ("transform", "eval_transform", "collator"):
+            value = getattr(self, name)
+            if callable(value):
+                described = describe_code(name, value)
+                facts.fixed.update(described.fixed)
+                facts.changing.update(described.changing)
+            else:
+                facts.fixed[name] = value
+        for kind in get_args(DataKind):
+            facts.fixed[f"names of {kind}"] = repr(self.get_names(kind))
+        return facts
 
     def __post_init__(self) -> None:
         check_on_changed(self.on_changed, "datamodule")

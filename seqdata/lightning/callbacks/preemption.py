@@ -34,6 +34,8 @@ class Preemption(Callback):
         >>> stops = Preemption(("SIGTERM", "SIGUSR1"))
     """
 
+    is_rank_local = True  # any rank may have it: its flag is exchanged by the loaders
+
     def __init__(self, signals: Sequence[str] = ("SIGTERM",)) -> None:
         names = (signals,) if isinstance(signals, str) else tuple(signals)
         for name in names:

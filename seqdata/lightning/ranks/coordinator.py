@@ -213,6 +213,8 @@ class ExceptionNotifier(Callback):
         notify: Called with the exception; returns the error to raise in its place, or None.
     """
 
+    is_rank_local = True  # attached by the DataModule: not compared over ranks
+
     def __init__(self, notify: Callable[[BaseException], PeerFailedError | None]) -> None:
         self._notify = notify
 
