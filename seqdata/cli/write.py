@@ -61,6 +61,14 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
     return sources[0]
 
 
+def _parse_character(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
+    """Return an option that is one character."""
+    character = "\t" if text == "\\t" else text
+    if character is not None and len(character) != 1:
+        raise click.BadArgumentUsage(f"{text!r} must be one character, such as ';'", context)
+    return character
+
+
 @click.command(
     epilog=format_examples(
         "seqdata write 'logs/**/*.txt' store/            a sequence of bytes per file",
@@ -97,6 +105,18 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
     "--order",
     metavar="COLUMN",
     help="Column that the rows of each --group are sorted by: the time.",
+)
+@click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    callback=_parse_character,
+    help="Character between the columns of CSV files; \\t is a tab [default: ,].",
+)
+@click.option(
+    "--decimal",
+    metavar="CHARACTER",
+    callback=_parse_character,
+    help="Decimal point of numbers in CSV files [default: .].",
 )
 @click.option(
     "--id",
@@ -137,6 +157,8 @@ def write(
     field: str | None,
     group: str | None,
     order: str | None,
+    delimiter: str | None,
+    decimal: str | None,
     key: str | None,
     axes: tuple[str, ...],
     shard_bytes: int,
@@ -154,7 +176,13 @@ def write(
     field_axes = parse_axes(axes)
     single = [name for name, axis in (field_axes or {}).items() if axis is None and group]
     options = ReadOptions(
-        field=field, group=group, order=order, id=key or None, per_sequence=tuple(single)
+        field=field,
+        group=group,
+        order=order,
+        id=key or None,
+        per_sequence=tuple(single),
+        delimiter=delimiter,
+        decimal=decimal,
     )
     is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _ALL_WHOLE = 1 << 53  # float64 holds every whole number up to it
 _MOST_DIGITS = 300  # more than float64 holds
+_LIST = r"^\s*\[[\d\s.,eE+-]+\]\s*$"
+_LONG_NUMBER = r"^\s*[+-]?\d{16,}\s*$"  # 2**53, up to which float64 has all, has 16 digits
+_NUMBER = r"^\s*[+-]?\.?\d"
+_OTHER_NUMBER = r"^\s*[+-]?\d+([,_ ']\d+)+(\.\d+)?\s*$|^\s*[+-]?\d{1,3}(\.\d{3})*,\d+\s*$"
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,14 +64,25 @@ def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lis
 
 
 def combine_column(table: pa.Table, name: str | int) -> pa.Array:
-    """Return a column in one piece, its values in place of codes of a dictionary."""
+    """Return a column in one piece, its values in place of codes of a dictionary or views."""
     import pyarrow as pa
     from pyarrow import types
 
     chunks = table.column(name).chunks or [pa.array([], type=table.schema.field(name).type)]
     if types.is_dictionary(chunks[0].type):
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices, _drop_views(chunk.dictionary))
+            for chunk in chunks
+        ]
         chunks = [chunk.dictionary_decode() for chunk in chunks]
-    return pa.concat_arrays(chunks)
+    return pa.concat_arrays([_drop_views(chunk) for chunk in chunks])
+
+
+def _drop_views(column: Any) -> Any:
+    """Return a column of views of strings as strings, which more functions of PyArrow take."""
+    import pyarrow as pa
+
+    return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
 
 
 def _get_texts(name: str, column: Any) -> list[str]:
@@ -180,16 +197,18 @@ def _parse_cells(name: str, texts: list[str]) -> pa.Array:
     values = np.concatenate(nonempty) if nonempty else np.empty(0)
     if _are_large(values):
         for row, text in enumerate(texts):
-            refuse_inexact(name, row, json.loads(text, parse_int=str))
+            refuse_inexact(name, row, json.loads(text, parse_int=str, parse_float=str))
     return pa.LargeListArray.from_arrays(offsets, values)
 
 
 def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
     try:
-        cell = np.asarray(json.loads(text))
+        parsed = json.loads(text)
+        cell = np.asarray(parsed)
     except ValueError:
-        cell = np.asarray(text)
-    if cell.ndim != 1 or (cell.size and cell.dtype.kind not in "iuf"):
+        parsed, cell = text, np.asarray(text)
+    is_mixed = cell.ndim == 1 and bool in set(map(type, parsed))  # NumPy makes 1 of true
+    if cell.ndim != 1 or is_mixed or (cell.size and cell.dtype.kind not in "iuf"):
         raise DecodeError.at(
             f"table: row {row}, column {name!r} is {text[:40]!r}, but must be a list of numbers "
             "like '[1, 2.5]'. Check the cell.",
@@ -212,6 +231,73 @@ def find_large_floats(table: pa.Table) -> list[str]:
     ]
 
 
+def find_doubtful_columns(table: pa.Table) -> list[str]:
+    """Return the columns of a CSV file whose texts ``refuse_doubtful`` must see."""
+    from pyarrow import types
+
+    booleans = [column.name for column in table.schema if types.is_boolean(column.type)]
+    return [*find_large_floats(table), *booleans]
+
+
+def refuse_doubtful(name: str, column: Any, texts: Any) -> None:
+    """Raise if a parser of CSV made other numbers of texts.
+
+    Args:
+        name: The column.
+        column: Its values, floats or booleans.
+        texts: Its texts.
+
+    Raises:
+        DecodeError: If an integer was rounded, a number became infinite, or 1 became true.
+    """
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    if types.is_boolean(column.type):
+        for row in pc.indices_nonzero(pc.match_substring_regex(texts, _NUMBER)).to_pylist()[:1]:
+            raise DecodeError.at(
+                f"table: row {row}, column {name!r} must be true or false as in other rows, but "
+                f"is {texts[row].as_py()}. Write booleans or numbers throughout",
+                field=name, row=row,
+            )  # fmt: skip
+        return
+    is_infinite = pc.and_(pc.is_inf(column), pc.match_substring_regex(texts, _NUMBER))
+    is_doubtful = pc.or_(is_infinite, pc.match_substring_regex(texts, _LONG_NUMBER))
+    for row in pc.indices_nonzero(is_doubtful).to_pylist():
+        refuse_inexact(name, row, texts[row].as_py().strip())
+
+
+def warn_of_number_texts(table: pa.Table, names: Iterable[str]) -> None:
+    """Warn of columns of texts that are numbers in another notation, such as ``1,5`` or ``1_000``.
+
+    Args:
+        table: The table of a CSV file.
+        names: Columns that are texts on purpose.
+    """
+    from pyarrow import compute, types
+
+    for column in table.schema:
+        if column.name in names or not types.is_string(column.type) or not table.num_rows:
+            continue
+        texts = table.column(column.name)
+        are_lists = compute.match_substring_regex(texts, _LIST)
+        if compute.any(are_lists).as_py():
+            warnings.warn(
+                f"table: column {column.name!r} holds lists of numbers in some rows only, and is "
+                f"read as texts. Write '[]' where a list is empty",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+        elif compute.all(compute.match_substring_regex(texts, _OTHER_NUMBER)).as_py():
+            warnings.warn(
+                f"table: column {column.name!r} holds texts such as {texts[0].as_py()!r}, which "
+                "are not read as numbers. Pass `decimal`=',' where that is the decimal point, and "
+                "write numbers without separators of thousands",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+
+
 def _flatten_floats(column: Any) -> NDArray[Any]:
     while _is_list(column.type):
         column = column.flatten()
@@ -224,7 +310,7 @@ def _are_large(values: NDArray[Any]) -> bool:
 
 
 def refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
-    """Raise if a whole number, as a file has it, is another one as float64.
+    """Raise if a whole number, as a file has it, is another one as float64, or a number infinite.
 
     Args:
         name: Its column.
@@ -247,4 +333,6 @@ def refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
 
 
 def _is_exact(text: str) -> bool:
+    if _WHOLE_NUMBER.fullmatch(text) is None:
+        return np.isfinite(float(text))
     return len(text) <= _MOST_DIGITS and int(float(text)) == int(text)

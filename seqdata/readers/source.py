@@ -39,6 +39,8 @@ class ReadOptions:
         id: Column that names a sequence; None if rows are numbered.
         order: Column that the rows of each group are sorted by; None if they are in order.
         per_sequence: Columns that have one value per group, not one per row.
+        delimiter: Character between the columns of a CSV file; None for ``,``.
+        decimal: Decimal point of its numbers; None for ``.``.
     """
 
     field: str | None = None
@@ -46,6 +48,13 @@ class ReadOptions:
     id: str | None = None
     order: str | None = None
     per_sequence: tuple[str, ...] = ()
+    delimiter: str | None = None
+    decimal: str | None = None
+
+    @property
+    def naming_columns(self) -> list[str]:
+        """The columns whose values name sequences."""
+        return [name for name in (self.group, self.id) if name is not None]
 
     def one_field(self, format_name: str) -> str:
         """Return the field's name for a format of one array per file.
@@ -54,7 +63,8 @@ class ReadOptions:
             ConfigError: If an option is set that applies to tables only, or the name is that of the
                 field of ids.
         """
-        for name, value in (("group", self.group), ("id", self.id), ("order", self.order)):
+        for name in ("group", "id", "order", "delimiter", "decimal"):
+            value = getattr(self, name)
             if value is not None:
                 raise ConfigError(
                     f"format {format_name!r}: `{name}` must be left out, but is {value!r}: a "

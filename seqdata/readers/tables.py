@@ -7,6 +7,9 @@ ragged, strings must not change.
 
 from __future__ import annotations
 
+import codecs
+import csv
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,19 +18,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.readers.columns import (
     ListColumn,
     convert_column,
+    find_doubtful_columns,
     find_large_floats,
     parse_list_cells,
+    refuse_doubtful,
     refuse_inexact,
     refuse_missing,
+    warn_of_number_texts,
 )
 from seqdata.readers.groups import drop_id_column, iter_groups, refuse_order_alone
 from seqdata.readers.source import ReadOptions, SourceFile
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
-from seqdata.storage.foreign.untrusted_ipc import MAGIC as IPC_MAGIC
+from seqdata.storage.foreign.table_file import open_table_file
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
 
 if TYPE_CHECKING:
@@ -36,6 +45,8 @@ if TYPE_CHECKING:
 TABLE_FORMATS = {
     ".csv": "csv",
     ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".jsonlines": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -45,7 +56,26 @@ TABLE_FORMATS = {
 """Suffix -> reader of the files that are tables."""
 
 _BLOCK_BYTES = 1 << 26  # of a CSV or JSON file that are parsed at once; a row must fit into it
-_LONG_NUMBER = r"^\s*[+-]?\d{16,}\s*$"  # 2**53, up to which float64 has all, has 16 digits
+_HEAD_BYTES = 1 << 12  # of a file of text, from which its encoding is known
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
+_DELIMITER = ","
+_DELIMITERS = (_DELIMITER, ";", "\t", "|")
+_NOT_JSON = object()
+
+
+class _Digits(str):
+    """A number as a JSON file has it."""
+
+    __slots__ = ()
+
+
+_JSON_KINDS = {
+    _Digits: "number", float: "number", bool: "boolean", str: "string", dict: "object",
+    list: "list", type(None): "null",
+}  # fmt: skip
 _NOT_BLANK = re.compile(r"\S")
 
 
@@ -61,74 +91,209 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     The columns of ids and groups are texts as the file has them: ``01`` is not ``1``.
 
     Raises:
-        DecodeError: If a file is not CSV, a value is missing, a cell's list is wrong, or a number
-            is held exactly by neither int64 nor float64.
-        ConfigError: If a requested column does not exist.
+        DecodeError: If a file is not CSV, a value is missing, a cell's list is wrong, a number is
+            held exactly by neither int64 nor float64, or numbers stand among booleans.
+        ConfigError: If a requested column does not exist, or columns are separated otherwise.
     """
     return _iter_concatenated(files, options, _read_csv)
 
 
-def _read_csv(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
+def _read_csv(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
     import pyarrow.compute as pc
 
-    table = _read_concatenated("csv", files, partial(_read_csv_file, names=names))
+    names = options.naming_columns
+    tables = _read_each("csv", files, partial(_read_csv_file, options=options))
+    table = _concatenate("csv", tables)
     for name in names:
         if name in table.column_names:
             texts = table.column(name)
             refuse_missing(name, pc.if_else(pc.equal(texts, ""), None, texts))
-    return parse_list_cells(table, names)
-
-
-def _read_csv_file(path: str, names: Sequence[str]) -> pa.Table:
-    import pyarrow.compute as pc
-
-    table = _parse_csv(path, names)
-    for name in find_large_floats(table):
-        texts = _parse_csv(path, [name], only=[name]).column(name)
-        for row in pc.indices_nonzero(pc.match_substring_regex(texts, _LONG_NUMBER)).to_pylist():
-            refuse_inexact(name, row, texts[row].as_py().strip())
+    with _name_lines(files, tables, partial(_find_csv_line, options=options)):
+        table = parse_list_cells(table, names)
+    warn_of_number_texts(table, names)
     return table
 
 
-def _parse_csv(path: str, texts: Iterable[str], only: Sequence[str] = ()) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import csv
+def _read_csv_file(path: str, options: ReadOptions) -> pa.Table:
+    _check_delimiter(path, options)
+    table = _parse_csv(path, options, options.naming_columns)
+    with _name_lines(
+        [SourceFile(Path(path), path)], [table], partial(_find_csv_line, options=options)
+    ):
+        for name in find_doubtful_columns(table):
+            texts = _parse_csv(path, options, [name], only=[name]).column(name)
+            refuse_doubtful(name, table.column(name), texts)
+    return table
 
-    return csv.read_csv(
+
+def _parse_csv(
+    path: str, options: ReadOptions, texts: Iterable[str], only: Sequence[str] = ()
+) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    return arrow_csv.read_csv(
         path,
-        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types={name: pa.string() for name in texts}, include_columns=list(only)
+        read_options=arrow_csv.ReadOptions(
+            block_size=_BLOCK_BYTES, encoding=_detect_encoding(path)
+        ),
+        parse_options=arrow_csv.ParseOptions(
+            newlines_in_values=True, delimiter=options.delimiter or _DELIMITER
+        ),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in texts},
+            include_columns=list(only),
+            decimal_point=options.decimal or ".",
         ),
     )
 
 
+def _check_delimiter(path: str, options: ReadOptions) -> None:
+    """Raise if the first line of a CSV file is one column, but several by another delimiter.
+
+    Raises:
+        ConfigError: If so.
+    """
+    with open(path, encoding=_detect_encoding(path), errors="replace", newline="") as file:
+        line = next((line for line in file if line.strip()), "").strip("\r\n")
+    counts = {mark: len(next(csv.reader([line], delimiter=mark), ())) for mark in _DELIMITERS}
+    found = max(counts, key=lambda mark: counts[mark])
+    used = options.delimiter or _DELIMITER
+    if len(next(csv.reader([line], delimiter=used), ())) > 1 or counts[found] < 2:
+        return
+    raise ConfigError.at(
+        f"file {path!r}: must have columns separated by {used!r}, but its first line is "
+        f"{line!r:.60}, with {counts[found]} columns separated by {found!r}. Pass "
+        f"`delimiter`={found!r} to `seqdata write` (and `decimal`=',' where numbers have a comma), "
+        "or convert the file",
+        file=path,
+    )
+
+
+def _detect_encoding(path: str) -> str:
+    """Return the encoding of a file of text: UTF-8, or what its first bytes mark.
+
+    Raises:
+        DecodeError: If it has bytes of zero, as UTF-16 without a mark and binary files do.
+    """
+    with open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if head.startswith(mark):
+            return encoding
+    if b"\0" not in head:
+        return "utf8"
+    raise DecodeError.at(
+        f"file {path!r}: must be text in UTF-8, but has bytes of zero at its begin: UTF-16, or a "
+        "binary file. Convert it, for example by `iconv -f UTF-16LE -t UTF-8`",
+        file=path,
+    )
+
+
+def _find_csv_line(path: str, row: int, options: ReadOptions) -> int:
+    """Return the line of a file, counted from 1, in which a row of its table ends."""
+    with open(path, encoding=_detect_encoding(path), errors="replace", newline="") as file:
+        reader = csv.reader(file, delimiter=options.delimiter or _DELIMITER)
+        rows = (cells for cells in reader if cells)
+        next(itertools.islice(rows, row + 1, None), None)  # the first one has the names
+        return reader.line_num
+
+
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
+    _refuse_csv_options("jsonl", options)
     return _iter_concatenated(files, options, _read_jsonl)
 
 
-def _read_jsonl(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
-    return _read_concatenated("jsonl", files, partial(_read_json_file, names=names))
+def _read_jsonl(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
+    tables = _read_each("jsonl", files, partial(_read_json_file, names=options.naming_columns))
+    return _concatenate("jsonl", tables)
 
 
 def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
-    table = _parse_json(path, names)
-    large = find_large_floats(table)
-    for row, parsed in enumerate(_iter_json(path) if large else ()):
-        for name in large:
-            refuse_inexact(name, row, parsed.get(name, 0))
+    import pyarrow as pa
+
+    if (encoding := _detect_encoding(path)) != "utf8":
+        raise DecodeError.at(
+            f"file {path!r}: must be text in UTF-8, but is in {encoding.upper()}. Convert it, for "
+            "example by `iconv -t UTF-8`",
+            file=path,
+        )
+    try:
+        table = _parse_json(path, names)
+        large = find_large_floats(table)
+    except pa.ArrowException:
+        _refuse_json_line(path)
+        raise
+    with _name_lines([SourceFile(Path(path), path)], [table], _find_json_line):
+        for row, (parsed, _) in enumerate(_iter_json(path) if large else ()):
+            for name in large:
+                refuse_inexact(name, row, parsed.get(name, 0))
     return table
 
 
-def _iter_json(path: str) -> Iterator[Any]:
-    """Yield the objects of a file, with whole numbers as texts."""
-    text = Path(path).read_text("utf-8")
-    decoder, at = json.JSONDecoder(parse_int=str, strict=False), 0
+def _iter_json(path: str) -> Iterator[tuple[Any, int]]:
+    """Yield the objects of a file, with numbers as texts, and the line of each."""
+    text = Path(path).read_text("utf-8-sig")
+    at, line, counted = 0, 1, 0
+    decoder = json.JSONDecoder(parse_int=_Digits, parse_float=_Digits, strict=False)
     while (found := _NOT_BLANK.search(text, at)) is not None:
-        parsed, at = decoder.raw_decode(text, found.start())
-        yield parsed
+        line, counted = line + text.count("\n", counted, found.start()), found.start()
+        try:
+            parsed, at = decoder.raw_decode(text, found.start())
+        except ValueError:
+            parsed, at = _NOT_JSON, len(text)
+        yield parsed, line
+
+
+def _find_json_line(path: str, row: int) -> int:
+    return next(itertools.islice(_iter_json(path), row, None))[1]
+
+
+def _refuse_json_line(path: str) -> None:
+    """Raise if a line is of a kind that PyArrow does not read, with a reason in terms of the file.
+
+    Raises:
+        DecodeError: If a line is no object, a list holds null, a number is out of range, or a
+            column holds values of two kinds.
+    """
+    first: dict[str, tuple[str, int]] = {}  # by column: the kind of its values, and its first line
+    for parsed, line in _iter_json(path):
+        reason = ""
+        if not isinstance(parsed, dict):
+            found = "no JSON" if parsed is _NOT_JSON else f"a {_JSON_KINDS[type(parsed)]}"
+            reason = f"must be a JSON object, but is {found}. Write an object per line"
+        for name, value in parsed.items() if not reason else ():
+            kinds = set(_iter_kinds(value))
+            if isinstance(value, list) and "null" in kinds:
+                reason = f"must have values in column {name!r}, but has null in a list. Fill it"
+            elif "number out of range" in kinds:
+                reason = (
+                    f"must have numbers that float64 holds in column {name!r}, but has a larger "
+                    "one. Write such numbers as text"
+                )
+            elif kinds := kinds - {"null"}:
+                kind, earlier = first.setdefault(name, (min(kinds), line))
+                others = kinds - {kind}
+                reason = reason or (
+                    f"must have values of one kind in column {name!r}, but has a {min(others)} "
+                    f"besides a {kind} of line {earlier}. Write one of them throughout"
+                    if others
+                    else ""
+                )
+        if reason:
+            raise DecodeError.at(f"file {path!r}: line {line} {reason}", file=path)
+
+
+def _iter_kinds(value: Any) -> Iterator[str]:
+    """Yield the kind of a JSON value, or of each value in a list."""
+    if isinstance(value, list):
+        for part in value:
+            yield from _iter_kinds(part)
+    elif isinstance(value, _Digits) and not np.isfinite(float(value)):
+        yield "number out of range"
+    else:
+        yield _JSON_KINDS[type(value)]
 
 
 def _parse_json(path: str, names: Sequence[str]) -> pa.Table:
@@ -153,14 +318,15 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
         DecodeError: If a file is not Parquet or is damaged, or a value is missing.
         ConfigError: If a requested column does not exist.
     """
+    _refuse_csv_options("parquet", options)
     if options.group is not None:
         return _iter_concatenated(files, options, _read_parquet)
     return _iter_row_groups(files, options)
 
 
-def _read_parquet(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
-    del names  # its columns have types
-    return _read_concatenated("parquet", files, _read_parquet_file)
+def _read_parquet(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
+    del options  # its columns have types
+    return _concatenate("parquet", _read_each("parquet", files, _read_parquet_file))
 
 
 def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -207,36 +373,46 @@ def _check_rows(table: pa.Table, rows: int) -> pa.Table:
 
 def read_arrow(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of Arrow and Feather files; raises as ``read_parquet`` does."""
+    _refuse_csv_options("arrow", options)
     return _iter_concatenated(files, options, _read_arrow)
 
 
-def _read_arrow(files: Iterable[SourceFile], names: Sequence[str]) -> pa.Table:
-    del names  # its columns have types
-    return _read_concatenated("arrow", files, _read_arrow_file)
+def _read_arrow(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
+    del options  # its columns have types
+    return _concatenate("arrow", _read_each("arrow", files, _read_arrow_file))
 
 
 def _read_arrow_file(path: str) -> pa.Table:
     import pyarrow as pa
 
-    with pa.memory_map(path) as source:
-        is_file = source.read(len(IPC_MAGIC)) == IPC_MAGIC
-        source.seek(0)
-        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-        table = reader.read_all()
-    table.validate(full=True)
-    return table
+    file = open_table_file(Path(path), DataLocation(dataset=path))
+    check_unique_names(file.schema.names)
+    units = range(file.units)
+    columns = [
+        pa.chunked_array([file.read_column(unit, column.name) for unit in units], column.type)
+        for column in file.schema
+    ]
+    return pa.table(columns, names=file.schema.names)
+
+
+def _refuse_csv_options(format_name: str, options: ReadOptions) -> None:
+    for name, value in (("delimiter", options.delimiter), ("decimal", options.decimal)):
+        if value is not None:
+            raise ConfigError(
+                f"format {format_name!r}: `{name}` must be left out, but is {value!r}: it is for "
+                "CSV files"
+            )
 
 
 def _iter_concatenated(
     files: Iterable[SourceFile],
     options: ReadOptions,
-    read: Callable[[Iterable[SourceFile], Sequence[str]], pa.Table],
+    read: Callable[[Sequence[SourceFile], ReadOptions], pa.Table],
 ) -> Iterator[dict[str, Any]]:
     """Yield the sequences of files that are one table, of the function that reads it."""
     files = list(files)
-    names = [name for name in (options.group, options.id) if name is not None]
     with _name_files(files):
-        yield from _iter_sequences(read(files, names), options)
+        yield from _iter_sequences(read(files, options), options)
 
 
 @contextmanager
@@ -251,14 +427,43 @@ def _name_files(files: Sequence[SourceFile]) -> Iterator[None]:
         raise error.with_place(f"in the file {first!r}{rest}", file=first) from error
 
 
-def _read_concatenated(
-    format_name: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
-) -> pa.Table:
-    import pyarrow as pa
+@contextmanager
+def _name_lines(
+    files: Sequence[SourceFile], tables: Sequence[pa.Table], find_line: Callable[[str, int], int]
+) -> Iterator[None]:
+    """Add the file and the line to errors about a row.
 
+    Args:
+        files: The files.
+        tables: The table of each; rows of errors are those of all tables, one after the other.
+        find_line: Returns the line of a file in which a row of its table is.
+    """
+    try:
+        yield
+    except DecodeError as error:
+        row = error.facts.get("row")
+        if not isinstance(row, int):
+            raise
+        stops = np.cumsum([table.num_rows for table in tables])
+        number = int(np.searchsorted(stops, row, side="right"))
+        path = str(files[number].path)
+        line = find_line(path, row - int(stops[number]) + tables[number].num_rows)
+        place = f"in line {line} of the file {path!r}"
+        raise error.with_place(place, file=path) from error
+
+
+def _read_each(
+    format_name: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
+) -> list[pa.Table]:
     tables = [_read_checked(format_name, file, partial(read, str(file.path))) for file in files]
     for table in tables:
         check_unique_names(table.column_names)
+    return tables
+
+
+def _concatenate(format_name: str, tables: Sequence[pa.Table]) -> pa.Table:
+    import pyarrow as pa
+
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:

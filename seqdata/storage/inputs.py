@@ -11,7 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def normalize_sequences(
     if library == "pandas":
         return _check_sequences(_iter_frame_rows(sequences), axes), axes
     if library == "polars":
-        sequences = cast(Any, sequences).to_arrow()
+        sequences = to_arrow_table(sequences)
     if is_arrow_table(sequences):
         axes = _add_vector_axes(sequences, axes)
         return _check_sequences(_iter_table_rows([sequences]), axes), axes
@@ -156,7 +157,8 @@ def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
         if cells.dtype == object:
             columns[name] = cells.tolist()
             continue
-        column = pa.Array.from_pandas(cells)
+        with _translate_errors(name):
+            column = pa.Array.from_pandas(cells)
         chunked = isinstance(column, pa.ChunkedArray)
         columns[name] = _iter_values(name, column.combine_chunks() if chunked else column)
     return (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
@@ -173,18 +175,35 @@ def to_arrow_table(frame: Any) -> Any:
     import pyarrow as pa
 
     if find_frame_library(frame) == "polars":
-        return frame.to_arrow()
+        with _translate_errors():
+            return frame.to_arrow()
     if find_frame_library(frame) == "pandas":
         has_dates = getattr(frame.index.dtype, "kind", "O") == "M" and frame.index.name is None
         frame = frame if has_dates else index_to_columns(frame)
-        try:
+        with _translate_errors():
             return pa.Table.from_pandas(frame, preserve_index=has_dates)
-        except (pa.ArrowException, TypeError) as error:
-            raise DecodeError(
-                "table: each column must hold values of one type that Arrow has, but does not "
-                f"({'; '.join(map(str, error.args))}). Convert the column, or leave it out"
-            ) from error
     return frame if isinstance(frame, pa.Table) else pa.Table.from_batches([frame])
+
+
+@contextmanager
+def _translate_errors(column: Any = None) -> Iterator[None]:
+    """Turn errors of a conversion to Arrow into ours.
+
+    Raises:
+        DecodeError: If a value cannot be converted.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        reason = "; ".join(map(str, error.args))
+        where = "each column" if column is None else f"column {column!r}"
+        raise DecodeError.at(
+            f"table: {where} must hold values of one type that Arrow has, but does not ({reason}). "
+            "Convert the column, or leave it out",
+            field=None if column is None else str(column),
+        ) from error
 
 
 def index_to_columns(frame: Any) -> Any:

@@ -6,8 +6,9 @@ object remains per value.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ NUMBER_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "float32", "float64",
 )  # fmt: skip
+_ALL_WHOLE = 1 << 53  # float64 holds every integer up to it
 _TEXT_BUFFER_BYTES = 1 << 17  # bytes of text that the kernel packs at once
 _INITIAL_BYTES = 1 << 16  # initial size of a buffer in bytes
 
@@ -57,7 +59,35 @@ def as_array(value: Any) -> NDArray[Any]:
             f"must have a dtype of {', '.join(NUMBER_DTYPES)}, but has {array.dtype.name}. "
             "Convert it"
         )
+    if isinstance(value, list | tuple):
+        _refuse_other_values(value, array)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _refuse_other_values(value: Sequence[Any], array: NDArray[Any]) -> None:
+    """Raise if numbers of a list became others: 1 of True, or float64 of a large integer.
+
+    Raises:
+        FieldMismatch: If so.
+    """
+    if array.dtype == np.bool_:
+        return
+    items = value
+    while items and isinstance(items[0], list | tuple):
+        items = list(itertools.chain.from_iterable(items))
+    types = set(map(type, items))
+    if np.ndarray in types:
+        types |= {item.dtype.type for item in items if isinstance(item, np.ndarray)}
+    if not types.isdisjoint((bool, np.bool_)):
+        raise FieldMismatch("is a list of booleans and numbers; give one of them")
+    if array.dtype.kind != "f" or not (np.abs(array) >= _ALL_WHOLE).any():
+        return
+    for item in items:
+        if isinstance(item, int | np.integer) and int(float(item)) != item:
+            raise FieldMismatch(
+                f"is a list whose integer {item} would be rounded to a float; give numbers that "
+                "float64 holds, or integers only"
+            )
 
 
 def _count_missing(value: Any) -> int:

@@ -242,7 +242,12 @@ def test_a_field_name_is_refused_since_columns_have_names(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "content"),
-    [("parquet", b"PAR1 no"), ("jsonl", b'{"x": [1}\n'), ("csv", b"a,b\n1\n"), ("csv", b"")],
+    [
+        ("parquet", b"PAR1 no"),
+        ("jsonl", b'{"x": [1], "x": [2]}\n'),
+        ("csv", b"a,b\n1\n"),
+        ("csv", b""),
+    ],
 )
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path, kind, content):
     (tmp_path / f"t.{kind}").write_bytes(content)

@@ -1,10 +1,15 @@
 """CSV files and JSON lines: ids as they stand there, rows of any form, numbers that stay exact."""
 
+import codecs
 import json
+import warnings
 
 import pytest
+from click.testing import CliRunner
 
-from seqdata.errors import DecodeError
+from seqdata import open_store
+from seqdata.cli.app import app
+from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
 from seqdata.readers import tables
 from seqdata.readers.source import ReadOptions, find_files
 from seqdata.readers.tables import read_csv, read_jsonl
@@ -115,3 +120,134 @@ def test_texts_of_json_that_begin_with_a_bracket_stay_texts(tmp_path):
     lines = [{"note": "[1]", "x": [1, 2]}, {"note": "[2]", "x": [3]}]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [row["note"] for row in read(tmp_path, ReadOptions(), "jsonl")] == ["[1]", "[2]"]
+
+
+OUT_OF_RANGE = r"must have numbers that int64 or float64 hold exactly, but has -?1e400"
+MIXED_CELL = "column 'x' is .*, but must be a list of numbers"
+MIXED_JSON = "must have values of one kind in column 'x', but has a boolean besides a number of"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "line", "reason"),
+    [
+        ("csv", ["s,x", "a,1", "a,1e400"], 3, OUT_OF_RANGE),
+        ("csv", ["s,x", "a,-1e400", "a,inf"], 2, OUT_OF_RANGE),
+        ("csv", ['s,x', 'a,"[1]"', 'b,"[2, 1e400]"'], 3, OUT_OF_RANGE),
+        ("csv", ["s,x", "a,true", "", "a,1"], 4, "true or false as in other rows, but is 1"),
+        ("csv", ["s,x", "a,0", "a,false"], 2, "must be true or false as in other rows, but is 0"),
+        ("csv", ['s,x', 'a,"[1]"', 'b,"[1, true]"'], 3, MIXED_CELL),
+        ("csv", ['s,x', '"a\n",1', 'b,1e400'], 4, OUT_OF_RANGE),
+        ("jsonl", ['{"s": "a", "x": 1}', '{"s": "a", "x": 1e400}'], 2, "that float64 holds"),
+        ("jsonl", ['{"s": "a", "x": [1, 1e400]}'], 1, "numbers that float64 holds in column 'x'"),
+        ("jsonl", ['{"s": "a", "x": [1]}', "", '{"s": "a", "x": [1, true]}'], 3, MIXED_JSON),
+        ("jsonl", ['{"s": "a", "x": 1}', '{"s": "a", "x": true}'], 2, MIXED_JSON),
+        ("jsonl", ['{"s": "a", "x": [[1, 2], [3, true]]}'], 1, "has a number besides a boolean of"),
+        ("jsonl", ['{"s": "b", "x": [null, 1]}'], 1, "has null in a list"),
+        ("jsonl", ['{"s": "a", "x": [1]}', '{"s": "b", "x": [1]'], 2, "object, but is no JSON"),
+        ("jsonl", ['[{"s": "a", "x": [1]}]'], 1, "must be a JSON object, but is a list"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_number_that_a_parser_would_change_is_refused_with_its_line(
+    tmp_path, kind, rows, line, reason
+):
+    (tmp_path / f"a.{kind}").write_text("\n".join(rows[:1] * (kind == "csv")) + "\n")
+    path = tmp_path / f"b.{kind}"
+    path.write_text("\n".join(rows) + "\n")
+    options = ReadOptions(id="s") if "[" in "".join(rows) else ReadOptions(group="s")
+    for source in (path, tmp_path):  # the lines are those of the file, whichever precede it
+        with pytest.raises(DecodeError, match=reason) as caught:
+            read(source, options, kind)
+        assert f"line {line} " in str(caught.value)
+        assert caught.value.facts["file"] == str(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_infinity_and_nan_that_a_list_says_are_read(tmp_path, kind):
+    save(tmp_path / f"t.{kind}", "x", [[1.5, float("inf"), float("-inf")], [float("nan")]])
+    first, second = read(tmp_path, ReadOptions(), kind)
+    assert first["x"].tolist() == [1.5, float("inf"), float("-inf")]
+    assert str(second["x"].tolist()) == "[nan]"
+
+
+@pytest.mark.parametrize(
+    ("mark", "encoding"),
+    [(codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
+     (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF32_LE, "utf-32-le")],
+)  # fmt: skip
+def test_a_csv_file_in_a_marked_encoding_is_read(tmp_path, mark, encoding):
+    (tmp_path / "t.csv").write_bytes(mark + "s,x\nä,1\nä,2\nö,3\n".encode(encoding))
+    rows = read(tmp_path, ReadOptions(group="s"), "csv")
+    assert [(row["id"], row["x"].tolist()) for row in rows] == [("ä", [1, 2]), ("ö", [3])]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_another_encoding_is_refused_with_how_to_convert_it(tmp_path, kind, encoding):
+    if (kind, encoding) == ("csv", "utf-16"):
+        pytest.skip("is read")
+    content = {"csv": "s,x\na,1\n", "jsonl": '{"x": [1]}\n'}[kind]
+    (tmp_path / f"t.{kind}").write_bytes(content.encode(encoding))
+    with pytest.raises(DecodeError, match=r"must be text in UTF-8, but .*UTF-16.*iconv"):
+        read(tmp_path, ReadOptions(), kind)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+@pytest.mark.parametrize("cells", [("a", "1"), ("a", "1,5"), ("a", '"[1, 2]"')])
+def test_columns_that_are_separated_otherwise_are_never_one_column(tmp_path, mark, cells):
+    path, out = tmp_path / "t.csv", tmp_path / "store"
+    path.write_text(f"s{mark}x\n" + mark.join(cells) + "\n")
+    with pytest.raises(
+        ConfigError, match=r"separated by ',', but its first line is 's.*x', with 2 "
+    ):
+        read(tmp_path, ReadOptions(), "csv")
+    naming = ["--id", "s"] if "[" in cells[1] else ["--group", "s"]
+    refused = CliRunner().invoke(app, ["write", str(path), str(out), *naming])
+    assert f"--delimiter={mark!r}" in refused.stderr.replace("--delimiter \\", "--delimiter='\\")
+    decimal = ["--decimal", ","] if cells[1] == "1,5" else []
+    options = [*naming, "--delimiter", mark.replace("\t", "\\t"), *decimal]
+    done = CliRunner().invoke(app, ["write", str(path), str(out), *options])
+    assert done.exit_code == 0, done.output
+    due = {"1": [1], "1,5": [1.5], '"[1, 2]"': [1, 2]}[cells[1]]
+    assert open_store(out)[0]["x"].tolist() == due
+    assert open_store(out).keys([0]) == ["a"]
+
+
+def test_one_column_without_any_delimiter_is_a_table(tmp_path):
+    (tmp_path / "t.csv").write_text('"x;y"\n"[1, 2]"\n')
+    assert read(tmp_path, ReadOptions(), "csv")[0]["x;y"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["1_000", "1,000", "1 000", "1.234,5", "1'000.5", "-3,25"])
+def test_numbers_in_another_notation_are_told(tmp_path, text):
+    (tmp_path / "t.csv").write_text(f's,x,y\na,1,"{text}"\na,2,"{text}"\n')
+    with pytest.warns(
+        SeqDataWarning, match=r"'y' holds texts such as .* not read as numbers. Pass"
+    ):
+        read(tmp_path, ReadOptions(group="s"), "csv")
+
+
+def test_lists_in_some_rows_only_are_told(tmp_path):
+    (tmp_path / "t.csv").write_text('s,x,y\na,"[1]","[1, 2]"\nb,"[2]",""\n')
+    with pytest.warns(SeqDataWarning, match="'y' holds lists of numbers in some rows only"):
+        read(tmp_path, ReadOptions(id="s"), "csv")
+
+
+def test_ordinary_texts_are_not_told(tmp_path):
+    (tmp_path / "t.csv").write_text("s,x,y,z,d\na,1,note 1,10.0.0.1,a-1\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (row,) = read(tmp_path, ReadOptions(group="s"), "csv")
+    assert (row["y"], row["z"]) == ("note 1", "10.0.0.1")
+
+
+@pytest.mark.parametrize("option", ["delimiter", "decimal"])
+def test_options_of_csv_are_refused_for_other_formats(tmp_path, option):
+    (tmp_path / "t.jsonl").write_text('{"x": [1]}\n')
+    with pytest.raises(
+        ConfigError, match=f"format 'jsonl': `{option}` must be left out, but is ';'"
+    ):
+        read(tmp_path, ReadOptions(**{option: ";"}), "jsonl")
+    done = CliRunner().invoke(app, ["write", str(tmp_path), "out", f"--{option}", "ab"])
+    assert done.exit_code == 2
+    assert "'ab' must be one character" in done.stderr

@@ -66,6 +66,43 @@ def test_a_null_is_not_stored_as_another_number(value):
 @pytest.mark.parametrize(
     "value",
     [
+        [1, True], (True, 1), [1, True, 2.5], [np.int64(1), True], [[1, 2], [3, True]],
+        [np.array([1, 2]), np.array([True, False])],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_booleans_among_numbers_are_not_stored_as_numbers(value):
+    with pytest.raises(FieldMismatch, match="is a list of booleans and numbers; give one of them"):
+        as_array(value)
+
+
+@pytest.mark.parametrize(
+    "value", [[2**53 + 1, 0.5], [0.5, -(2**53) - 1], [-1, 2**63 + 1], [[1.5], [2**60 + 1]]], ids=str
+)
+def test_an_integer_is_not_stored_as_another_float(value):
+    with pytest.raises(FieldMismatch, match=r"whose integer -?\d+ would be rounded to a float"):
+        as_array(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [True, False],
+        [2**53 + 1, 1],
+        [2**53, 0.5],
+        [1e300, 2],
+        [2**63, 2**64 - 1],
+        [float("inf"), 1],
+    ],
+    ids=str,
+)
+def test_lists_of_one_kind_are_stored_as_they_are(value):
+    assert as_array(value).tolist() == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
         pa.array([1.5, float("nan")]),
         pl.Series([1.5, float("nan")]),
         pd.Series([1.5, float("nan")]),
