@@ -72,10 +72,7 @@ from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.store import ShardStore
-from seqdata.storage.wav import WavHeader as WavHeader
-from seqdata.storage.wav import is_nist as is_nist
-from seqdata.storage.wav import is_wav as is_wav
-from seqdata.storage.wav import widen_24_bit as widen_24_bit
+from seqdata.storage.wav import WavHeader, is_nist, is_wav, widen_24_bit
 from seqdata.storage.writing.bounded_executor import bounded_executor
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn
@@ -132,6 +129,7 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "SourceFile",
     "Store",
     "StoreFiles",
+    "WavHeader",
     "WritableFiles",
     "add_digest",
     "audit_files",
@@ -159,8 +157,10 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "hookimpl",
     "index_files",
     "infer_fields",
+    "is_nist",
     "is_part_list",
     "is_remote",
+    "is_wav",
     "kind_of",
     "load_index",
     "load_list",
@@ -185,6 +185,7 @@ __all__ = [  # the first block is for authors of formats and stores, the rest fo
     "resolve_remote",
     "sync_file",
     "upload_store",
+    "widen_24_bit",
     "write_atomically",
     "write_synced",
 ]  # fmt: skip

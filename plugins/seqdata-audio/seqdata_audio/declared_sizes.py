@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _AU_UNKNOWN = 0xFFFFFFFF
-_NIST_NUMBER = re.compile(rb"(sample_count|sample_n_bytes|channel_count) -i (\d+)")
+_NIST_NUMBER = re.compile(rb"(sample_count|sample_n_bytes|channel_count) -\w+ (\d+)")
 _NIST_HEADER = re.compile(rb"NIST_1A\n\s*(\d+)\n")
 _W64 = b"riff\x2e\x91\xcf\x11"  # of the GUID that begins such files
+_NO_SIZE = (0, (1 << 63) - 1, (1 << 64) - 1)  # of AIFF and W64 that were written into a pipe
 _AHEAD = 4096  # bytes of a header
 _MOST_CHUNKS = 4096
 
@@ -79,14 +80,14 @@ def check_declared_sizes(file: Readable) -> None:
     """
     head = file.read(0, min(_AHEAD, file.size))
     if head[:4] == b"FORM" and len(head) >= 12:
-        stop = 8 + int.from_bytes(head[4:8], "big")
+        stop = 8 + _check_size(int.from_bytes(head[4:8], "big"))
         _check_end("FORM", stop, file.size)
         _FORM.check(file, stop)
     elif head[:4] == b"caff":
         _CAF.check(file, file.size)
     elif head[:8] == _W64 and len(head) >= 40:
-        stop = int.from_bytes(head[16:24], "little")
-        _check_end("riff", stop, file.size)
+        stop = _check_size(int.from_bytes(head[16:24], "little"))
+        _check_exact(stop, file.size)
         _W64_CHUNKS.check(file, stop)
     elif head[:4] in (b".snd", b"dns.") and len(head) >= 12:
         offset, size = struct.unpack_from(">II" if head[:4] == b".snd" else "<II", head, 4)
@@ -94,9 +95,15 @@ def check_declared_sizes(file: Readable) -> None:
             _check_exact(offset + size, file.size)
     elif header := _NIST_HEADER.match(head):
         numbers = {name: int(text) for name, text in _NIST_NUMBER.findall(head)}
-        if len(numbers) == 3:
+        if len(numbers) == 3 and b"embedded" not in head:  # which is compressed
             size = numbers[b"sample_count"] * numbers[b"sample_n_bytes"]
             _check_exact(int(header[1]) + size * numbers[b"channel_count"], file.size)
+
+
+def _check_size(size: int) -> int:
+    if size in _NO_SIZE:
+        raise ValueError("does not say how many samples it has: it was written as a stream")
+    return size
 
 
 def _check_end(what: str, end: int, size: int) -> None:

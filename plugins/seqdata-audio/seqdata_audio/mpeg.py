@@ -152,8 +152,7 @@ def _skip_tags(content: bytes, at: int) -> int:
     while content[at : at + 3] == _ID3 and len(content) >= at + _ID3_HEAD:
         sizes = content[at + 6 : at + _ID3_HEAD]
         size = sum((byte & 127) << bits for byte, bits in zip(sizes, (21, 14, 7, 0), strict=True))
-        footer = _ID3_HEAD if content[at + 5] & 16 else 0
-        at += _ID3_HEAD + size + footer
+        at += _ID3_HEAD + size
     return at
 
 

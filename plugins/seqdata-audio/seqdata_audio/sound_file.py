@@ -91,12 +91,11 @@ def read_info(file: Readable) -> SoundInfo:
     if wav is not None and wav.dtype is not None:
         return SoundInfo(wav.rate, wav.channels, wav.frames, wav.dtype)
     if wav is not None:
-        with _open_sound(io.BytesIO(_take_compressed(_read_all(file), wav))) as sound:
-            return _describe(sound, _find_mpeg(sound, file))
+        file = Content(_take_compressed(file.read(0, file.size), wav))
     check_declared_sizes(file)
     with _open_sound(io.BufferedReader(_RawFile(file))) as sound:
         if sound.format == "OGG":
-            check_pages(_read_all(file))
+            check_pages(file.read(0, file.size))
         return _describe(sound, _find_mpeg(sound, file))
 
 
@@ -149,10 +148,6 @@ def make_broken_error(file: Readable, problem: str) -> DataError:
     )
 
 
-def _read_all(file: Readable) -> bytes:
-    return file.content if isinstance(file, Content) else file.read(0, file.size)
-
-
 def _take_compressed(content: bytes, wav: WavHeader) -> bytes:
     """Return what libsndfile decodes of a compressed WAV file: it asks for a true size."""
     if wav.tag in _WAV_OF_MPEG:
@@ -165,7 +160,7 @@ def _take_compressed(content: bytes, wav: WavHeader) -> bytes:
 
 def _find_mpeg(sound: Any, file: Readable) -> MpegFrames | None:
     """Return the frames of an MPEG file where libsndfile does not know how many there are."""
-    return count_frames(_read_all(file)) if sound.subtype in _MPEG else None
+    return count_frames(file.read(0, file.size)) if sound.subtype in _MPEG else None
 
 
 def _describe(sound: Any, mpeg: MpegFrames | None) -> SoundInfo:

@@ -43,6 +43,13 @@ _JSON_BYTES_RATIO = 16
 _CSV_BYTES_RATIO = 80
 """Maximum bytes in memory per byte of CSV: a line of one digit is a list."""
 TEXT_EXTENSIONS = ("txt", "text", "transcript")
+SOUND_EXTENSIONS = (
+    "mp3", "mp2", "ogg", "oga", "opus", "aiff", "aif", "aifc", "au", "snd", "caf", "w64", "wave",
+    "bwf", "rf64", "nist", "sph",
+)  # fmt: skip
+"""Extensions of sound that the plugin for audio files decodes, where the schema says its dtype."""
+SOUND_DTYPES = ("int16", "int32", "float32", "float64")
+"""Dtypes that sound is decoded to."""
 MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
 """Extensions whose members hold several values by name."""
 
@@ -100,7 +107,7 @@ def decode_member(
     elif header is not None and header.kind == "flac":
         found = _decode_flac(raw, spec.field, location)
     elif header is not None and header.kind == "sound":
-        found = _decode_sound(raw, header.dtype, location)
+        found = _decode_sound(raw, spec, location)
     elif header is not None:
         found = _decode_array(raw, header)
     else:
@@ -139,20 +146,22 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
     return values
 
 
-def _decode_sound(raw: NDArray[np.uint8], dtype: str, location: DataLocation) -> NDArray[Any]:
+def _decode_sound(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> Any:
     """Return the samples of a member, by the plugin for audio files."""
     try:
         sound_file = importlib.import_module(SOUND_DECODER)
-        samples: NDArray[Any] = sound_file.read_samples(raw.tobytes(), dtype)
     except ImportError as error:
         raise location.make_error(
             DecodeError,
             "is sound, which needs the package seqdata-audio, which is not installed. Run: pip "
             "install seqdata-audio",
         ) from error
+    file = sound_file.Content(raw.tobytes(), f"member.{last_part(spec.extension)}")
+    try:
+        sound_file.read_info(file)  # what is not whole is refused
+        return sound_file.read_samples(file.content, spec.field.dtype)
     except ValueError as error:
         raise _make_decode_error(location, str(error)) from error
-    return samples
 
 
 def _decode_npz(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> NDArray[Any]:
@@ -270,5 +279,6 @@ DECODERS: Mapping[str, Decoder] = {
     "jsn": _decode_json,
     "csv": _decode_csv,
     **dict.fromkeys((*TEXT_EXTENSIONS, "cls"), _decode_number_text),
+    **dict.fromkeys(SOUND_EXTENSIONS, _decode_sound),
 }
 """Extension -> decoder of its members. Those of other extensions are read in place."""

@@ -26,6 +26,8 @@ from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.decoders import (
     DECODERS,
     MULTI_VALUE_EXTENSIONS,
+    SOUND_DTYPES,
+    SOUND_EXTENSIONS,
     TEXT_EXTENSIONS,
     FieldSpec,
 )
@@ -35,7 +37,6 @@ from seqdata_webdataset.unsafe import is_allowed
 Schema = Mapping[str, Any]
 """Extension -> its type; see ``open_webdataset``."""
 
-_FLAC_DTYPES = ("int16", "int32", "float32", "float64")  # dtype of decoded FLAC
 _TYPE_DTYPES = {int: "int64", float: "float64", bool: "bool", str: "str", bytes: "bytes"}
 
 
@@ -212,7 +213,9 @@ def _make_given_spec(
             f"{dataset}: `schema` of {extension.name!r} must name arrays in it, but is "
             f"{given_type!r}. Pass for example {{{extension.name!r}: {{'x': 'float32'}}}}"
         )
-    elif encoding not in DECODERS:
+    elif encoding not in DECODERS or (
+        encoding in SOUND_EXTENSIONS and field.dtype not in SOUND_DTYPES
+    ):
         method = "place"
     return FieldSpec(
         name=extension.name,
@@ -264,7 +267,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
         is_chosen = True
     if recorded is not None:
         shape = recorded.shape[1:] if recorded.axis is None and not first.scalar else recorded.shape
-        sound = first.kind == "flac" and recorded.dtype in _FLAC_DTYPES
+        sound = first.kind == "flac" and recorded.dtype in SOUND_DTYPES
         alike = (recorded.dtype == field.dtype or sound) and shape == field.shape
         if not alike or (first.scalar and recorded.axis is not None):
             raise ConfigError(
