@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from seqdata.protocols import Opener
 from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.open_remote import file_exists
-from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
+from seqdata.storage.braces import expand_location, split_location
+from seqdata.storage.find_files import iter_names, names_several
+from seqdata.storage.foreign.file_discovery import SUFFIXES, has_table_suffix, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
-from seqdata.storage.braces import expand_braces
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
@@ -33,11 +33,10 @@ _TAR = ".tar"
 _TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.I)
 _MOST_NAMES = 100_000  # most names of a folder that are examined
 
+_BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")  # x-{000..017}.tar
+
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "webdataset",
-        re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}", re.I),
-    ),  # x-{000..017}.tar
+    ("webdataset", _TAR_FILE),
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES), re.I)),
     ("arrow", re.compile("")),  # folders, and everything else: the backend raises its error
 )
@@ -45,7 +44,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 Other files are opened by the plugin that claims their suffix (``seqdata.suffixes``).
 
-A folder without a manifest is ``foreign`` or ``webdataset`` if it holds files of those suffixes.
+A folder without a manifest is of the kind of the files that it holds: see ``_of_folder``.
 """
 
 
@@ -76,25 +75,41 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
     Raises:
         PluginError: If several plugins claim its suffix.
     """
-    text = redact_url(os.fspath(location)) if is_remote(location) else os.fspath(location)
-    name = next(name for name, form in _PATTERNS if form.search(text))
-    if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files
-        return _find_plugin_backend(text, host) or _of_matches(text, host) or name
-    if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
-        path = local_path(text)
-        name = "foreign" if is_foreign(path) else "webdataset" if _has_tar_files(path) else "arrow"
-        if path.is_dir() and ((path / MANIFEST).exists() or find_staging_dirs(path)):
+    if is_remote(location):
+        text = redact_url(os.fspath(location))
+        name = _find_core_backend(text, patterns=True)
+        if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files
+            return _find_plugin_backend(text, host) or name
+        return _find_plugin_backend(text, host) or name if name == "arrow" else name
+    text = os.fspath(location)
+    path = local_path(text)
+    if path.is_dir():
+        return _of_folder(path, host)
+    if not path.exists() and names_several(text):
+        name = _find_core_backend(text)
+        if name != "arrow":
             return name
-        if name == "arrow" and path.is_dir():
-            return _of_names(text, _below(path), host) or name
-        if name == "arrow" and glob.has_magic(text) and not path.exists():
-            return _find_plugin_backend(text, host) or _of_matches(text, host) or name
+        found = _find_plugin_backend(text, host) or _of_matches(text, host)
+        return found or _find_core_backend(text, patterns=True)
+    name = _find_core_backend(text)
     return _find_plugin_backend(text, host) or name if name == "arrow" else name
+
+
+def _find_core_backend(text: str, *, patterns: bool = False) -> str:
+    """Return the core's backend for a name: ``arrow`` if its suffix is of no other.
+
+    Args:
+        text: The name.
+        patterns: Whether braces in it mean several files, which are tar shards by default.
+    """
+    if patterns and _BRACES.search(text) and not has_table_suffix(text):
+        return "webdataset"
+    return next(name for name, form in _PATTERNS if form.search(text))
 
 
 def is_core_form(name: str) -> bool:
     """Return whether the core itself opens files of a name: no package can claim its suffix."""
-    return next(backend for backend, form in _PATTERNS if form.search(name)) != "arrow"
+    return _find_core_backend(name, patterns=True) != "arrow"
 
 
 def detect_backend_at(
@@ -119,7 +134,7 @@ def detect_backend_at(
         RemoteReadError,
     ):  # web servers list nothing; other errors are raised by the backend
         return name
-    if any(file_name.lower().endswith(_TAR) for file_name in names):
+    if any(map(_is_tar, names)):
         return "webdataset"
     return _of_names(redact_url(os.fspath(location)), names, host) or name
 
@@ -209,52 +224,57 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
     return next(iter(first), None)
 
 
+def _of_folder(folder: Path, host: PluginHost | None) -> str:
+    """Return the backend of a folder: of the files in it, else of those below it.
+
+    Raises:
+        PluginError: If files below are claimed by several plugins.
+    """
+    names = os.listdir(folder)
+    if MANIFEST in names:
+        return "arrow"
+    is_begun = bool(find_staging_dirs(folder))
+    is_store = is_begun or any(map(STORE_FILES.names.fullmatch, names))
+    if not is_store and any(map(is_data_file, names)):
+        return "foreign"
+    if any(_is_tar(name) for name in names):
+        return "webdataset"
+    if is_store:
+        return "arrow"
+    below = list(itertools.islice(iter_names(folder), _MOST_NAMES))
+    found = _of_names(str(folder), below, host) or _find_plugin_backend(str(folder), host)
+    return found or _of_core_files(below) or "arrow"
+
+
+def _of_core_files(names: Sequence[str]) -> str | None:
+    """Return the core's backend for files of tables or tar shards; None if there are none."""
+    if any(map(is_data_file, names)):
+        return "foreign"
+    return "webdataset" if any(map(_is_tar, names)) else None
+
+
+def _is_tar(name: str) -> bool:
+    return name.lower().endswith(_TAR)
+
+
 def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
     """Return the backend of the local files that a glob or braces match, if any claims them.
 
     Raises:
         PluginError: If they are several.
     """
-    if is_remote(pattern):
-        return None
     names = list(itertools.islice(_list_matches(pattern), _MOST_NAMES))
-    if any(name.lower().endswith(_TAR) for name in names):
+    if any(map(_is_tar, names)):
         return "webdataset"
-    return _of_names(pattern, names, host)
+    return _of_names(pattern, names, host) or _of_core_files(names)
 
 
 def _list_matches(pattern: str) -> Iterator[str]:
     """Yield the names of the local files that a glob or braces match, or that folders hold."""
     try:
-        for path in itertools.islice(expand_braces(os.fspath(local_path(pattern))), _MOST_NAMES):
-            for match in glob.iglob(path, recursive=True):
-                yield from _below(Path(match)) if os.path.isdir(match) else (match,)
+        parts = [part for part in split_location(pattern) if not is_remote(part)]
+        paths = itertools.chain.from_iterable(map(expand_location, parts))
+        for path in map(local_path, itertools.islice(paths, _MOST_NAMES)):
+            yield from (path.name,) if path.is_file() else iter_names(path)
     except ValueError:  # braces that are not balanced: the backend raises its error
         return
-
-
-def _below(folder: Path) -> Iterator[str]:
-    """Yield the names of files in a folder and its subfolders, without hidden ones."""
-    for _, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (name for name in names if not name.startswith("."))
-
-
-def _has_tar_files(path: Path) -> bool:
-    """Return whether a path is a folder of tar files and not an Arrow store."""
-    if not path.is_dir() or (path / MANIFEST).exists():
-        return False
-    return any(entry.name.lower().endswith(_TAR) for entry in path.iterdir())
-
-
-def is_foreign(location: str | os.PathLike[str]) -> bool:
-    """Return whether a location is a file or folder of the foreign store, from names alone."""
-    path = Path(location)
-    if path.suffix.lower() in SUFFIXES and not path.is_dir():
-        return True
-    if not path.is_dir() or (path / MANIFEST).exists() or find_staging_dirs(path):
-        return False
-    file_names = [entry.name for entry in path.iterdir()]
-    return not any(STORE_FILES.names.fullmatch(name) for name in file_names) and any(
-        map(is_data_file, file_names)
-    )

@@ -31,13 +31,14 @@ from seqdata.readers.source import (
     SourceFile,
     count_suffixes,
     drop_suffixes,
-    find_files,
+    find_source,
 )
 from seqdata.readers.tables import find_table_format
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.fields import ID_FIELD
-from seqdata.storage.foreign.file_discovery import choose_files, has_table_suffix
+from seqdata.storage.find_files import iter_names, warn_left_out
+from seqdata.storage.foreign.file_discovery import has_table_suffix
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.views import SequenceStore
@@ -209,7 +210,8 @@ def write(
         if existing is not None:
             store: Store = write_to(existing)
         else:
-            files = find_files(source, skip=out)
+            files, found = find_source(source, skip=out)
+            warn_left_out([found])
             if format == _TAR_SHARDS and not is_numbered:
                 files = drop_suffixes(files)
             store = _write_files(files, out, input_format, options, write_to)
@@ -270,14 +272,9 @@ def open_source(
 
 def _open_matches(source: str, skip: str | None) -> Store | None:
     """Return the files of a glob as a store, if one backend opens all of them; None otherwise."""
-    files = find_files(source, skip=skip)
+    files, _ = find_source(source, skip=skip)
     backends = {_find_backend(file.path.name, default_host()) for file in files}
-    if len(backends) > 1 or None in backends:
-        return None
-    if backends != {"foreign"}:
-        return open_store(source)
-    path_of = {file.key: str(file.path) for file in files}
-    return open_store([path_of[key] for key in choose_files(source, path_of, ())])
+    return None if len(backends) > 1 or None in backends else open_store(source)
 
 
 def _find_backend(name: str, host: PluginHost) -> str | None:
@@ -290,7 +287,7 @@ def _find_backend(name: str, host: PluginHost) -> str | None:
 
 def _has_reader(path: Path) -> bool:
     """Return whether a path has Parquet files whose rows are grouped into sequences."""
-    names = [entry.name for entry in path.iterdir()] if path.is_dir() else [path.name]
+    names = iter_names(path) if path.is_dir() else [path.name]
     return any(name.lower().endswith(".parquet") for name in names)
 
 
@@ -337,14 +334,22 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
     counts = count_suffixes(files)
     readers = {ending: _find_reader(ending, host) for ending in counts}
     found = [
-        readers[file.path.suffix.lower()] or _find_backend(file.path.name, host) or bytes_reader
-        for file in files
+        readers[file.path.suffix.lower()] or _find_backend(file.path.name, host) for file in files
     ]
-    refuse_binary(file for file, form in zip(files, found, strict=True) if form is bytes_reader)
+    refuse_binary(
+        file for file, form in zip(files, found, strict=True) if form in (None, bytes_reader)
+    )
     have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
     if len(set(found)) > 1:
         raise ConfigError(
             f"source: files of several formats ({have}). Pass `--format`, or a narrower glob."
+        )
+    if found[0] is None:
+        raise ConfigError(
+            f"source: file {str(files[0].path)!r}: must end in a suffix that a reader or an "
+            f"installed package claims, but {have} are claimed by none. Pass `--format` "
+            f"{', '.join(name for name in READERS if not name.startswith('.'))} or a plugin's; "
+            "`--format bytes` writes the bytes of each file as one sequence, whatever they are."
         )
     if isinstance(found[0], str):
         raise ConfigError(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.fields import ID_FIELD
+from seqdata.storage.find_files import FoundFiles, is_note, names_several
+from seqdata.storage.find_files import find_files as storage_find_files
 from seqdata.storage.local_files import is_remote
+from seqdata.storage.partitions import Value, find_partitions
 from seqdata.storage.remote.urls import redact_url
-
-_WILDCARDS = set("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,12 @@ class SourceFile:
     Attributes:
         path: Where it is.
         key: Its path relative to the source, with ``/``, which names it in a store.
+        partition: Column that a folder above it names (``label=0``) -> its value.
     """
 
     path: Path
     key: str
+    partition: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +87,23 @@ class ReadOptions:
 def find_files(
     source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
 ) -> list[SourceFile]:
-    """Return the files of a source in a fixed order, by their keys.
+    """Return the files of a source in natural order; see ``find_source``."""
+    return find_source(source, skip=skip)[0]
+
+
+def find_source(
+    source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
+) -> tuple[list[SourceFile], FoundFiles]:
+    """Return the files of a source in natural order, and what was found besides.
 
     Args:
         source: A file, a folder (with all below it), or a glob in which ``**`` is any depth. Hidden
-            files and folders are left out unless they are named.
+            files and folders are left out unless they are named, and notes such as ``_SUCCESS``.
         skip: A folder whose files are left out.
 
     Raises:
-        ConfigError: If it is a URL, there are no files, or one of them is a link to nothing.
+        ConfigError: If it is a URL, there are no files, or they are of several splits.
+        MissingShardError: If one of them is a link to nothing.
     """
     text = os.fspath(source)
     if is_remote(text):
@@ -105,37 +115,24 @@ def find_files(
                 "Copy the files to this machine",
             )
         )
-    path = Path(text)
-    if path.is_file():
-        return [SourceFile(path, path.name)]
-    if path.is_dir():
-        root, found = path, glob.iglob("**", root_dir=path, recursive=True)
-    elif _WILDCARDS & set(text):
-        root = _glob_root(path)
-        pattern = os.path.relpath(text, root)
-        found = glob.iglob(pattern, root_dir=root, recursive=True)
-    else:
+    found = storage_find_files(text, lambda path: not is_note(path), skip=skip)
+    if not found.names and not (os.path.isdir(text) or names_several(text)):
         raise ConfigError(
             f"source {text!r}: must be a file, a folder or a glob, but was not found. Check the "
             "path."
         )
-    names = {Path(name).as_posix() for name in found}
-    for name in sorted(names):
-        if (root / name).is_symlink() and not (root / name).exists():
-            raise ConfigError(
-                f"source {text!r}: must hold files, but {name!r} is a link to nothing. Restore the "
-                "file, or remove the link"
-            )
-    keys = sorted(name for name in names if (root / name).is_file())
-    if skip is not None:
-        out = Path(skip).resolve()
-        keys = [key for key in keys if not (root / key).resolve().is_relative_to(out)]
-    if not keys:
+    if not found.names:
         raise ConfigError(
             f"source {text!r}: must hold at least one file, but holds none. Check the path or the "
             "pattern."
         )
-    return [SourceFile(root / key, key) for key in keys]
+    root = found.root if os.path.isabs(text) else Path(os.path.relpath(found.root))
+    partitions = find_partitions(found.names)
+    files = [
+        SourceFile(root / name, name, partition)
+        for name, partition in zip(found.names, partitions, strict=True)
+    ]
+    return files, found
 
 
 def drop_suffixes(files: Iterable[SourceFile]) -> list[SourceFile]:
@@ -157,13 +154,3 @@ def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
         ending = file.path.suffix.lower()
         counts[ending] = counts.get(ending, 0) + 1
     return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
-
-
-def _glob_root(path: Path) -> Path:
-    """Return the folder before the first wildcard."""
-    root = Path(path.anchor)
-    for part in path.parts[1 if path.anchor else 0 : -1]:
-        if _WILDCARDS & set(part):
-            break
-        root = root / part
-    return root

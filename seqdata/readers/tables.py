@@ -12,7 +12,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,12 @@ from seqdata.readers.groups import drop_id_column, iter_groups, refuse_order_alo
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
-from seqdata.storage.foreign.table_file import open_table_file
+from seqdata.storage.foreign.arrow_columns import find_list_types, is_untyped_list
+from seqdata.storage.foreign.table_file import (
+    describe_unsupported,
+    is_unsupported,
+    open_table_file,
+)
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
 
 if TYPE_CHECKING:
@@ -330,12 +335,44 @@ def _read_parquet(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table
 
 
 def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    for file, table in _unify_list_types(_iter_tables(files)):
+        with _name_files([file]):
+            yield from _iter_sequences(table, options)
+
+
+def _iter_tables(files: Iterable[SourceFile]) -> Iterator[tuple[SourceFile, pa.Table]]:
     for file in files:
         opened = _read_checked("parquet", file, partial(_open_parquet, str(file.path)))
         for number in range(opened.num_row_groups):
             table = _read_checked("parquet", file, partial(_read_row_group, opened, number))
-            with _name_files([file]):
-                yield from _iter_sequences(table, options)
+            yield file, _add_partition(table, file)
+
+
+def _unify_list_types(
+    tables: Iterable[tuple[SourceFile, pa.Table]],
+) -> Iterator[tuple[SourceFile, pa.Table]]:
+    """Yield tables whose columns of empty lists without a type have that of another table.
+
+    Tables are held back until there is one.
+    """
+    types: dict[str, pa.DataType] = {}
+    held: list[tuple[SourceFile, pa.Table]] = []
+    for file, table in tables:
+        types = {**find_list_types([table.schema]), **types}
+        held.append((file, table))
+        untyped = {c.name for _, t in held for c in t.schema if is_untyped_list(c.type)}
+        if untyped <= types.keys():
+            yield from ((file, _cast_lists(table, types)) for file, table in held)
+            held.clear()
+    yield from ((file, _cast_lists(table, types)) for file, table in held)
+
+
+def _cast_lists(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
+    for number, column in enumerate(table.schema):
+        if is_untyped_list(column.type) and column.name in types:
+            values = table.column(number).cast(types[column.name])
+            table = table.set_column(number, column.name, values)
+    return table
 
 
 def _open_parquet(path: str) -> Any:
@@ -455,7 +492,10 @@ def _name_lines(
 def _read_each(
     format_name: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
 ) -> list[pa.Table]:
-    tables = [_read_checked(format_name, file, partial(read, str(file.path))) for file in files]
+    tables = [
+        _add_partition(_read_checked(format_name, file, partial(read, str(file.path))), file)
+        for file in files
+    ]
     for table in tables:
         check_unique_names(table.column_names)
     return tables
@@ -472,12 +512,26 @@ def _concatenate(format_name: str, tables: Sequence[pa.Table]) -> pa.Table:
         ) from error
 
 
+def _add_partition(table: pa.Table, file: SourceFile) -> pa.Table:
+    """Return the table of a file with the columns that the folders above it name."""
+    import pyarrow as pa
+
+    for name, value in file.partition.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.repeat(pa.scalar(value), table.num_rows))
+    return table
+
+
 def _read_checked(format_name: str, file: SourceFile, read: Callable[[], Any]) -> Any:
     import pyarrow as pa
 
     try:
         return read()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_unsupported(error):
+            raise DecodeError.at(
+                f"file {str(file.path)!r}: {describe_unsupported(error)}", file=str(file.path)
+            ) from error
         reason = str(error).splitlines()[0]
         raise DecodeError.at(
             f"file {str(file.path)!r}: cannot be read as {format_name} ({reason}); check it or "

@@ -12,13 +12,16 @@ import fnmatch
 import heapq
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from seqdata.errors import ConfigError, DataError, MissingShardError
+from seqdata.errors import ConfigError, DataError, MissingShardError, SeqDataWarning
+from seqdata.storage.braces import expand_location, find_literal, split_location
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.local_files import local_path
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict, refuse_splits
 
 STORE_MANIFEST = "seqdata.json"
@@ -85,29 +88,72 @@ def is_pattern(text: str) -> bool:
     return _MAGIC.search(text) is not None
 
 
-def find_files(
-    path: Path, wanted: Wanted = lambda _: True, *, skip: Path | None = None
-) -> FoundFiles:
-    """Return the files at a path: a file, a folder with all below it, or a glob.
+def names_several(location: str) -> bool:
+    """Return whether a location is a glob, has braces, or is of several parts."""
+    parts = split_location(location)
+    rest = location[len(find_literal(location)) :]
+    return len(parts) > 1 or is_pattern(location) or "{" in rest
 
-    A path that is there is never taken for a glob. A glob that matches folders only means what they
-    hold. Names may be none: the caller says what must be there.
+
+def find_files(
+    location: str | os.PathLike[str],
+    wanted: Wanted = lambda _: True,
+    *,
+    skip: str | os.PathLike[str] | None = None,
+) -> FoundFiles:
+    """Return the files at a location: a file, a folder with all below it, a glob, or several.
+
+    Several are joined by ``::`` or written with braces, and taken in their order. A path that is
+    there is never taken for a glob. A glob that matches folders only means what they hold. Names
+    may be none: the caller says what must be there.
 
     Args:
-        path: The path.
-        wanted: Chooses files.
+        location: Paths of this machine.
+        wanted: Chooses files, by their paths below the folder of the location.
         skip: A folder whose files are left out.
 
     Raises:
         ConfigError: If files are of several splits, or of a table whose log says which are valid,
-            or the name of one is not UTF-8.
+            the name of one is not UTF-8, or braces are not balanced.
         DataError: If a folder cannot be read, or a file is not an ordinary one.
         MissingShardError: If a file is a link to nothing.
     """
+    text, left_out = os.fspath(location), None if skip is None else Path(skip)
+    try:
+        paths = [
+            local_path(path) for part in split_location(text) for path in expand_location(part)
+        ]
+    except ValueError as error:
+        raise ConfigError(f"{text}: must have balanced braces, but has {error}") from error
+    found = [_find_at(path, wanted, left_out) for path in paths]
+    return found[0] if len(found) == 1 else _join_places(found)
+
+
+def _join_places(places: Sequence[FoundFiles]) -> FoundFiles:
+    """Return what was found in several places, named below the folder that they share."""
+    root = Path(os.path.commonpath([place.root for place in places]))
+
+    def name_below(kind: str) -> list[str]:
+        return [
+            os.path.relpath(place.root / name, root)
+            for place in places
+            for name in getattr(place, kind)
+        ]
+
+    kinds = ("names", "others", "hidden", "repeated", "stores")
+    joined = FoundFiles(root=root, **{kind: name_below(kind) for kind in kinds})
+    for name, count in Counter(joined.names).items():
+        if count > 1:
+            raise ConfigError(f"{root}: must name each file once, but names {name!r} {count} times")
+    return joined
+
+
+def _find_at(path: Path, wanted: Wanted, skip: Path | None) -> FoundFiles:
+    """Return the files at one path; see ``find_files``."""
     if path.exists() and not path.is_dir():
         _check_file(path.parent, path.name)
         return FoundFiles(root=path.parent, names=[path.name])
-    root, parts = (path, [_ANY_DEPTH]) if path.is_dir() else _split_pattern(path)
+    root, parts = _split_pattern(path)
     walk = _Walk(root, skip)
     walk.run(parts)
     if walk.folders and parts[-1] is not _ANY_DEPTH and not any(map(wanted, walk.files)):
@@ -145,9 +191,23 @@ def is_note(path: str) -> bool:
     return _NOTES.fullmatch(path.rpartition("/")[2]) is not None
 
 
-def iter_names(folder: Path) -> Iterator[str]:
-    """Yield the paths of all visible files below a folder, in no order."""
-    yield from _Walk(folder, None).iter_files([_ANY_DEPTH])
+def iter_names(path: Path) -> Iterator[str]:
+    """Yield the paths of all visible files below a folder, or of a glob, in no order."""
+    root, parts = _split_pattern(path)
+    walk = _Walk(root, None)
+    yield from walk.iter_files(parts)
+    if walk.folders and parts[-1] is not _ANY_DEPTH and not walk.files:
+        yield from _Walk(root, None).iter_files([*parts, _ANY_DEPTH])
+
+
+def warn_left_out(
+    places: Iterable[FoundFiles], read: Iterable[str] = (), *, stacklevel: int = 4
+) -> None:
+    """Warn of what was left out of places, if anything was; see ``describe_left_out``."""
+    besides = list(read)
+    for found in places:
+        if text := describe_left_out(found, read=besides):
+            warnings.warn(f"{found.root}: left out: {text}", SeqDataWarning, stacklevel=stacklevel)
 
 
 def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
@@ -374,7 +434,12 @@ def _check_text(root: str, name: str) -> None:
 
 
 def _split_pattern(path: Path) -> tuple[Path, _Parts]:
-    """Return the folder of a glob that is the same for all files, and the parts below it."""
+    """Return the folder of a glob that is the same for all files, and the parts below it.
+
+    Of a folder these are all below it.
+    """
+    if path.is_dir():
+        return path, [_ANY_DEPTH]
     root = Path(path.anchor)
     parts = list(path.parts[1 if path.anchor else 0 :])
     while len(parts) > 1 and (not is_pattern(parts[0]) or (root / parts[0]).exists()):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from pyarrow import feather
+from pyarrow import feather, parquet
 
 from seqdata.api import open_store
 from seqdata.cli.app import app
@@ -51,8 +51,8 @@ def test_a_glob_of_files_becomes_a_store_of_bytes(folder):
 
 
 def test_the_next_command_splits_where_sequences_are_long(folder):
-    (folder / "a").write_bytes(bytes(20_000))
-    done = write("a", "store")
+    (folder / "a.txt").write_bytes(bytes(20_000))
+    done = write("a.txt", "store")
     assert "--max-tokens 16384 --too-long split --world 1,2,8" in done.output
 
 
@@ -96,13 +96,13 @@ def test_a_format_may_be_named_against_the_endings(folder):
 
 def test_shards_close_at_their_size(folder):
     for name in "abc":
-        (folder / name).write_bytes(bytes(1000))
+        (folder / f"{name}.txt").write_bytes(bytes(1000))
     assert write(".", "store", "--shard-bytes", "1000").exit_code == 0
     assert len(open_store("store").shards) == 3
 
 
 def test_what_lies_in_the_folder_that_is_written_is_no_input(folder):
-    (folder / "a").write_bytes(b"a")
+    (folder / "a.txt").write_bytes(b"a")
     assert write(".", "store").exit_code == 0
     assert write(".", "store", "--overwrite").exit_code == 0
     assert len(open_store("store")) == 1
@@ -150,9 +150,9 @@ def test_bad_input_is_a_message_and_an_exit_code(folder, arguments, code, messag
 
 
 def test_a_store_that_is_there_is_kept(folder):
-    (folder / "a").write_bytes(b"a")
-    assert write("a", "store").exit_code == 0
-    done = write("a", "store")
+    (folder / "a.txt").write_bytes(b"a")
+    assert write("a.txt", "store").exit_code == 0
+    done = write("a.txt", "store")
     assert done.exit_code == 2
     assert "already holds a store. Choose another folder" in done.stderr
 
@@ -397,3 +397,60 @@ def test_a_form_that_cannot_be_written_is_named_by_its_option(folder):
     done = write("a.txt", "store", "--to", "zip")
     assert done.exit_code == 2
     assert "write_store: --to must be 'arrow' or an installed backend" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["a.ts", "a.ark", "a.conllu", "a.xyz", "a.vcf", "a", "A.DAT"])
+@pytest.mark.parametrize("source", ["in", "in/*", "file"])
+def test_a_suffix_that_nobody_claims_is_never_written_as_bytes(folder, name, source):
+    (folder / "in").mkdir()
+    (folder / "in" / name).write_text("1 2 3\n")
+    source = f"in/{name}" if source == "file" else source
+    done = write(source, "store")
+    assert done.exit_code == 2
+    assert f"file 'in/{name}': must end in a suffix that a reader or an installed" in done.stderr
+    assert "Pass `--format` bytes, text, npy, csv, jsonl, parquet, arrow or a plu" in done.stderr
+    assert "`--format bytes` writes the bytes of each file as one sequence" in done.stderr
+    assert not (folder / "store").exists()
+    assert write(source, "store", "--format", "bytes").exit_code == 0
+    assert open_store("store").lengths.tolist() == [6]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".jsonlines", ".NDJSON"])
+def test_json_lines_have_several_suffixes(folder, suffix):
+    (folder / f"rows{suffix}").write_text('{"x": [1, 2, 3], "y": 0}\n{"x": [4], "y": 1}\n')
+    assert write(f"rows{suffix}", "store").exit_code == 0
+    assert open_store("store").lengths.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_part_files_are_read_in_the_order_of_their_numbers(folder, suffix):
+    (folder / "in").mkdir()
+    for part in range(12):
+        csv, row = f"site,t\na,{part}\n", f'{{"site": "a", "t": {part}}}\n'
+        (folder / "in" / f"part.{part}.{suffix}").write_text(csv if suffix == "csv" else row)
+    assert write("in", "store", "--group", "site").exit_code == 0
+    assert open_store("store")[0]["t"].tolist() == list(range(12))
+
+
+def test_what_is_left_out_of_a_source_is_a_note(folder):
+    (folder / "in" / "run1").mkdir(parents=True)
+    np.save(folder / "in" / "run1" / "0.npy", np.arange(5))
+    (folder / "in" / "run1" / "._0.npy").write_bytes(b"x")
+    (folder / "in" / "latest").symlink_to("run1")
+    done = write("in", "store")
+    assert done.exit_code == 0
+    assert "left out: 1 hidden file ('run1/._0.npy'), 1 link to what is read already" in done.stderr
+    assert len(open_store("store")) == 1
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_folders_that_are_named_as_columns_become_columns(folder, suffix):
+    for label in (1, 0):
+        path = folder / "in" / f"label={label}" / f"part.{suffix}"
+        path.parent.mkdir(parents=True)
+        if suffix == "parquet":
+            parquet.write_table(pa.table({"x": [[label, 7]]}), path)
+        else:
+            path.write_text('x\n"[7, 7]"\n' if suffix == "csv" else '{"x": [7, 7]}\n')
+    assert write("in", "store").exit_code == 0
+    assert [int(row["label"]) for row in open_store("store")] == [0, 1]

@@ -78,7 +78,7 @@ def test_files_of_a_backend_and_others_in_one_glob_are_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("source", "options"), [("in", []), ("in/deep/a.arrow", ["--field", "y"]),
+    ("source", "options"), [("in", ["--id", "id"]), ("in/deep/a.arrow", ["--field", "y"]),
                             ("in/deep/*", ["--id", "id"])],
 )  # fmt: skip
 def test_files_of_a_backend_are_never_read_as_bytes_unless_asked_for(folder, source, options):

@@ -14,10 +14,11 @@ from typing import Any
 
 from seqdata.protocols import Field
 from seqdata.storage.arrow.lengths_file import LengthsFile
+from seqdata.storage.find_files import STORE_MANIFEST
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.writing.staging_dir import StoreFiles
 
-MANIFEST = "seqdata.json"
+MANIFEST = STORE_MANIFEST
 STORE_FILES = StoreFiles(
     MANIFEST, re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
 )

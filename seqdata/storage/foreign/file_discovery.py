@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError, MissingShardError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.find_files import FoundFiles, choose_names, find_files
 from seqdata.storage.local_files import is_plain_name
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
@@ -20,53 +22,57 @@ MAX_STATE_BYTES = 1 << 24  # bytes
 _NUMBERED_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 
 
-def find_files(root: Path) -> tuple[Path, list[str]]:
-    """Return the folder and the names of the files to open, in the order of their sequences.
+def find_tables(location: str) -> FoundFiles:
+    """Return the files to open at a location, in the order of their sequences.
 
-    In a folder these are the files that its ``state.json`` names, if the datasets library wrote
-    one; otherwise all files with a known suffix, sorted by name, except those that begin with ``.``
-    or ``_``.
+    Of a folder that the datasets library saved these are the files that its ``state.json`` names;
+    of others all files with a known suffix, except those whose name, or that of a folder above,
+    begins with ``_``.
 
     Raises:
-        ConfigError: If there are no files.
+        ConfigError: If nothing is there, or files are of several splits.
         MissingShardError: If a named file does not exist.
         CorruptShardError: If the state of a saved dataset is damaged.
         DataError: If there is no such file, or Arrow and Parquet files are mixed.
     """
-    if not root.exists():
+    found = find_files(location, is_data_file)
+    if not (found.names or found.others or found.hidden or found.root.joinpath(location).exists()):
         raise ConfigError(
-            f"{root}: must be an Arrow, Feather or Parquet file or a folder of them, but is not "
-            "there. Check the path"
+            f"{location}: must be an Arrow, Feather or Parquet file or a folder of them, but is "
+            "not there. Check the path"
         )
-    if not root.is_dir():
-        _check_regular_file(root, root.name, str(root))
-        return root.parent, [root.name]
-    existing = [path.name for path in root.iterdir()]
-    state, listed = root / STATE_FILE, []
-    if state.is_file() and state.stat().st_size <= MAX_STATE_BYTES:
-        listed = parse_dataset_state(str(root), state.read_bytes(), existing)
-    names = choose_files(str(root), existing, listed)
-    for name in names:
-        _check_regular_file(root / name, name, str(root))
-    return root, names
+    if len(found.names) == 1 and not found.others:  # a file by its name, whatever its suffix
+        return found
+    names = _apply_states(found) or found.names
+    _check_kind(location, names)
+    return replace(found, names=names)
 
 
-def _check_regular_file(path: Path, name: str, location: str) -> None:
-    """Raise if a path is not an ordinary file: opening a pipe would block."""
-    if path.is_file():
-        return
-    data_location = DataLocation(dataset=location, file=name)
-    if path.is_symlink() and not path.exists():
-        raise data_location.make_error(
-            MissingShardError, "must lead to a file, but is a link to nothing. Restore it"
-        )
-    raise data_location.make_error(
-        DataError, "must be an ordinary file, but is a folder, pipe or device. Remove it from there"
-    )
+def _apply_states(found: FoundFiles) -> list[str]:
+    """Return files with those only that states of saved datasets name; none if there are none."""
+    folder_of = {name: name.rpartition("/")[0] for name in (*found.names, *found.others)}
+    listed: dict[str, list[str]] = {}
+    for name, folder in folder_of.items():
+        state = found.root / name
+        if state.name != STATE_FILE or state.stat().st_size > MAX_STATE_BYTES:
+            continue
+        path = str(state.parent)
+        existing = [Path(each).name for each, its in folder_of.items() if its == folder]
+        if names := parse_dataset_state(path, state.read_bytes(), existing):
+            names = choose_files(path, existing, names)
+            listed[folder] = [f"{folder}/{each}" if folder else each for each in names]
+    if not listed:
+        return []
+    folders = dict.fromkeys(folder_of[name] for name in found.names)
+    return [
+        name
+        for folder in folders
+        for name in listed.get(folder, [each for each in found.names if folder_of[each] == folder])
+    ]
 
 
 def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) -> list[str]:
-    """Choose the files to open of those in a folder; raises as ``find_files`` does.
+    """Choose the files to open of those in a folder; raises as ``find_tables`` does.
 
     Args:
         location: Of the folder, for messages.
@@ -82,7 +88,13 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
                 f"{len(existing & set(listed))} are there), but is not. Restore it, or save the "
                 "dataset again",
             )
-    names = list(listed) or sorted(name for name in existing if is_data_file(name))
+    names = list(listed) or choose_names(location, existing, is_data_file)[0]
+    _check_kind(location, names)
+    return names
+
+
+def _check_kind(location: str, names: Sequence[str]) -> None:
+    """Raise if there are no files, or some of Parquet and some of Arrow."""
     if not names:
         raise DataLocation(dataset=location).make_error(
             DataError,
@@ -97,7 +109,6 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
             f"must be of the same kind as {parquet[0]!r} next to it, but is not: they may be the "
             "same data. Open them by name",
         )
-    return names
 
 
 def describe_gaps(names: Sequence[str]) -> str:
@@ -124,12 +135,15 @@ def has_table_suffix(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def is_data_file(name: str) -> bool:
-    """Return whether a file with this name is opened as part of its folder.
+def is_data_file(path: str) -> bool:
+    """Return whether a file at this path is opened as part of its folder.
 
-    One that begins with ``_`` is not: Spark and Hadoop, as PyArrow, take it for a note of theirs.
+    One that begins with ``_``, or is below a folder that does, is not: Spark and Hadoop, as
+    PyArrow, take it for a note of theirs.
     """
-    return has_table_suffix(name) and not name.startswith((".", "_"))
+    parts = path.split("/")
+    is_noted = any(part.startswith(("_", ".")) and "=" not in part for part in parts)
+    return has_table_suffix(path) and not is_noted
 
 
 def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) -> list[str]:

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seqdata.errors import CacheError, SeqDataWarning
+from seqdata.storage.braces import JOINED, split_location
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, find_key
+from seqdata.storage.find_files import warn_left_out
 from seqdata.storage.foreign.file_discovery import (
     MAX_STATE_BYTES,
     STATE_FILE,
@@ -36,6 +38,7 @@ from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import check_name
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict
 from seqdata.storage.store import ShardStore, StoreFacts
 
 _MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
@@ -92,6 +95,9 @@ def download_files(
     else:
         files = make_remote_files(location, remote)
         existing = list(files.names())
+        if DATASET_DICT in existing:
+            content = files.read(DATASET_DICT, 0, files.stat(DATASET_DICT).size)
+            refuse_dataset_dict(dataset, dataset, content, existing)
         listed = []
         if STATE_FILE in existing and (size := files.stat(STATE_FILE).size) <= MAX_STATE_BYTES:
             listed = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
@@ -157,8 +163,10 @@ def open_foreign(
 def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     cached_files: tuple[object, ...] = ()
     if remote is None:
-        root = location = str(local_path(location))
-        tables, left_out = open_tables(Path(root), unique_ids=first)
+        root = location = _from_root(location)
+        tables, left_out = open_tables(root, unique_ids=first)
+        if first and tables.found is not None:
+            warn_left_out([tables.found])
     else:
         from seqdata.storage.foreign.store import download_files  # local files do without
 
@@ -191,6 +199,11 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     fields = make_fields(root, tables, find_key(tables.fields, ID_FIELD))
     layout = replace(fields.layout, shards=[file.name for file in tables.files])
     return ShardStore(facts, replace(fields, layout=layout))
+
+
+def _from_root(location: str) -> str:
+    """Return a local location that is valid in any working directory."""
+    return JOINED.join(str(local_path(part)) for part in split_location(location))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

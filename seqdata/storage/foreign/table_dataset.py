@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import ID_FIELD, MAX_WIDTH, field_width
+from seqdata.storage.find_files import FoundFiles
 from seqdata.storage.foreign.arrow_columns import (
     ColumnType,
     decode_column,
@@ -26,7 +27,7 @@ from seqdata.storage.foreign.arrow_columns import (
     infer_column_type,
     measure_nesting,
 )
-from seqdata.storage.foreign.file_discovery import find_files
+from seqdata.storage.foreign.file_discovery import find_tables
 from seqdata.storage.foreign.length_scan import scan_lengths
 from seqdata.storage.foreign.table_file import (
     TableFile,
@@ -35,10 +36,15 @@ from seqdata.storage.foreign.table_file import (
     open_table_file,
     read_local_version,
     translate_errors,
+    unify_list_types,
 )
 from seqdata.storage.inputs import is_pandas_index
 from seqdata.storage.limits import check_depth, raise_limit_error
+from seqdata.storage.partitions import find_partitions
 from seqdata.storage.store import FieldSource, StoreFields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Units = list[tuple[TableFile, int]]
 
@@ -54,6 +60,8 @@ class TableSet:
         fields: Column -> its field.
         rows: int64 (units,), of all files in order.
         lengths_of: Axis -> timesteps of each sequence.
+        partitions: Column that the names of folders give -> its value in each file, as an array.
+        found: What was found at a local location, and left out.
     """
 
     folder: Path
@@ -62,6 +70,8 @@ class TableSet:
     fields: Mapping[str, Field]
     rows: NDArray[np.int64]
     lengths_of: Mapping[str, NDArray[Any]]
+    partitions: Mapping[str, pa.Array] = field(default_factory=dict)
+    found: FoundFiles | None = None
 
     def units(self) -> Units:
         """Return all units of all files in order."""
@@ -74,7 +84,10 @@ class TableSet:
         width = column_type.shape[0] if column_type.nested else None
         location = file.locate_unit(unit, name)
         with translate_errors(location):
-            array = file.read_column(unit, name)
+            if name in self.partitions:
+                array = self._repeat_partition(name, file, int(self.rows[number]))
+            else:
+                array = file.read_column(unit, name)
             if len(array) != self.rows[number]:
                 raise location.make_error(
                     CorruptShardError,
@@ -84,8 +97,15 @@ class TableSet:
                 )  # fmt: skip
             return decode_column(location, array, column_type, width)
 
+    def _repeat_partition(self, name: str, file: TableFile, rows: int) -> pa.Array:
+        """Return the value of a column of partitions in one file, once for each row."""
+        values = self.partitions[name]
+        return values.take(np.full(rows, file.location.shard, dtype=np.int64))
+
     def is_in_place(self, name: str) -> bool:
         """Return whether a column's bytes can be used in place, in all files."""
+        if name in self.partitions:
+            return False
         for file in self.files:
             column_type = infer_column_type(file.schema.field(name).type)
             if not file.is_mapped or column_type is None or not column_type.plain:
@@ -95,11 +115,11 @@ class TableSet:
         return True
 
 
-def open_tables(root: Path, *, unique_ids: bool = True) -> tuple[TableSet, dict[str, str]]:
+def open_tables(root: str | Path, *, unique_ids: bool = True) -> tuple[TableSet, dict[str, str]]:
     """Open a file, or the files of a folder; also return the columns left out, with the reasons.
 
     Args:
-        root: The file or folder.
+        root: The file or folder, a glob, or several.
         unique_ids: Whether ids are compared; False if these files were opened before. Whenever
             lengths are counted to be cached, they are compared.
 
@@ -110,9 +130,10 @@ def open_tables(root: Path, *, unique_ids: bool = True) -> tuple[TableSet, dict[
             twice; it names both sequences.
         CorruptShardError: If a file is damaged.
     """
-    folder, names = find_files(root)
-    paths = {name: folder / name for name in names}
-    return open_paths(str(root), folder, paths, unique_ids=unique_ids)
+    found = find_tables(str(root))
+    paths = {name: found.root / name for name in found.names}
+    tables, left_out = open_paths(str(root), found.root, paths, unique_ids=unique_ids)
+    return replace(tables, found=found), left_out
 
 
 def open_paths(
@@ -136,7 +157,9 @@ def open_paths(
         open_table_file(path, DataLocation(dataset=location, shard=i, file=name), read_version)
         for i, (name, path) in enumerate(paths.items())
     ]
+    files = unify_list_types(files)
     column_types, left_out = _infer_column_types(files)
+    partitions = _make_partitions(location, list(paths), files, column_types)
     ragged = {name: column_type for name, column_type in column_types.items() if column_type.ragged}
     if not ragged:
         raise _make_no_ragged_error(location, left_out)
@@ -167,7 +190,45 @@ def open_paths(
         name: Field(column_type.dtype, column_type.shape, axes.get(name))
         for name, column_type in column_types.items()
     }
-    return TableSet(folder, files, column_types, fields, scan.rows, lengths_of), left_out
+    tables = TableSet(folder, files, column_types, fields, scan.rows, lengths_of, partitions)
+    return tables, left_out
+
+
+def _make_partitions(
+    location: str,
+    names: Sequence[str],
+    files: Sequence[TableFile],
+    column_types: dict[str, ColumnType],
+) -> dict[str, pa.Array]:
+    """Return the columns that the names of folders give, and add their types to those of columns.
+
+    A column that files hold themselves is theirs.
+    """
+    import pyarrow as pa
+
+    found = find_partitions(names)
+    partitions: dict[str, pa.Array] = {}
+    for column in dict.fromkeys(column for values in found for column in values):
+        if any(column in file.schema.names for file in files):
+            continue
+        if column == ID_FIELD:
+            raise DataLocation(dataset=location, file=names[0], field=column).make_error(
+                DataError,
+                f"must name one sequence, but is of a folder '{column}=…', which all rows of its "
+                "files would have. Rename the folders",
+            )
+        for name, values in zip(names, found, strict=True):
+            if values.get(column) is None:
+                raise DataLocation(dataset=location, file=name, field=column).make_error(
+                    DataError,
+                    f"must be below a folder '{column}=VALUE', which becomes a column, as other "
+                    "files are, but is not. Move it, or open the files one by one",
+                )
+        partitions[column] = pa.array([values[column] for values in found])
+        column_type = infer_column_type(partitions[column].type)
+        if column_type is not None:
+            column_types[column] = column_type
+    return partitions
 
 
 def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from seqdata.errors import (
@@ -14,7 +13,6 @@ from seqdata.errors import (
     FingerprintMismatch,
     IncompleteDatasetError,
     MissingShardError,
-    SeqDataWarning,
     UnsafeContentError,
 )
 from seqdata.storage.braces import (
@@ -27,7 +25,6 @@ from seqdata.storage.braces import (
 from seqdata.storage.data_location import DataLocation, shorten_location
 from seqdata.storage.find_files import (
     FoundFiles,
-    describe_left_out,
     find_files,
     is_pattern,
     iter_names,
@@ -141,19 +138,6 @@ def search_shards(
     shards = _with_lists(shards)
     _refuse_repeated(shards, location, file_format)
     return shards, places
-
-
-def warn_left_out(places: Sequence[FoundFiles], read: Iterable[str] = ()) -> None:
-    """Warn of what was left out of places, if anything was.
-
-    Args:
-        places: What was found in each.
-        read: Paths of files that are read besides.
-    """
-    besides = set(read)
-    for found in places:
-        if text := describe_left_out(found, read=besides):
-            warnings.warn(f"{found.root}: left out: {text}", SeqDataWarning, stacklevel=4)
 
 
 def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: IndexedFormat) -> None:

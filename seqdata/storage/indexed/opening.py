@@ -21,6 +21,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.fields import ShardExtents
+from seqdata.storage.find_files import warn_left_out
 from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
 from seqdata.storage.indexed.decoded_values import DecodedValues
@@ -32,7 +33,6 @@ from seqdata.storage.indexed.find_files import (
     find_shards,
     format_location,
     search_shards,
-    warn_left_out,
 )
 from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
