@@ -1,7 +1,8 @@
 """Rules of style that ruff does not have: run by ``make lint``, which ends with what is found.
 
 Files and functions are short; nothing that is caught is swallowed; a wait has a timeout, or its
-line says ``# ends: why``.
+line says ``# ends: why``; a tensor is made on a named device, in a named dtype, since users change
+torch's defaults.
 """
 
 import ast
@@ -44,6 +45,8 @@ def find_problems(code: str, is_library: bool) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.name} {most}, but has {count}"
         elif is_library and isinstance(node, ast.ExceptHandler) and swallows(node):
             yield node.lineno, "what is caught must be raised, or looked at, but is swallowed"
+        elif is_library and isinstance(node, ast.Call) and (missing := lacks(node)):
+            yield node.lineno, f"{ast.unparse(node)} must name its {missing}"
         elif (
             isinstance(node, ast.Call)
             and waits_for_ever(node)
@@ -62,6 +65,24 @@ def swallows(handler: ast.ExceptHandler) -> bool:
     body = [node for statement in handler.body for node in ast.walk(statement)]
     used = any(isinstance(node, ast.Name) and node.id == handler.name for node in body)
     return not used and not any(isinstance(node, ast.Raise) for node in body)
+
+
+FACTORIES = {
+    "arange", "as_tensor", "asarray", "empty", "eye", "full", "linspace", "logspace", "ones",
+    "rand", "randint", "randn", "randperm", "scalar_tensor", "tensor", "tril_indices",
+    "triu_indices", "zeros",
+}  # fmt: skip
+KEEP_DTYPE = {"arange", "as_tensor", "asarray", "randperm"}  # of what they are given
+
+
+def lacks(call: ast.Call) -> str:
+    """Return which of device and dtype a call that makes a tensor leaves to torch's defaults."""
+    name = ast.unparse(call.func)
+    given = {keyword.arg for keyword in call.keywords}
+    if None in given or not name.startswith("torch.") or name[6:] not in FACTORIES:
+        return ""
+    wanted = {"device"} if name[6:] in KEEP_DTYPE else {"device", "dtype"}
+    return " and ".join(sorted(wanted - given))
 
 
 WAITS = {"wait", "join", "get", "acquire", "result", "exception", "communicate"}

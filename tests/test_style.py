@@ -99,6 +99,14 @@ def test_the_guard_tells_swallowed_errors(code, expected):
         ),
         ("thread.join()  # ends: the process does", []),
         ("\nthread.join()", [(2, "thread.join() must have a timeout, or say `# ends: why`")]),
+        ("torch.arange(3)", [(1, "torch.arange(3) must name its device")]),
+        ("\ntorch.zeros(3)", [(2, "torch.zeros(3) must name its device and dtype")]),
+        (
+            "torch.full((3,), 0, device='cpu')",
+            [(1, "torch.full((3,), 0, device='cpu') must name its dtype")],
+        ),
+        ("torch.ones(3, device='cpu', dtype=torch.int64)", []),
+        ("torch.zeros(3, **options), x.new_zeros(3), torch.zeros_like(x), np.zeros(3)", []),
         (
             "try:\n    f()\nexcept Exception:\n    pass",
             [(3, "what is caught must be raised, or looked at, but is swallowed")],

@@ -40,7 +40,8 @@ class ExactMeanMetric(Metric):
     def __init__(self) -> None:
         super().__init__()
         for name in ("total", "count"):
-            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+            zero = torch.zeros((), dtype=torch.float64, device="cpu")
+            self.add_state(name, zero, dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
         """Add a batch's sum and the number of things summed.

@@ -123,7 +123,7 @@ class Seq2SeqLSTM(L.LightningModule):
         """
         counted = batch.weight > 0
         state = self._encode(batch)
-        token = torch.full((len(batch), 1), self.end, device=counted.device)
+        token = torch.full((len(batch), 1), self.end, dtype=torch.int64, device=counted.device)
         written = []
         for _ in range(self.max_length):
             logits, state = self._decode(token, state)

@@ -203,7 +203,8 @@ class SequenceBatch:
         """Timestep of each flat value in its span, int64 (N,), from 0 in every span."""
         lengths = self._span_lengths()
         offsets = offsets_from_lengths(lengths)
-        flat = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(lengths)
+        values = torch.arange(int(offsets[-1]), device=lengths.device)
+        flat = values - offsets[:-1].repeat_interleave(lengths)
         return flat.to(self.weight.device, non_blocking=True)
 
     @property

@@ -225,14 +225,15 @@ def view_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def offsets_from_lengths(lengths: Tensor) -> Tensor:
     """Return where each row begins in flat values, int64 (r+1,), from 0 to N."""
-    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
 
 
 def find_padded_positions(lengths: Tensor, width: int) -> Tensor:
     """Return the position of each flat value in the flattened padded rows, int64 (N,)."""
-    rows = torch.arange(len(lengths))
+    rows = torch.arange(len(lengths), device=lengths.device)
     offsets = offsets_from_lengths(lengths)
     padding_before = rows * width - offsets[:-1]  # shift of a row's values by the padding before it
-    return torch.arange(int(offsets[-1])) + padding_before.repeat_interleave(lengths)
+    values = torch.arange(int(offsets[-1]), device=lengths.device)
+    return values + padding_before.repeat_interleave(lengths)

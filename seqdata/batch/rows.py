@@ -67,8 +67,8 @@ def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
 
 def _select_segments(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
-    new_rows = torch.full((num_rows,), -1)
-    new_rows[rows] = torch.arange(len(rows))
+    new_rows = torch.full((num_rows,), -1, dtype=torch.int64, device=rows.device)
+    new_rows[rows] = torch.arange(len(rows), device=rows.device)
     selected_segments = segments[new_rows[segments[:, 0]] >= 0]
     selected_segments[:, 0] = new_rows[selected_segments[:, 0]]
     return selected_segments

@@ -54,7 +54,8 @@ class ExactMean:
         With a process group it is a collective operation: call it on every rank, at the epoch's
         end. Ranks with the same rows (tensor parallel) do not change the mean.
         """
-        sums = torch.tensor([float(self._total), float(self._count)], dtype=torch.float64)
+        pair = [float(self._total), float(self._count)]
+        sums = torch.tensor(pair, dtype=torch.float64, device="cpu")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             if torch.distributed.get_backend() == "nccl":
                 sums = sums.cuda()

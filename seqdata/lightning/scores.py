@@ -137,7 +137,9 @@ class ScoreCollector:
             return
         factor = divided_by if self.score == LOSS else 1
         for name, own_batch, own_value in self._match(value, batches):
-            score = torch.as_tensor(own_value).detach()
+            if not isinstance(own_value, Tensor):
+                own_value = torch.as_tensor(own_value, device="cpu")
+            score = own_value.detach()
             is_shared = score.numel() == 1 and (score.dim() == 0 or len(own_batch) != 1)
             if not is_shared:
                 self._check_shape(score, own_batch)

@@ -41,7 +41,8 @@ class LaneProgress:
         if lanes == self.lanes:
             return self.ids, self.offsets
         row_by_lane = {lane: row for row, lane in enumerate(self.lanes)}
-        rows = torch.tensor([row_by_lane.get(lane, _UNKNOWN) for lane in lanes], dtype=torch.int64)
+        found = [row_by_lane.get(lane, _UNKNOWN) for lane in lanes]
+        rows = torch.tensor(found, dtype=torch.int64, device="cpu")
         known = rows >= 0
         if not len(self.lanes):
             return torch.full_like(rows, _UNKNOWN), torch.full_like(rows, _UNKNOWN)
@@ -110,7 +111,8 @@ def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     spans = batch.segments
     if spans is None or not len(spans):
         return batch.ids, batch.start + steps_before
-    rows, offsets = torch.arange(len(batch)), offsets_from_lengths(spans[:, 3] - spans[:, 2])
+    rows = torch.arange(len(batch), device=spans.device)
+    offsets = offsets_from_lengths(spans[:, 3] - spans[:, 2])
     timesteps = offsets_from_lengths(batch.lengths)[:-1] + steps_before
     last = torch.searchsorted(spans[:, 0].contiguous(), rows, right=True) - 1
     within = torch.searchsorted(offsets[1:], timesteps, right=True)
@@ -123,7 +125,8 @@ def starts_within(batch: SequenceBatch) -> Tensor:
     spans = batch.segments
     if spans is None or not len(spans):
         return (batch.start == 0) & (batch.lengths > 0)
-    last = torch.searchsorted(spans[:, 0].contiguous(), torch.arange(len(batch)), right=True) - 1
+    rows = torch.arange(len(batch), device=spans.device)
+    last = torch.searchsorted(spans[:, 0].contiguous(), rows, right=True) - 1
     return (spans[last.clamp(min=0), 2] == 0) & (batch.lengths > 0)
 
 

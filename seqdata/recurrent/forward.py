@@ -55,7 +55,7 @@ class _RowPieces:
 
     def last_of_rows(self) -> Tensor:
         """Return the number of each row's last piece, int64."""
-        is_last = torch.ones(len(self.rows), dtype=torch.bool)
+        is_last = torch.ones_like(self.rows, dtype=torch.bool)
         is_last[:-1] = self.rows[1:] != self.rows[:-1]
         return is_last.nonzero().flatten()
 
@@ -174,8 +174,9 @@ def _run_ragged(
     if cell.takes_packed:
         order = torch.argsort(pieces.lengths, descending=True, stable=True)
         falling = pieces.lengths[order]
-        is_real = torch.arange(longest)[:, None] < falling  # (T, p)
-        positions = (origin[order] + torch.arange(longest)[:, None])[is_real]
+        timesteps = torch.arange(longest, device=falling.device)[:, None]
+        is_real = timesteps < falling  # (T, p)
+        positions = (origin[order] + timesteps)[is_real]
         initial = None if state is None else select_rows(state, order, cell.dim)
         values, ends = cell.run_packed(
             select_flat(flat, to_device(positions, x.device)), is_real.sum(1), initial
@@ -187,7 +188,7 @@ def _run_ragged(
 def _run_equal(
     cell: Cell, flat: Tensor, origin: Tensor, length: int, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
-    positions = (origin[:, None] + torch.arange(length)).flatten()
+    positions = (origin[:, None] + torch.arange(length, device=origin.device)).flatten()
     inputs = select_flat(flat, to_device(positions, flat.device))
     out, ends = cell.run_dense(inputs.view(len(origin), length, *flat.shape[1:]), state)
     return out.flatten(0, 1), positions, ends
@@ -249,10 +250,9 @@ def _run_idle(cell: Cell, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
         first_step = torch.where(
             torch.zeros_like(first_step, dtype=torch.bool), first_step, torch.zeros_like(first_step)
         )
-    first_state = (
-        None if state is None else select_rows(state, torch.zeros(1, dtype=torch.int64), cell.dim)
-    )
+    first_row = torch.zeros(1, dtype=torch.int64, device="cpu")
+    first_state = None if state is None else select_rows(state, first_row, cell.dim)
     output, end = cell.run_dense(first_step, first_state)
-    no_mask = torch.zeros((rows, width, *(1,) * (output.ndim - 2)), dtype=torch.bool)
-    out = torch.where(to_device(no_mask, output.device), output, torch.zeros_like(output))
+    no_mask = output.new_zeros((rows, width, *(1,) * (output.ndim - 2)), dtype=torch.bool)
+    out = torch.where(no_mask, output, torch.zeros_like(output))
     return out, zeros_like(end, rows, cell.dim) if state is None else state

@@ -354,7 +354,8 @@ class LaneStates:
         resets = batch.on_cpu("reset")
         mask = resets if batch.reset is None else batch.reset
         if min(batch_numbers) == NO_BATCH:
-            lost = (torch.tensor(batch_numbers) == NO_BATCH) & (batch.lengths > 0) & ~resets
+            numbers = torch.tensor(batch_numbers, dtype=torch.int64, device="cpu")
+            lost = (numbers == NO_BATCH) & (batch.lengths > 0) & ~resets
             if bool(lost.any()):
                 resets = resets | lost
                 mask = to_device(resets, batch.weight.device)

@@ -55,11 +55,9 @@ class LaneTable:
             batch_numbers = tuple(
                 NO_BATCH if row < 0 else self.batch_numbers[row] for row in row_numbers
             )
-            state = select_rows(state, torch.tensor(row_numbers).clamp(min=0), self.dim)
-        moved = map_leaves(
-            lambda leaf: widen_for_autocast(leaf.to(device, non_blocking=True)), state
-        )
-        return moved, batch_numbers
+            rows = torch.tensor(row_numbers, dtype=torch.int64, device="cpu").clamp(min=0)
+            state = select_rows(state, rows, self.dim)
+        return map_leaves(lambda leaf: _move_leaf(leaf, device), state), batch_numbers
 
     def as_dict(self) -> dict[str, Any]:
         """Return the lanes as ints and tensors on the CPU, with a digest of them.
@@ -71,10 +69,10 @@ class LaneTable:
             {
                 "epoch": progress.epoch,
                 "number": progress.number,
-                "lanes": torch.tensor(progress.lanes, dtype=torch.int64),
+                "lanes": torch.tensor(progress.lanes, dtype=torch.int64, device="cpu"),
                 "ids": progress.ids,
                 "offsets": progress.offsets,
-                "put": torch.tensor(self.batch_numbers, dtype=torch.int64),
+                "put": torch.tensor(self.batch_numbers, dtype=torch.int64, device="cpu"),
                 "state": map_leaves(lambda leaf: leaf.cpu(), self.state),
             }
         )
@@ -138,7 +136,7 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
     for row, lane in enumerate(combined["lanes"].tolist()):
         if lane not in best or batch_numbers[row] > batch_numbers[best[lane]]:
             best[lane] = row
-    kept_rows = torch.tensor(list(best.values()), dtype=torch.int64)
+    kept_rows = torch.tensor(list(best.values()), dtype=torch.int64, device="cpu")
     states = [saved_table["state"] for saved_table in saved]
     state = map_leaves(lambda *leaf: torch.cat(leaf, dim=dim), states[0], *states[1:])
     return _with_digest(
@@ -173,6 +171,12 @@ def widen_for_autocast(leaf: Tensor) -> Tensor:
     """Return a tensor in float32 if autocast is active on its device."""
     is_half = leaf.dtype in (torch.float16, torch.bfloat16)
     return leaf.float() if is_half and torch.is_autocast_enabled(leaf.device.type) else leaf
+
+
+def _move_leaf(leaf: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device, for autograd also if it was put back in inference mode."""
+    moved = widen_for_autocast(leaf.to(device, non_blocking=True))
+    return moved.clone() if moved.is_inference() and torch.is_grad_enabled() else moved
 
 
 def _detach_leaf(leaf: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def _select_rows(batch: SequenceBatch, first: int, stop: int) -> BatchPart:
     }
     for name in ("lengths", "ids", "start", "weight", "lanes", "reset", "burn_in", "positions"):
         fields[name] = rows_of(getattr(batch, name))
-    none = torch.zeros(stop - first, dtype=torch.int64)
+    none = torch.zeros(stop - first, dtype=torch.int64, device="cpu")
     return BatchPart(_replace(batch, fields), (first, stop), none, none.bool())
 
 
@@ -140,7 +140,7 @@ def _slice_time(batch: SequenceBatch, name: str, starts: Tensor, width: int) -> 
     value = batch.data[name]
     if not isinstance(value, Tensor) or batch.axes.along(name) != batch.axes.axis:
         return value
-    steps = starts[:, None] + torch.arange(width)  # (r, width)
+    steps = starts[:, None] + torch.arange(width, device=starts.device)  # (r, width)
     steps = steps.clamp(max=value.shape[1] - 1).to(value.device)
     return value[torch.arange(len(value), device=value.device)[:, None], steps]
 
@@ -149,7 +149,7 @@ def _cut_segments(
     batch: SequenceBatch, starts: Tensor, stops: Tensor
 ) -> tuple[Tensor | None, Tensor]:
     """Return the spans of parts of rows, and which rows begin with a span that is not cut."""
-    restarts = torch.zeros(len(batch), dtype=torch.bool)
+    restarts = torch.zeros(len(batch), dtype=torch.bool, device="cpu")
     if batch.segments is None:
         return None, restarts
     found, offsets = [], [0] * len(batch)
@@ -161,4 +161,4 @@ def _cut_segments(
             found.append((row, sequence, first + low - begin, first + high - begin))
             if low == begin == int(starts[row]) > 0 and not batch.carry:
                 restarts[row] = True
-    return torch.tensor(found, dtype=torch.int64).view(-1, 4), restarts
+    return torch.tensor(found, dtype=torch.int64, device="cpu").view(-1, 4), restarts

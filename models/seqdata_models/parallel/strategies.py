@@ -64,7 +64,7 @@ class ParallelStrategy(DDPStrategy):
         self._seed, self._timeouts = seed, timeouts
         self._batches: list[SequenceBatch] = []
         self._gradients: list[tuple[nn.Parameter, Tensor | None]] = []
-        self._latest_loss = torch.zeros(())
+        self._latest_loss = torch.zeros((), dtype=torch.float32, device="cpu")
         self._replicas: Replicas | None = None
         self._latest_batch: int | None = None
 
@@ -224,7 +224,8 @@ class ParallelStrategy(DDPStrategy):
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Return whether all processes decide so, or any."""
-        votes = super().reduce(torch.tensor(int(decision), device=self.root_device), None, "sum")
+        vote = torch.tensor(int(decision), dtype=torch.int64, device=self.root_device)
+        votes = super().reduce(vote, None, "sum")
         return bool(votes == self.world_size) if all else bool(votes)
 
     def barrier(self, name: str | None = None) -> None:

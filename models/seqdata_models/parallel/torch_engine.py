@@ -92,7 +92,7 @@ class TorchWavefront(Wavefront):
         first, *others = self._own.values()
         for stage in others:  # a checkpoint may have been loaded
             stage.lanes = copy_lanes(self.stack.lanes)
-        numbers = torch.arange(len(self._items))
+        numbers = torch.arange(len(self._items), device="cpu")
         self._error = None
         try:
             with self.mesh.computing(is_computing=False):  # but in a forward

@@ -310,7 +310,7 @@ def _select_timesteps(
             f"timestep of a batch padded to {width}, but has {tuple(value.shape)}. Return it so, "
             "or pass `per`='sequence'."
         )
-    step, start = torch.arange(width), batch.start[is_real][:, None]
+    step, start = torch.arange(width, device=spans.device), batch.start[is_real][:, None]
     is_scored = (step >= spans[:, 1:2] - start) & (step < spans[:, 2:3] - start)  # (rows, T)
     flat = value.reshape(len(value) * width, *value.shape[2:])
     return select_flat(flat, is_scored.flatten().nonzero().flatten())  # faster than value[scored]

@@ -108,7 +108,7 @@ def gather(group: Any, value: Value, complete: Callable[[Any], None] = _complete
     ranks = torch.distributed.get_world_size(group)
     own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(ranks)]
-    own_size = torch.tensor([len(own)], device="cpu")
+    own_size = torch.tensor([len(own)], dtype=torch.int64, device="cpu")
     complete(torch.distributed.all_gather(sizes, own_size, group=group, async_op=True))
     max_bytes = max(int(size) for size in sizes)
     buffers = [own.new_empty(max_bytes) for _ in range(ranks)]

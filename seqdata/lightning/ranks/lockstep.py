@@ -163,7 +163,8 @@ class RankLockstep:
         except Exception as failure:  # raised on all ranks, including this one
             code, error = _ERROR, failure
         codes = torch.tensor([code, -code], dtype=torch.int32, device="cpu")
-        counts = torch.tensor(counter.count(items[0]) if counter and items else 0, device="cpu")
+        count = counter.count(items[0]) if counter and items else 0
+        counts = torch.tensor(count, dtype=torch.int64, device="cpu")
         works = [self._start_reduction(codes, torch.distributed.ReduceOp.MAX)]
         if counter is not None:
             works.append(self._start_reduction(counts, torch.distributed.ReduceOp.SUM))

@@ -166,7 +166,7 @@ class Mean(LightningModule):
 
     def __init__(self, sequences: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
-        self.mean = torch.nn.Parameter(torch.zeros(2))
+        self.mean = torch.nn.Parameter(torch.zeros(2, dtype=torch.float32, device="cpu"))
         self.sequences = sequences
         self.trained: list[list[tuple[int, bool]]] = []
         self.wrong = ""
