@@ -74,6 +74,20 @@ class SupportsBase(Protocol):
 
 
 @runtime_checkable
+class SupportsBaseKeys(Protocol):
+    """A store whose ``keys`` takes batches only, since its own numbers are not those of a batch."""
+
+    def base_keys(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Return the ids of sequences by the numbers that ``base_numbers`` returns."""
+        ...
+
+
+def get_base_keys(store: Store, numbers: NDArray[np.int64]) -> list[str]:
+    """Return the ids of sequences by the numbers that ``store.base_numbers`` returns."""
+    return store.base_keys(numbers) if isinstance(store, SupportsBaseKeys) else store.keys(numbers)
+
+
+@runtime_checkable
 class SupportsStores(Protocol):
     """A store that consists of others: worker processes open each of them again."""
 

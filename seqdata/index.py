@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata import index_scans
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, PlanError, did_you_mean
 from seqdata.index_scans import (
     NumberMap,
@@ -163,7 +164,7 @@ class SequenceIndex:
             parts = {}
 
         def names(numbers: Sequence[int]) -> Sequence[str]:
-            return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
+            return get_base_keys(store, store.base_numbers(np.asarray(numbers, dtype=np.int64)))
 
         return cls(
             store.lengths_of,

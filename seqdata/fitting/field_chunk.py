@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, DataError, must_be
 from seqdata.protocols import Field, Store
 from seqdata.storage.fields import kind_of
@@ -42,7 +43,7 @@ class FieldChunk:
         """Return the error about a row, which names its sequence."""
         span = int(np.searchsorted(np.cumsum(self.lengths), row, side="right"))
         base = int(self.store.base_numbers(self.numbers[span : span + 1])[0])
-        key = self.store.keys([base])[0]
+        key = get_base_keys(self.store, np.array([base]))[0]
         facts = {**locate_sequence(self.store, base).facts, "field": self.name}
         facts.pop("remedy", None)
         return DataError.at(f"fit: sequence {key!r}, field {self.name!r}: {problem}", **facts)

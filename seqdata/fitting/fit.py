@@ -29,10 +29,10 @@ from seqdata.protocols import Columns, Store
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.fields import default_axis, has_numbers, is_text, make_unknown_name_error
+from seqdata.storage.parts import find_carried_transform
 from seqdata.storage.row_chunks import RowChunks, flatten_column
 from seqdata.storage.span_store import find_contexts
 from seqdata.storage.splitting import hash_sequences
-from seqdata.storage.views import get_measured_transform
 from seqdata.storage.writing.progress import progress_bar
 
 _CHUNK_NUMBERS = 1 << 17  # numbers of a chunk: what is computed of them fits the cache
@@ -122,7 +122,7 @@ def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:
         if isinstance(estimator, type) or not hasattr(estimator, "start"):
             needed = "MeanStd(), Quantiles(...), Labels() or Vocabulary()"
             raise ConfigError(must_be(f"fit: what is fitted of {name!r}", needed, repr(estimator)))
-    carried = get_measured_transform(store)
+    carried = find_carried_transform(store)
     if carried is not None:
         raise ConfigError(
             f"fit: the view must not carry a transform, but carries "

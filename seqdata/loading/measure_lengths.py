@@ -1,6 +1,7 @@
 """Measures the lengths of a transform's results once, and caches them next to the data.
 
 If a transform cannot declare its length law, as with tokenizers, it is run over all sequences once.
+``TransformedRows`` are the results themselves, as they are written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
+from seqdata.capabilities import get_base_keys
 from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError, StopIterationGuard, must_be
 from seqdata.index import DEFAULT_AXIS
@@ -27,15 +29,22 @@ from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.apply import TransformApplier, make_transform_applier
 from seqdata.loading.transforms.declare import length_map_for, qualified_name
 from seqdata.loading.transforms.results import TransformResults
-from seqdata.loading.transforms.rng import count_occurrences
+from seqdata.loading.transforms.rng import Occurrences, count_occurrences
 from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.protocols import Columns, Store, SupportsBase, SupportsLocality, Transform
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.data_location import narrow_lengths
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
+from seqdata.storage.fields import ID_FIELD
+from seqdata.storage.parts import drop_transform
 from seqdata.storage.selection import MeasuredTransform
-from seqdata.storage.views import View, get_measured_transform, with_transform
+from seqdata.storage.store_rows import has_ids
+from seqdata.storage.views import (
+    View,
+    get_measured_transform,
+    with_transform,
+)
 from seqdata.storage.writing.progress import progress_bar
 
 CHUNK_SEQUENCES = 64  # sequences that are transformed together
@@ -114,7 +123,7 @@ def measure_lengths(
         lengths = narrow_lengths(_measure(measurer, len(opened), num_workers, progress))
         if cache_path is not None:
             _save_cached(cache_path, lengths)
-    return with_transform(opened, MeasuredTransform(transform, axis, lengths))
+    return with_transform(opened, MeasuredTransform(transform, axis, lengths, TransformedRows))
 
 
 def _check_arguments(store: Store, transform: Any, num_workers: int) -> None:
@@ -161,13 +170,105 @@ def _measure(
 def _make_requests(store: Store, chunks: list[tuple[int, int]]) -> Iterator[StepRequest]:
     occurrences = count_occurrences(store)
     for chunk in chunks:
-        spans = np.zeros((chunk[1] - chunk[0], 3), dtype=np.int64)
-        spans[:, 0] = np.arange(*chunk)
-        ids, sequence_occurrences = (
-            store.base_numbers(spans[:, 0]),
-            occurrences.number_spans(spans, 0),
-        )
-        yield StepRequest(spans, ids, epoch=0, occurrences=sequence_occurrences)
+        yield _make_request(store, np.arange(*chunk, dtype=np.int64), occurrences)
+
+
+def _make_request(
+    store: Store, numbers: NDArray[np.int64], occurrences: Occurrences
+) -> StepRequest:
+    """Return what to read for the results of sequences, numbered as in the store."""
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    ids, own_occurrences = store.base_numbers(numbers), occurrences.number_spans(spans, 0)
+    return StepRequest(spans, ids, epoch=0, occurrences=own_occurrences)
+
+
+class TransformedRows:
+    """The sequences of a view as its transform makes them, for writing: ``RowsByNumber``.
+
+    Random numbers are those by which lengths were measured: of seed 0, epoch 0.
+
+    Args:
+        view: A view that carries a transform.
+        carried: That transform.
+        key: The field name for ids, where they are not just numbers and no result has such a
+            field; empty: ``id``.
+    """
+
+    def __init__(self, view: Store, carried: MeasuredTransform, key: str) -> None:
+        self._view = view
+        self._store = drop_transform(view)
+        self._carried = carried
+        self._key = key or ID_FIELD
+        reader = make_full_reader(self._store, carried.axis, carried.transform)
+        self._applier = make_transform_applier(reader, 0)
+        self._occurrences = count_occurrences(self._store)
+
+    @property
+    def axes(self) -> dict[str, str | None]:
+        """Field -> axis, of all fields of numbers except single numbers."""
+        results, _ = self._compute(np.arange(min(1, len(self)), dtype=np.int64))
+        return {
+            name: results.axis_of[name]
+            for name, column in results.columns.items()
+            if not isinstance(column, list)
+            and (results.axis_of[name] is not None or _get_piece(column, 0)[0].ndim)
+        }
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.rows_at(np.arange(len(self), dtype=np.int64))
+
+    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        """Return sequences by their numbers in the view, in this order."""
+        has_keys = has_ids(self._view)
+        for first in range(0, len(numbers), CHUNK_SEQUENCES):
+            chunk = numbers[first : first + CHUNK_SEQUENCES]
+            results, keys = self._compute(chunk)
+            for row in range(len(chunk)):
+                sequence = {
+                    name: _get_value(column, row, results.axis_of[name])
+                    for name, column in results.columns.items()
+                }
+                yield {self._key: keys[row], **sequence} if has_keys else sequence
+
+    def _compute(self, numbers: NDArray[np.int64]) -> tuple[TransformResults, list[str]]:
+        """Return the results of sequences, and their ids.
+
+        Raises:
+            DecodeError: If a result has another length than was measured.
+        """
+        applier, reader = self._applier, self._applier.reader
+        request = _make_request(self._store, numbers, self._occurrences)
+        with StopIterationGuard("write_store: the view's transform", reader.transform):
+            results = applier.compute_results(reader.read_inputs(request.spans), request)
+        lengths = _lengths_along(applier, results, request)
+        measured = self._carried.lengths[numbers]
+        for row in np.flatnonzero(lengths != measured)[:1]:
+            raise applier.make_error(
+                int(request.ids[row]),
+                f"returned {lengths[row]} timesteps along axis {self._carried.axis!r}, but "
+                f"{measured[row]} were measured",
+                remedy="Call `measure_lengths` again (`cache=False`), with a transform whose "
+                "lengths do not change",
+            )
+        return results, get_base_keys(self._store, request.ids)
+
+
+def _get_piece(column: Any, row: int) -> NDArray[Any]:
+    """Return the array of a sequence's result, (timesteps, *shape)."""
+    lengths = column.lengths
+    piece: NDArray[Any] = column.cut(np.zeros_like(lengths), lengths)[row]
+    return piece
+
+
+def _get_value(column: Any, row: int, axis: str | None) -> Any:
+    """Return a sequence's value of a field: an array, a number, ``str`` or ``bytes``."""
+    if isinstance(column, list):
+        return column[row]
+    return _get_piece(column, row) if axis is not None else _get_piece(column, row)[0]
 
 
 def _lengths_along(

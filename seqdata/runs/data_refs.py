@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from seqdata.api import open_store
 from seqdata.errors import ConfigError, must_be
+from seqdata.loading.measure_lengths import TransformedRows
 from seqdata.protocols import Store
 from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_style, resolve_store
 from seqdata.runs.side_files import MOST_NUMBERS, read_arrays
@@ -174,7 +175,8 @@ def open_data_ref(
     if TRANSFORM not in plain:
         return view
     transform = reader.from_plain_once(plain[TRANSFORM], argument)  # parts carry the same
-    return with_transform(view, MeasuredTransform(transform, plain[AXIS], arrays["lengths"]))
+    carried = MeasuredTransform(transform, plain[AXIS], arrays["lengths"], TransformedRows)
+    return with_transform(view, carried)
 
 
 def _describe_data(data: Any) -> str:

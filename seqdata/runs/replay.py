@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.protocols import Store, SupportsParts
@@ -191,7 +192,7 @@ class RunSequences:
     def find_key(self, part: str | None, number: int) -> str | None:
         """Return the key of a sequence; None if it is unknown."""
         store = self.stores.get(part)
-        return None if store is None else store.keys([number])[0]
+        return None if store is None else get_base_keys(store, np.array([number]))[0]
 
     def find_location(self, part: str | None, number: int) -> DataLocation | None:
         """Return where a sequence is stored; None if it is unknown."""

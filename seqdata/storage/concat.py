@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError
 from seqdata.index import ConcatLengths
 from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.hashing import hash_texts
+from seqdata.storage.ids import name_sequences
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.selection import MeasuredTransform, as_numbers
+from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.store_repr import format_shape
 from seqdata.storage.store_rows import has_ids
 from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts, reorder_texts
@@ -98,15 +100,17 @@ class ConcatStore(SequenceStore):
             self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of sequences."""
-        sequence_numbers = as_numbers("keys", numbers)
+    def keys(self, numbers: Any) -> list[str]:
+        """Return the ids of sequences by number, or of a batch's rows."""
+        return name_sequences(numbers, self._read_keys)
+
+    def _read_keys(self, sequence_numbers: NDArray[np.int64]) -> list[str]:
         found: list[str] = [""] * len(sequence_numbers)
         for number, rows, local in self._split_by_store(sequence_numbers):
             store = self._stores[number]
             has_ids = self._find_stores_with_ids()[number]
             keys = (
-                store.keys(store.base_numbers(local))
+                get_base_keys(store, store.base_numbers(local))
                 if has_ids
                 else map(str, sequence_numbers[rows].tolist())
             )
@@ -128,7 +132,7 @@ class ConcatStore(SequenceStore):
                 base_name = store.base_name(name) if name and isinstance(store, View) else name
                 raws.append(base.raw_texts(base_name, base_numbers))
             elif name is None:
-                raws.append(concat_texts(store.keys(base_numbers)))
+                raws.append(concat_texts(get_base_keys(store, base_numbers)))
             else:
                 spans = np.stack([local, 0 * local, 0 * local], axis=1)
                 axis = default_axis(store.lengths_of)

@@ -16,7 +16,7 @@ from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.data_location import DataLocation, ShardLayout, narrow_lengths
 from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, infer_item_fields
 from seqdata.storage.fields import default_axis, find_key, kind_of, make_unknown_name_error
-from seqdata.storage.selection import as_numbers
+from seqdata.storage.ids import name_sequences
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import progress_bar
 
@@ -167,9 +167,15 @@ class DatasetStore(SequenceStore):
             self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of items; items with an id field are read for them."""
-        item_numbers = as_numbers("keys", numbers).tolist()
+    def keys(self, numbers: Any) -> list[str]:
+        """Return the ids of items by number, or of a batch's rows.
+
+        Items with an id field are read for them.
+        """
+        return name_sequences(numbers, self._read_keys)
+
+    def _read_keys(self, numbers: NDArray[np.int64]) -> list[str]:
+        item_numbers = numbers.tolist()
         for number in item_numbers:
             self._layout.find_shard(number)
         if self._key is None:

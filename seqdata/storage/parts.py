@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Field, Store
 from seqdata.storage.concat import ConcatStore, have_common_transform, join_transforms
+from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.ids import is_batch
 from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.store_repr import format_shape
 from seqdata.storage.views import format_title, get_measured_transform, without_transform
@@ -74,6 +77,44 @@ class PartsStore(ConcatStore):
         """The transform that all parts carry; None: none does, or they carry different ones."""
         return join_transforms(self.stores) if have_common_transform(self.stores) else None
 
+    def keys(self, numbers: Any) -> list[str]:
+        """Return the ids of a batch's rows, each in the store of its part.
+
+        Raises:
+            ConfigError: If these are numbers, or rows of no part of this store.
+        """
+        if not is_batch(numbers) or not numbers.part:
+            found = "one without `part`" if is_batch(numbers) else f"{numbers!r:.80}"
+            raise ConfigError(
+                must_be(
+                    "keys: what a mixture names",
+                    "a batch of it, whose rows know their part",
+                    found,
+                    "Pass `keys(batch)`, or use `parts[name].ids[numbers]` for positions in a part "
+                    "and `ids[numbers]` for those in all parts",
+                )
+            )
+        ids = np.asarray(numbers.ids, dtype=np.int64)
+        parts = [numbers.part] * len(ids) if isinstance(numbers.part, str) else numbers.part
+        found_names = [""] * len(ids)
+        for name in dict.fromkeys(part for part in parts if part):
+            if name not in self.parts:
+                raise make_unknown_name_error("keys", "part", name, self.parts)
+            rows = [row for row, part in enumerate(parts) if part == name and ids[row] >= 0]
+            keys = get_base_keys(self.parts[name], ids[rows])
+            for row, key in zip(rows, keys, strict=True):
+                found_names[row] = key
+        return found_names
+
+    def base_keys(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Return the ids of sequences, numbered over all parts."""
+        return self._read_keys(numbers)
+
+    @property
+    def carries_transforms(self) -> bool:
+        """Whether a part carries a transform, so that no other view can select from all of them."""
+        return any(get_measured_transform(part) is not None for part in self.stores)
+
     def own_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers that sequences have in the base stores of their parts, int64 (n,)."""
         own = np.empty(len(numbers), dtype=np.int64)
@@ -124,6 +165,18 @@ def _check_transforms(parts: Mapping[str, Store]) -> None:
         "parts: all must carry the same transform, or none, since rows of all are collated "
         f"alike, but carry {described}. Pass one function to `measure_lengths` of each part."
     )
+
+
+def find_carried_transform(store: Store) -> MeasuredTransform | None:
+    """Return the transform that a store, or each part of it, carries; None: there is none.
+
+    Raises:
+        ConfigError: If its parts carry different ones.
+    """
+    if isinstance(store, PartsStore):
+        _check_transforms(store.parts)
+        return store.measured_transform
+    return get_measured_transform(store)
 
 
 def drop_transform(store: Store) -> Store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.protocols import Field, Transform
+from seqdata.protocols import Field, Store, Transform
 from seqdata.storage.fields import list_axes, make_unknown_name_error
 
 NameMap = Mapping[str, str]
@@ -26,11 +26,14 @@ class MeasuredTransform:
         transform: Changes lengths along one axis.
         axis: That axis.
         lengths: Integers (sequences,), timesteps of its result for each sequence of the view.
+        make_rows: Returns the results for a view that carries it, which are written, by number;
+            of the view, this transform and the field name for ids. They have ``axes``.
     """
 
     transform: Transform
     axis: str
     lengths: NDArray[Any]
+    make_rows: Callable[[Store, MeasuredTransform, str], Any]
 
 
 class SelectedLengths(Mapping[str, NDArray[Any]]):
@@ -184,8 +187,8 @@ def check_number(number: Any, count: int) -> int:
     """
     if not isinstance(number, int | np.integer) or isinstance(number, bool):
         raise ConfigError(
-            f"store[...]: a sequence must be given by its number, but is {number!r}. Use `take` "
-            "for several, `where` to choose by content, and `select` for fields"
+            f"store[...]: a sequence must be given by its number or id, but is {number!r}. Use "
+            "`take` for several, `where` to choose by content, and `select` for fields"
         )
     if not -count <= number < count:
         raise IndexError(f"store: the sequence must be in [{-count}, {count}), but is {number}")

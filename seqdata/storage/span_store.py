@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.data_location import DataLocation, narrow_lengths
 from seqdata.storage.fields import make_unknown_name_error
-from seqdata.storage.selection import as_numbers, find_outside
+from seqdata.storage.ids import name_sequences
+from seqdata.storage.selection import find_outside
 from seqdata.storage.views import SequenceStore, View, format_title, locate_sequence
 
 
@@ -108,9 +110,11 @@ class SpanStore(SequenceStore):
             self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of sequences."""
-        return self._base.keys(self._find_in_base(as_numbers("keys", numbers)))
+    def keys(self, numbers: Any) -> list[str]:
+        """Return the ids of sequences by number, or of a batch's rows."""
+        return name_sequences(
+            numbers, lambda own: get_base_keys(self._base, self._find_in_base(own))
+        )
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the same numbers: this store is not a view."""

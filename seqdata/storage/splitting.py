@@ -18,11 +18,9 @@ from seqdata.errors import ConfigError, as_whole_number, check_flags, must_be
 from seqdata.protocols import Field, Store
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
+from seqdata.storage.ids import IDS_PER_PASS, iter_texts, read_id_texts
 from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts
 from seqdata.storage.views import View, format_title, where
-
-IDS_PER_PASS = 1 << 16  # sequences whose ids are read together
-TEXT_BYTES_PER_PASS = 64 << 20  # that their texts may have, about
 
 
 def split(
@@ -255,28 +253,24 @@ def _iter_hashes(
     if as_whole_number(seed) is None:
         raise ConfigError(must_be(f"{caller}: `seed`", "a whole number", repr(seed)))
     key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
-    first, run = 0, min(IDS_PER_PASS, 1 << 10)
-    while first < len(store):
-        numbers = np.arange(first, min(first + run, len(store)), dtype=np.int64)
-        first += len(numbers)
-        if by is not None and field is not None and kind_of(field).is_array:
+    if by is not None and field is not None and kind_of(field).is_array:
+        for first in range(0, len(store), IDS_PER_PASS):
+            numbers = np.arange(first, min(first + IDS_PER_PASS, len(store)), dtype=np.int64)
             yield numbers, hash_numbers(_read_words(store, numbers, by, field), key)
-            run = IDS_PER_PASS
-            continue
-        values, offsets = _read_texts(store, numbers, by)
+        return
+    for numbers, (values, offsets) in iter_texts(
+        len(store), lambda numbers: _read_texts(store, numbers, by)
+    ):
         yield numbers, hash_texts(values, offsets, key)
-        run = max(
-            1, min(IDS_PER_PASS, 2 * run, TEXT_BYTES_PER_PASS * len(numbers) // (len(values) + 1))
-        )
 
 
 def _read_texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> TextBytes:
+    if by is None:
+        return read_id_texts(store, numbers)
     base = store.base if isinstance(store, View) else store
     if isinstance(base, SupportsRawTexts):
-        base_name = store.base_name(by) if by is not None and isinstance(store, View) else by
+        base_name = store.base_name(by) if isinstance(store, View) else by
         return base.raw_texts(base_name, store.base_numbers(numbers))
-    if by is None:
-        return concat_texts(store.keys(store.base_numbers(numbers)))
     return concat_texts(_read_field(store, numbers, by))
 
 

@@ -21,7 +21,7 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
-from seqdata.storage.selection import as_numbers
+from seqdata.storage.ids import name_sequences
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
 from seqdata.storage.views import SequenceStore
@@ -332,13 +332,15 @@ class ShardStore(SequenceStore):
             self._fingerprint = self._facts.make_fingerprint()
         return self._fingerprint
 
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of sequences.
+    def keys(self, numbers: Any) -> list[str]:
+        """Return the ids of sequences by number, or of a batch's rows.
 
         Raises:
             ConfigError: If there is no such sequence.
         """
-        sequence_numbers = as_numbers("keys", numbers)
+        return name_sequences(numbers, self._read_keys)
+
+    def _read_keys(self, sequence_numbers: NDArray[np.int64]) -> list[str]:
         if self._reader.ids is not None:
             return self._reader.ids.take(sequence_numbers)
         self._check_numbers(sequence_numbers)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.protocols import Store
 from seqdata.storage.fields import (
@@ -51,7 +52,7 @@ class SequenceRange:
         """The id of each sequence."""
         if self._ids is None:
             numbers = np.arange(self.first, self.stop, dtype=np.int64)
-            self._ids = self.store.keys(self.store.base_numbers(numbers))
+            self._ids = get_base_keys(self.store, self.store.base_numbers(numbers))
         return self._ids
 
     def read(self, names: list[str]) -> None:
@@ -173,7 +174,7 @@ def has_ids(store: Store) -> bool:
     """Return whether ids are more than numbers, judged by the first and the last ones."""
     sample = np.unique(np.r_[0:_MAX_SEQUENCES, len(store) - _MAX_SEQUENCES : len(store)])
     sample = store.base_numbers(sample[(sample >= 0) & (sample < len(store))])
-    return store.keys(sample) != [str(number) for number in sample.tolist()]
+    return get_base_keys(store, sample) != [str(number) for number in sample.tolist()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, DataError, must_be
 from seqdata.protocols import Store
 from seqdata.storage.fields import list_axes, make_unknown_name_error
@@ -238,8 +239,9 @@ def _make_order_error(store: Store, field: str, number: int) -> DataError:
     base = int(store.base_numbers(np.array([number]))[0])
     facts = {**locate_sequence(store, base).facts, "field": field}
     facts.pop("remedy", None)
+    key = get_base_keys(store, np.array([base]))[0]
     return DataError.at(
-        f"split: timestamps must not fall, but those of sequence {store.keys([base])[0]!r} in "
+        f"split: timestamps must not fall, but those of sequence {key!r} in "
         f"field {field!r} do (or one is NaN). Sort its timesteps, or leave it out with `where`",
         **facts,
     )

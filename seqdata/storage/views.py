@@ -16,10 +16,12 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store, SupportsObserver
 from seqdata.storage.data_location import DataLocation, SupportsLocation
 from seqdata.storage.fields import default_axis, make_unknown_name_error
+from seqdata.storage.ids import Ids, is_batch, name_sequences
 from seqdata.storage.selection import (
     MeasuredTransform,
     NameMap,
@@ -75,24 +77,45 @@ class SequenceStore(Store):
     def _repr_html_(self) -> str:
         return format_html(self, self.title)
 
+    @property
+    def ids(self) -> Ids:
+        """The id of each sequence, by its own positions as ``lengths``; read when asked for."""
+        kept: dict[str, Any] = self.__dict__
+        if "_ids" not in kept:
+            kept["_ids"] = Ids(self)
+        found: Ids = kept["_ids"]
+        return found
+
+    def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the positions of sequences by their ids, int64 (n,), as ``take`` takes them.
+
+        Raises:
+            UnknownNameError: If there is no such id; it is a ``KeyError``, too.
+            ConfigError: If two sequences have an id.
+        """
+        return self.ids.find(ids)
+
     @overload
-    def __getitem__(self, number: int) -> dict[str, Any]: ...
+    def __getitem__(self, number: int | str) -> dict[str, Any]: ...
     @overload
     def __getitem__(self, number: slice) -> SequenceStore: ...
-    def __getitem__(self, number: int | slice) -> dict[str, Any] | SequenceStore:
+    def __getitem__(self, number: int | str | slice) -> dict[str, Any] | SequenceStore:
         """Return one sequence as a dict of its ``id`` and fields; of a slice, the view.
 
         Arrays are copies. What is stored is shown: a transform that a view carries is not applied.
 
         Args:
-            number: From 0; negative numbers count from the end.
+            number: Its position, from 0, negative ones from the end; or its id.
 
         Raises:
             IndexError: If there is no such sequence.
+            UnknownNameError: If there is no such id; it is a ``KeyError``, too.
             DataError: If what is stored is damaged.
         """
         if isinstance(number, slice):
             return take(self, np.arange(*number.indices(len(self)), dtype=np.int64))
+        if isinstance(number, str):
+            return read_dict(self, int(self.find([number])[0]))
         return read_dict(self, check_number(number, len(self)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -100,7 +123,7 @@ class SequenceStore(Store):
         return iter_dicts(self)
 
     def take(self, numbers: ArrayLike) -> View:
-        """Return the view of sequences by number, in this order; repeats allowed."""
+        """Return the view of sequences by their positions here, in this order; repeats allowed."""
         return take(self, numbers)
 
     def where(self, mask: ArrayLike | Predicate) -> View:
@@ -238,9 +261,27 @@ class View(SequenceStore):
             )
         return self._fingerprint
 
-    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
-        return self._base.keys(numbers)
+    def keys(self, numbers: Any) -> list[str]:
+        """Return the ids of a batch's rows.
+
+        Args:
+            numbers: A batch. Of a view of all sequences, in the base's order, also integers (n,).
+
+        Raises:
+            ConfigError: If these are numbers, which may count by the view or by its base.
+        """
+        if self._numbers is not None and not is_batch(numbers):
+            raise ConfigError(
+                f"keys: a batch must be passed to a view, but is {numbers!r:.80}: numbers do not "
+                "say whether they count by the view or by its base. For positions of the view use "
+                "`view.ids[numbers]`; for what a batch holds `view.keys(batch)`, or "
+                "`view.base.keys(numbers)` for numbers of the base, as in `batch.ids`"
+            )
+        return name_sequences(numbers, self.base_keys)
+
+    def base_keys(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Return the ids of sequences by the base's numbers, which ``base_numbers`` returns."""
+        return get_base_keys(self._base, numbers)
 
     def base_name(self, name: str) -> str:
         """Return the base's name of a field.
@@ -349,6 +390,7 @@ def _select(store: Store, numbers: NDArray[np.int64]) -> View:
             transform = replace(transform, lengths=transform.lengths[numbers])
         chosen = numbers if store.has_all_sequences else store.numbers[numbers]
         return View(store.base, chosen, transform, store.names)
+    _check_selectable(store)
     return View(store, numbers)
 
 
@@ -378,8 +420,18 @@ def where(store: Store, mask: ArrayLike | Predicate) -> View:
     return _select(store, np.flatnonzero(chosen))
 
 
+def _check_selectable(store: Store) -> None:
+    """Raise if parts of a mixture carry transforms, which a view of all of them could not carry."""
+    if getattr(store, "carries_transforms", False):
+        raise ConfigError(
+            f"{format_title(store)}: parts that carry transforms must be selected from one by one, "
+            "but this is of all of them. Select from `store.parts[name]`, before they are mixed"
+        )
+
+
 def _select_fields(caller: str, store: Store, names: NameMap) -> View:
     if not isinstance(store, View):
+        _check_selectable(store)
         return View(store, names=names)
     if store.measured_transform is not None:
         raise ConfigError(

@@ -61,7 +61,7 @@ def test_sequences_have_the_names_of_their_own_store(run):
         for name, batch in batches_of(data, number).items():
             own = facts if shown is None else shown[name]
             keys = [sequence["key"] for sequence in own["sequences"]]
-            assert keys == stores[name].keys(batch.ids.tolist())
+            assert keys == stores[name].keys(batch)
             assert {key.partition("-")[0] for key in keys} == {name}
             assert (own["number"], own["rows"]) == (number, len(batch))
             assert own["num_tokens"] == batch.num_tokens
@@ -92,4 +92,4 @@ def test_a_saved_step_holds_all_parts(run, tmp_path, suffix):
             prefix = f"{name}." if len(batches) > 1 else ""
             x, keys = torch.from_numpy(saved[f"{prefix}data.x"]), list(saved[f"{prefix}keys"])
         assert x.equal(batch["x"])
-        assert keys == stores[name].keys(batch.ids.tolist())
+        assert keys == stores[name].keys(batch)

@@ -3,20 +3,25 @@
 import os
 import pickle
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from seqdata.api import open_store
+from seqdata.api import concat, open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
+from seqdata.fitting.fit import fit
+from seqdata.fitting.mean_std import MeanStd
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.loading.measure_lengths import CHUNK_SEQUENCES, measure_lengths
 from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.mix import Mix
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.parts import join_parts
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
 from tests.loading.transforms.failing import dies, fails, stops
@@ -62,7 +67,7 @@ def test_the_view_has_the_lengths_of_what_the_transform_makes(folder, transform)
     view = measure_lengths(open_store(folder), transform)
     assert view.lengths.tolist() == expected()
     assert view.lengths_of["time"].dtype == np.uint32
-    assert view.keys(view.base_numbers(np.array([3]))) == ["s3"]
+    assert view.ids[3] == "s3"
 
 
 @pytest.mark.parametrize("transform", [runs, runs_of_all])
@@ -349,3 +354,157 @@ def test_a_transform_that_raises_stop_iteration_is_named(folder, num_workers):
     ) as caught:
         measure_lengths(folder, stops, num_workers=num_workers)
     assert "in the transform of sequence 's0'" in "\n".join(caught.value.__notes__)
+
+
+# What is written is what the loader plays
+
+
+def texts_and_vectors(sequence, rng):
+    kept_timesteps = sequence["x"][sequence["x"] > 2]
+    return {
+        "x": np.concatenate([[7], kept_timesteps]).astype("float32"),
+        "name": f"n{sequence['y']}",
+        "pair": np.array([sequence["y"], rng.random()]),
+        "one": np.float32(sequence["y"]),
+    }
+
+
+AXES = {"pair": None}
+texts_and_vectors.axes = AXES
+
+
+def play(store):
+    """Return id -> the values of all fields that a loader makes."""
+    found = {}
+    for batch in Loader(store, Fixed(8, shuffle=False)):
+        for row, key in enumerate(store.keys(batch)):
+            values = {
+                name: (
+                    value[row]
+                    if isinstance(value, list)
+                    else value[row, : batch.lengths[row]].tolist()
+                    if batch.axes.along(name)
+                    else value[row].tolist()
+                )
+                for name, value in batch.items()
+                if name != "id"
+            }
+            found.setdefault(key, []).append(values)
+    return found
+
+
+SELECTIONS = {
+    "all": lambda view: view,
+    "some in another order": lambda view: view.take([9, 2, 70, 3]),
+    "where": lambda view: view.where(view.lengths > 3),
+    "a part": lambda view: split(view, {"a": 0.5, "b": 0.5}, by="speaker")["a"],
+    "joined": lambda view: concat([view.take([4]), view.take([2, 1])]),
+    "pickled": lambda view: pickle.loads(pickle.dumps(view.take([4, 1]))),
+}
+
+
+@pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("transform", [runs, runs_of_all, texts_and_vectors])
+def test_what_a_view_makes_is_what_is_written(folder, tmp_path, transform, select):
+    view = select(measure_lengths(folder, transform))
+    written = write_store(tmp_path / "out", view)
+    assert written.lengths.tolist() == view.lengths.tolist()
+    assert list(written.ids) == list(view.ids)
+    assert play(written) == play(view)
+
+
+@pytest.mark.parametrize("options", [{"shuffle": 3}, {"shard_bytes": 200}, {"executor": True}])
+def test_what_a_view_makes_is_written_in_any_way(folder, tmp_path, options):
+    if "executor" in options:
+        options = {"executor": ThreadPoolExecutor(2), "shard_bytes": 200}
+    view = measure_lengths(folder, texts_and_vectors)
+    played = play(view)
+    assert play(write_store(tmp_path / "out", view, **options)) == played
+
+
+def test_what_a_view_makes_is_written_as_tar_shards(folder, tmp_path):
+    view = measure_lengths(folder, texts_and_vectors).take([5, 2])
+    written = write_store(tmp_path / "out", view, format="webdataset")
+    assert [row["x"].tolist() for row in written] == [
+        played[0]["x"] for played in play(view).values()
+    ]
+
+
+def test_numbers_in_place_of_ids_are_not_written(tmp_path):
+    view = measure_lengths([[1, 1, 2], [3, 3], [4]], runs).take([2, 0])
+    written = write_store(tmp_path / "out", view)
+    assert list(written.fields) == list(runs({"x": np.ones(2)}, np.random.default_rng()))
+    assert written.lengths.tolist() == [1, 2]
+
+
+def test_a_stopped_writing_continues_with_what_the_view_makes(folder, tmp_path):
+    view = measure_lengths(folder, texts_and_vectors)
+    whole = write_store(tmp_path / "whole", view, shard_bytes=400)
+    stopped = view.take(np.arange(COUNT))
+    calls = []
+
+    def stop(done, size):
+        calls.append(done)
+        if done > 64:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_store(tmp_path / "out", stopped, shard_bytes=400, progress=stop)
+    again = write_store(tmp_path / "out", stopped, shard_bytes=400)
+    assert again.fingerprint == whole.fingerprint
+    assert play(again) == play(whole)
+
+
+def test_a_result_of_another_length_than_measured_is_not_written(tmp_path):
+    more = []
+    view = measure_lengths(
+        [{"id": "a", "x": [1.0, 2.0]}], lambda s, r: {"x": np.concatenate([s["x"], more])}
+    )
+    more.append(1.0)
+    with pytest.raises(
+        DecodeError,
+        match=r"sequence 'a': returned 3 timesteps along axis 'time', but 2 were measured. Call",
+    ):
+        write_store(tmp_path / "out", view)
+    assert not list(tmp_path.glob("out/*.arrow"))
+
+
+def test_parts_of_a_mixture_are_written_as_they_are_played(folder, tmp_path):
+    view = measure_lengths(folder, runs)
+    parts = {"a": view.take([3, 4]), "b": view.take([1])}
+    store = Loader(parts, Mix(dict.fromkeys(parts, 1), Fixed(1), batches=3)).store
+    written = write_store(tmp_path / "out", store)
+    assert written.lengths.tolist() == [*parts["a"].lengths, *parts["b"].lengths]
+    with pytest.raises(ConfigError, match=r"fit: the view must not carry a transform, .*runs"):
+        fit(store, {"x": MeanStd()})
+    for select in (
+        lambda: store.take([0]),
+        lambda: store.where(lambda row: True),
+        lambda: store.select("x"),
+        lambda: store[:1],
+    ):
+        with pytest.raises(ConfigError, match=r"must be selected from one by one"):
+            select()
+
+
+def test_parts_with_different_transforms_are_not_written_as_one(folder, tmp_path):
+    parts = {"a": measure_lengths(folder, runs), "b": open_store(folder)}
+    store = join_parts(parts, read_together=False)
+    with pytest.raises(ConfigError, match="all must carry the same transform, or none"):
+        write_store(tmp_path / "out", store)
+    with pytest.raises(ConfigError, match="all must carry the same transform, or none"):
+        fit(store, {"x": MeanStd()})
+
+
+# The lengths of every axis are its own
+
+
+def test_each_axis_of_one_transform_is_measured_for_itself(folder):
+    def both(sequence, rng):
+        return {"x": sequence["x"][:1], "z": np.repeat(sequence["x"], 2)}
+
+    both.axes = {"z": "fine"}
+    fine = [2 * len(row["x"]) for row in rows()]
+    for _ in range(2):  # measured, and from what was kept
+        assert set(measure_lengths(folder, both).lengths.tolist()) == {1}
+        assert measure_lengths(folder, both, axis="fine").lengths_of["fine"].tolist() == fine

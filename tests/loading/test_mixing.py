@@ -74,7 +74,11 @@ def test_ids_are_numbers_in_the_parts_own_store():
     for batch in loader:
         assert batch["y"].tolist() == batch.ids.tolist()
         store = loader.store.parts[batch.part]
-        assert store.keys(batch.ids) == [str(number) for number in batch.ids.tolist()]
+        assert (
+            store.keys(batch)
+            == loader.store.keys(batch)
+            == [str(number) for number in batch.ids.tolist()]
+        )
         if batch.part == "code":
             assert (batch.positions >= 90).all()
 

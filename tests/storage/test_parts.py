@@ -37,13 +37,13 @@ def test_sequences_are_numbered_through():
     spans = np.array([[3, 0, 2], [2, 1, 3], [4, 0, 1]])
     column = store.read(spans, ["x"])["x"]
     assert [column[number].tolist() for number in range(3)] == [[14, 14], [2, 2], [10]]
-    assert store.keys([0, 3, 4]) == ["a0", "b4", "b0"]
+    assert store.ids[[0, 3, 4]] == ["a0", "b4", "b0"]
 
 
 def test_own_numbers_are_those_of_each_parts_base():
     store = join_parts(stores())
     assert store.own_numbers(np.array([4, 0, 3, 2])).tolist() == [0, 0, 4, 2]
-    assert store.parts["b"].keys([4]) == ["b4"]
+    assert store.parts["b"].base.keys([4]) == ["b4"]
 
 
 def test_it_has_parts_after_pickling_and_with_an_observer():

@@ -59,7 +59,7 @@ def test_one_number_may_count_from_the_end():
         with pytest.raises(IndexError, match=rf"must be in \[-4, 4\), but is {number}"):
             check_number(number, 4)
     for other in (True, 1.0, "a", [0], slice(1)):
-        with pytest.raises(ConfigError, match="a sequence must be given by its number, but is"):
+        with pytest.raises(ConfigError, match="a sequence must be given by its number or id"):
             check_number(other, 4)
 
 
@@ -103,13 +103,13 @@ def test_lengths_are_gathered_for_the_axes_that_are_shown():
     every = SelectedLengths(base, {"label": FIELDS["label"]}, None, None)
     assert list(every) == ["time", "frames"]  # no field shows one
     assert every["frames"] is base["frames"]
-    transform = MeasuredTransform(None, "time", np.array([5, 6]))
+    transform = MeasuredTransform(None, "time", np.array([5, 6]), None)
     assert SelectedLengths(base, fields, np.array([2, 0]), transform)["time"].tolist() == [5, 6]
 
 
 def test_each_part_of_a_selection_is_in_its_digest():
     numbers, names = np.array([1, 2]), {"x": "x"}
-    transform = MeasuredTransform(None, "time", np.array([5, 6]))
+    transform = MeasuredTransform(None, "time", np.array([5, 6]), None)
     digests = {
         digest_selection(*given)
         for given in [

@@ -8,7 +8,7 @@ import pytest
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Store
-from seqdata.storage import splitting
+from seqdata.storage import ids, splitting
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
@@ -145,6 +145,7 @@ def test_folds_deal_on_over_runs(by, monkeypatch):
     store = made(100, speakers=40)
     whole = [numbers(val) for _, val in folds(store, 7, by=by)]
     monkeypatch.setattr(splitting, "IDS_PER_PASS", 8)
+    monkeypatch.setattr(ids, "IDS_PER_PASS", 8)
     assert [numbers(val) for _, val in folds(store, 7, by=by)] == whole
     assert len({i % 40 for i in whole[0]} if by else whole[0]) in ((5, 6) if by else (14, 15))
 
@@ -210,10 +211,11 @@ def every_kind(folder, count, *, ids):
     }
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_a_split_is_the_same_for_every_kind_of_store(tmp_path, ids, monkeypatch):
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_split_is_the_same_for_every_kind_of_store(tmp_path, has_ids, monkeypatch):
     monkeypatch.setattr(splitting, "IDS_PER_PASS", 64)
-    stores = every_kind(tmp_path, 200, ids=ids)
+    monkeypatch.setattr(ids, "IDS_PER_PASS", 64)
+    stores = every_kind(tmp_path, 200, ids=has_ids)
     assert isinstance(stores["arrow"], SupportsRawTexts)
     assert not isinstance(stores["somebody's"], SupportsRawTexts)
     parts = {"a": 0.6, "b": 0.4}
@@ -243,8 +245,9 @@ def test_a_number_splits_as_its_value_not_as_its_type():
 
 @pytest.mark.slow
 def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
-    monkeypatch.setattr(splitting, "TEXT_BYTES_PER_PASS", 4_000)
+    monkeypatch.setattr(ids, "TEXT_BYTES_PER_PASS", 4_000)
     monkeypatch.setattr(splitting, "IDS_PER_PASS", 8)
+    monkeypatch.setattr(ids, "IDS_PER_PASS", 8)
     rows = [{"x": [0], "doc": str(i) * (1 if i < 1500 else 2_000)} for i in range(1_600)]
     store, sizes = MemoryStore.of(rows), []
     parts = split(store, {"a": 0.5, "b": 0.5}, by="doc")

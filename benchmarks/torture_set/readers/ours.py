@@ -35,7 +35,7 @@ def read(ask: Ask) -> Reading:
 
 def _batches(loader: Any) -> Any:
     for batch in loader:
-        keys = loader.store.keys(batch.ids)
+        keys = loader.store.keys(batch)
         rows = zip(
             keys, batch["x"].numpy(), batch.lengths, batch["y"], batch.weight.tolist(), strict=True
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import SeqDataError, must_be
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.fields import default_axis, kind_of
@@ -80,7 +81,7 @@ def check_description(store: Store, sequences: Sequences) -> None:
 
 def _check_ids(store: Store, sequences: Sequences) -> None:
     numbers = np.arange(len(store))
-    ids = store.keys(store.base_numbers(numbers))
+    ids = get_base_keys(store, store.base_numbers(numbers))
     if not isinstance(ids, list) or len(ids) != len(store):
         raise ConformanceError(
             f"store: `keys` gives a {type(ids).__name__} of {len(ids)}, but must give a list of "
@@ -142,7 +143,7 @@ def check_raw_texts(store: Store) -> None:
     due = store.read(spans, texts, axis=default_axis(store.lengths_of))
     for name in (None, *texts):
         values, offsets = store.raw_texts(name, numbers)
-        expected = concat_texts(store.keys(numbers) if name is None else due[name])
+        expected = concat_texts(get_base_keys(store, numbers) if name is None else due[name])
         if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
             label = "the ids" if name is None else f"field {name!r}"
             raise ConformanceError(

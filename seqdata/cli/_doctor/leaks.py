@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.cli._doctor.finding import DoctorFinding
 from seqdata.cli._doctor.leak_sources import LeakSources
 from seqdata.cli._doctor.part_contents import Hashes, PartContents
@@ -112,7 +113,7 @@ def _check_same_sequences(
         else:
             shared = np.intersect1d(own.spans[:, 0], other.spans[:, 0])
             counts["sequences"] = counts.get("sequences", 0) + len(shared)
-            keys += own.store.keys(shared[:_MAX_SHOWN])
+            keys += get_base_keys(own.store, shared[:_MAX_SHOWN])
     leaks: list[Leak] = []
     if count := counts.get("timesteps"):
         leaks.append((

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.protocols import Store
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.fields import kind_of
@@ -93,7 +94,7 @@ class PartContents:
 
     def read_ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of some of its sequences."""
-        return self.store.keys(self.store.base_numbers(rows))
+        return get_base_keys(self.store, self.store.base_numbers(rows))
 
     @cached_property
     def has_names(self) -> bool:

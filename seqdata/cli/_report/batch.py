@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.layouts import LAYOUTS
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.base_engine import StepBatch
 from seqdata.loading.transforms.results import is_whole_value
@@ -135,7 +136,7 @@ def _iter_spans(batch: SequenceBatch, store: Store) -> Iterator[dict[str, Any]]:
 
 def _name_sequences(store: Store, ids: Sequence[int]) -> list[str]:
     """Return the names of sequences; an empty row has none."""
-    keys = iter(store.keys([id_ for id_ in ids if id_ >= 0]))
+    keys = iter(get_base_keys(store, np.array([id_ for id_ in ids if id_ >= 0], dtype=np.int64)))
     return [next(keys) if id_ >= 0 else "" for id_ in ids]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import IncompleteEpochError, PlanError
 from seqdata.lightning.predictions.spill import MergedRows
 from seqdata.protocols import Store
@@ -92,7 +93,7 @@ def _iterate_sequences(
     for first in range(0, len(offsets) - 1, _KEYS_AT_ONCE):
         run_offsets = offsets[first : first + _KEYS_AT_ONCE + 1]
         numbers = rows.spans[run_offsets[:-1], 0]
-        keys = store.keys(store.base_numbers(numbers))
+        keys = get_base_keys(store, store.base_numbers(numbers))
         for key, number, (start, stop) in zip(
             keys, numbers, itertools.pairwise(run_offsets.tolist()), strict=True
         ):
@@ -156,7 +157,7 @@ def make_left_out_error(store: Store, numbers: NDArray[np.int64]) -> PlanError:
 
 def _describe_sequence(store: Store, number: Any) -> str:
     positions = np.array([number], dtype=np.int64)
-    return f"sequence {int(number)} ({store.keys(store.base_numbers(positions))[0]!r})"
+    return f"sequence {int(number)} ({get_base_keys(store, store.base_numbers(positions))[0]!r})"
 
 
 def _has_unique_ids(store: Store, positions: NDArray[np.int64]) -> bool:

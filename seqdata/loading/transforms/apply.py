@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
+from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.columnar import check_columnar_result, make_inputs
@@ -216,7 +217,7 @@ class TransformApplier:
 
     def describe_sequence(self, base: int) -> str:
         """Return the name of a sequence for messages."""
-        return repr(self.reader.store.keys([base])[0])
+        return repr(get_base_keys(self.reader.store, np.array([base]))[0])
 
     def make_error(
         self, base: int, problem: str, *, remedy: str = "Change the transform", **facts: int | str
@@ -244,7 +245,7 @@ class TransformApplier:
         return check_columnar_result(result, len(ids), self.axes, describe)
 
     def _describe_sequences(self, ids: NDArray[np.int64]) -> str:
-        keys = [repr(key) for key in self.reader.store.keys(ids[:_MAX_NAMED])]
+        keys = [repr(key) for key in get_base_keys(self.reader.store, ids[:_MAX_NAMED])]
         more = ", …" if len(ids) > _MAX_NAMED else ""
         return f"transform of sequences {', '.join(keys)}{more}"
 
