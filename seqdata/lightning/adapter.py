@@ -7,6 +7,7 @@ breaks one file and its test.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
+from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError, must_be
 from seqdata.sharing import World
 
 Tracker = dict[str, int]
-"""``ready``, ``start_ticks``, ``processed`` and ``completed`` of one Lightning counter."""
+"""``ready``, ``started``, ``processed`` and ``completed`` of one Lightning counter."""
 
 TRACKER_KEYS = ("ready", "started", "processed", "completed")
 _SETTINGS = (
@@ -192,11 +195,17 @@ def get_running_stage(trainer: Trainer | None) -> str:
     return str(trainer.state.fn.value) if trainer and running and trainer.state.fn else ""
 
 
-def is_cutting_validation(trainer: Trainer) -> bool:
-    """Return whether a validation of the fit has begun and has not ended."""
-    progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
-    is_over = progress.is_last_batch and progress.current.completed == progress.current.ready
-    return trainer.validating and is_fitting(trainer) and not is_over
+def is_in_validation(trainer: Trainer) -> bool:
+    """Return whether a validation of the fit has begun; it may be in its last hook."""
+    return trainer.validating and is_fitting(trainer)
+
+
+def has_validated(trainer: Trainer) -> bool:
+    """Return whether the latest validation of the fit has come to ``on_validation_end``."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    progress = loop.batch_progress
+    is_through = progress.is_last_batch and progress.current.completed == progress.current.ready
+    return is_through and not loop._logged_outputs  # these are passed on before that hook
 
 
 def is_resuming(trainer: Trainer) -> bool:
@@ -400,8 +409,89 @@ def take_back_failed_step(trainer: Trainer) -> None:
     the totals, later checkpoints cannot be resumed, and validation runs a step early if its
     interval is counted over epochs.
     """
-    total = trainer.fit_loop.epoch_loop.batch_progress.total
-    total.ready = total.start_ticks = total.processed  # type: ignore[attr-defined]
+    total: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+    total.ready = total.started = total.processed
+
+
+def copy_metrics(trainer: Trainer) -> dict[str, Tensor]:
+    """Return the logged metrics that callbacks and schedulers monitor, on the CPU."""
+    metrics = trainer.callback_metrics
+    return {name: value.detach().cpu().clone() for name, value in metrics.items()}
+
+
+def restore_metrics(trainer: Trainer, metrics: dict[str, Tensor]) -> None:
+    """Restore the metrics that callbacks and schedulers monitor, as they were logged last."""
+    device = trainer.strategy.root_device
+    restored = {name: value.to(device) for name, value in metrics.items()}
+    trainer._logger_connector._callback_metrics.update(restored)
+
+
+def force_validation(trainer: Trainer) -> bool:
+    """Make a resumed fit begin with the validation that follows the latest step.
+
+    Returns:
+        Whether there is one: not if validations are scheduled otherwise than in the saving run.
+    """
+    if get_validation_seconds(trainer) is not None:
+        trainer._last_val_time = -math.inf  # it was due when it began
+    fetcher, loop = trainer.fit_loop._data_fetcher, trainer.fit_loop.epoch_loop
+    if fetcher is None or not loop._should_check_val_fx(fetcher):
+        return False
+    loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION
+    return True
+
+
+def step_plateau_schedulers(trainer: Trainer) -> None:
+    """Step the schedulers that monitor a metric, as after the latest step."""
+    trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
+def step_plateau_schedulers_of_epoch(trainer: Trainer) -> None:
+    """Step the schedulers that monitor a metric, as at the end of the last epoch."""
+    progress = trainer.fit_loop.epoch_progress.current
+    progress.completed -= 1  # the number of the epoch, for their frequency
+    try:
+        trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    finally:
+        progress.completed += 1
+
+
+def continue_after_step(trainer: Trainer) -> None:
+    """Make a resumed fit begin with the next step or, after the last one, with the epoch's end."""
+    loop = trainer.fit_loop.epoch_loop
+    loop.reset_restart_stage()  # else Lightning ends the latest step a second time
+    current = loop.batch_progress.current
+    if current.ready == current.completed and loop._num_ready_batches_reached():
+        loop.val_loop._has_run = True  # the epoch is done then
+
+
+def is_restarting(trainer: Trainer) -> bool:
+    """Return whether this is the epoch in which the fit resumed."""
+    return trainer.fit_loop.restarting
+
+
+def end_restart(trainer: Trainer, *, has_metrics: bool) -> None:
+    """End the resuming of the loops, where the first epoch ends.
+
+    Args:
+        trainer: The Trainer.
+        has_metrics: Whether schedulers that monitor a metric step at this end; Lightning leaves
+            them out in the epoch in which it resumed.
+    """
+    if has_metrics:
+        trainer.fit_loop._restarting = False
+    if trainer.fit_loop.epoch_loop.restarting:
+        trainer.fit_loop.epoch_loop.on_iteration_done()
+
+
+def find_unknown_monitors(trainer: Trainer) -> list[str]:
+    """Return the metrics that schedulers monitor by epoch and that are not known."""
+    monitors = {
+        str(config.monitor)
+        for config in trainer.lr_scheduler_configs
+        if config.reduce_on_plateau and config.interval == "epoch"
+    }
+    return sorted(monitors - set(trainer.callback_metrics))
 
 
 def align_logged_steps(trainer: Trainer) -> None:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Self
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import (
@@ -25,9 +27,21 @@ from seqdata.lightning.adapter import (
     Counters,
     LoopStates,
     Tracker,
-    is_cutting_validation,
+    continue_after_step,
+    copy_metrics,
+    end_restart,
+    find_unknown_monitors,
+    force_validation,
+    has_validated,
+    is_in_validation,
+    is_restarting,
+    is_resuming,
     lacks_scheduler_step,
     loop_states,
+    read_counters,
+    restore_metrics,
+    step_plateau_schedulers,
+    step_plateau_schedulers_of_epoch,
     take_back_failed_step,
 )
 from seqdata.resume_state import RunPosition
@@ -37,6 +51,14 @@ _LACKS_SCHEDULER_STEP = (
     "rate schedulers are a step behind its optimizers. Step them once in `on_train_start`, or "
     "resume from an earlier checkpoint"
 )
+
+_LACKS_METRICS = (
+    "resume: the checkpoint does not have the metric {names} that a scheduler monitors, so it does "
+    "not step at the end of this epoch. Resume from a checkpoint that this release saved during a "
+    "fit"
+)
+RECORD = "seqdata"
+"""Key of a checkpoint for what a resumed fit does before its first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +120,7 @@ class ResumePoint:
         is_shifted: Whether the saving run counted its steps differently from this one.
         epoch_steps: Number of steps of an epoch in this run.
         saved_step: Step that the counters of the checkpoint must have; None if unknown.
+        is_moved: Whether another epoch begins in place of the rest of the saved one.
     """
 
     run_position: RunPosition
@@ -105,10 +128,21 @@ class ResumePoint:
     is_shifted: bool
     epoch_steps: int
     saved_step: int | None = None
+    is_moved: bool = False
+
+
+class Pending(Enum):
+    """What a fit had still to do behind its latest step when a checkpoint was saved."""
+
+    NOTHING = "nothing"
+    STEP_END = "validation, if it is due, and schedulers"
+    VALIDATION = "validation and schedulers"
+    SCHEDULERS = "schedulers"
+    EPOCH_SCHEDULERS = "schedulers of the last epoch"
 
 
 class CounterRepair(Callback):
-    """Repairs the counters of the checkpoint from which a fit resumes.
+    """Repairs the counters of the checkpoint from which a fit resumes, and does what is pending.
 
     Args:
         get_resume_point: Returns what the DataModule loaded; None if nothing.
@@ -127,6 +161,9 @@ class CounterRepair(Callback):
         self._get_resume_point = get_resume_point
         self._on_restored = on_restored
         self._on_started = on_started
+        self._validated_step: int | None = None  # the step after which the latest one has begun
+        self._pending = Pending.NOTHING
+        self._metrics: dict[str, Tensor] | None = None  # of the loaded checkpoint
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -135,17 +172,26 @@ class CounterRepair(Callback):
         del trainer, pl_module
         resume_point = self._get_resume_point()
         if resume_point is not None:
-            repair_counters(loop_states(checkpoint), resume_point)
+            record = checkpoint.get(RECORD, {})
+            self._metrics = record.get("metrics")
+            self._pending = repair_counters(
+                loop_states(checkpoint), resume_point, is_validated=record.get("is_validated")
+            )
             if lacks_scheduler_step(checkpoint):
                 warnings.warn(_LACKS_SCHEDULER_STEP, SeqDataWarning, stacklevel=2)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Mark an unfinished validation, so that a resumed fit runs it."""
+        """Record what a resumed fit has to do before the next step, and the metrics for it."""
         del pl_module
-        if is_cutting_validation(trainer):
+        is_validated = False
+        if is_in_validation(trainer):
+            has_begun = self._validated_step == read_counters(trainer).total
+            is_validated = has_begun and has_validated(trainer)
+        if is_in_validation(trainer) and not is_validated:
             reopen_validation(loop_states(checkpoint))
+        checkpoint[RECORD] = {"is_validated": is_validated, "metrics": copy_metrics(trainer)}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Notify the DataModule that a checkpoint is loaded, if there is one."""
@@ -153,14 +199,54 @@ class CounterRepair(Callback):
         self._on_restored()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset a step that failed, and notify the DataModule that training begins."""
+        """Reset a step that failed, begin with what is pending, and notify the DataModule."""
         del pl_module
         take_back_failed_step(trainer)
         self._on_started()
+        if self._get_resume_point() is not None and is_resuming(trainer):
+            self._begin(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the step after which a validation begins."""
+        del pl_module
+        self._validated_step = read_counters(trainer).total
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let schedulers that monitor a metric step at the end of a resumed epoch, too."""
+        del pl_module
+        if not is_restarting(trainer):
+            return
+        unknown = [] if self._metrics is not None else find_unknown_monitors(trainer)
+        if unknown:
+            names = ", ".join(map(repr, unknown))
+            warnings.warn(_LACKS_METRICS.format(names=names), SeqDataWarning, stacklevel=2)
+        end_restart(trainer, has_metrics=not unknown)
+
+    def _begin(self, trainer: Trainer) -> None:
+        pending, self._pending = self._pending, Pending.NOTHING
+        if self._metrics is not None:
+            restore_metrics(trainer, self._metrics)
+        if pending in {Pending.STEP_END, Pending.VALIDATION} and force_validation(trainer):
+            return
+        if self._metrics is not None and pending is Pending.EPOCH_SCHEDULERS:
+            step_plateau_schedulers_of_epoch(trainer)
+        elif self._metrics is not None and pending is not Pending.NOTHING:
+            step_plateau_schedulers(trainer)
+        continue_after_step(trainer)
 
 
-def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
+def repair_counters(
+    states: LoopStates, resume_point: ResumePoint, *, is_validated: bool | None = None
+) -> Pending:
     """Set a checkpoint's counters to the position at which the data continues.
+
+    Args:
+        states: The counters.
+        resume_point: The position.
+        is_validated: Whether it was saved at the end of a validation; None if unknown.
+
+    Returns:
+        What the fit had still to do when it was saved.
 
     Raises:
         ResumeError: If they belong to another position than the data.
@@ -173,18 +259,18 @@ def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
         and not has_ended
     ):
         raise make_two_runs_error(processed, resume_point.saved_step)
-    lacks_only_validation = _lacks_only_validation(states)
+    pending = _find_pending(states, is_validated=is_validated)
     align_totals(states)
     states.validation["current"] = _make_tracker(0)  # an unfinished one is repeated completely
+    states.validation["total"] = _make_tracker(states.validation["total"]["completed"])
     if resume_point.run_position.position == 0:
-        if lacks_only_validation:
-            states.batches["current"] = _make_tracker(resume_point.epoch_steps)
-        elif states.batches["current"]["processed"] > 0:
-            finish_epoch(states)
-        return
+        return _repair_epoch_end(states, resume_point, pending)
+    if pending is Pending.STEP_END:
+        _complete_step(states)
     if resume_point.is_shifted:
         shift_steps(states, resume_point.step)
     open_epoch(states, resume_point.run_position.epoch)
+    return Pending.NOTHING if pending is Pending.EPOCH_SCHEDULERS else pending
 
 
 def make_two_runs_error(trainer: int, data: int) -> ResumeError:
@@ -261,14 +347,45 @@ def open_epoch(states: LoopStates, epoch: int) -> None:
         states.epochs[kind] = {**_make_tracker(started - 1), "ready": started, "started": started}
 
 
-def _lacks_only_validation(states: LoopStates) -> bool:
-    """Return whether an epoch is complete except for an unfinished validation."""
-    batches: Tracker = states.batches["current"]
-    is_trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
-    current: Tracker = states.validation["current"]
-    is_validated = states.validation["is_last_batch"] and current["ready"] == current["completed"]
-    total: Tracker = states.validation["total"]
-    return is_trained and not is_validated and total["ready"] > total["completed"]
+def _find_pending(states: LoopStates, *, is_validated: bool | None) -> Pending:
+    """Return what the fit had still to do behind its latest step.
+
+    Args:
+        states: The counters as saved.
+        is_validated: Whether they were saved at the end of a validation; None if unknown.
+    """
+    epochs: Tracker = states.epochs["current"]
+    current: Tracker = states.batches["current"]
+    validation: Tracker = states.validation["total"]
+    if current["ready"] > current["processed"] or not current["processed"]:
+        return Pending.NOTHING  # a step failed, or an epoch's first batch was not fetched
+    if states.batches["is_last_batch"] and epochs["processed"] == epochs["started"]:
+        is_closed = epochs["completed"] == epochs["processed"]
+        return Pending.NOTHING if is_closed else Pending.EPOCH_SCHEDULERS
+    if current["processed"] > current["completed"]:
+        return Pending.STEP_END
+    if validation["ready"] > validation["completed"]:
+        return Pending.VALIDATION
+    return Pending.NOTHING if is_validated is False else Pending.SCHEDULERS
+
+
+def _repair_epoch_end(states: LoopStates, resume_point: ResumePoint, pending: Pending) -> Pending:
+    """Leave an epoch whose steps are trained open for what is pending, or close it."""
+    epochs = states.epochs["current"]
+    if not states.batches["current"]["processed"]:
+        return Pending.NOTHING
+    if epochs["processed"] < epochs["started"] and not resume_point.is_moved:
+        _complete_step(states)
+        states.batches["current"] = _make_tracker(resume_point.epoch_steps)
+        return pending
+    finish_epoch(states)
+    return Pending.NOTHING if resume_point.is_moved else pending
+
+
+def _complete_step(states: LoopStates) -> None:
+    """Count the latest step as completed: what follows it is pending."""
+    for kind in ("current", "total"):
+        states.batches[kind] = _make_tracker(states.batches[kind]["processed"])
 
 
 def _make_tracker(count: int) -> Tracker:

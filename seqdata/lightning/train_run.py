@@ -250,7 +250,7 @@ class TrainRun:
         step = self._find_step(run_position)
         saved_step = None if is_shifted else step
         if run_position.position and step >= self._count_trained_steps(run_position):
-            run_position, step = run_position.next_epoch, 0
+            run_position, step, is_moved = run_position.next_epoch, 0, True
         accumulate = trainer_settings.count_accumulated(self.trainer, run_position.epoch)
         if step % accumulate:
             _warn(
@@ -261,8 +261,9 @@ class TrainRun:
         self._cursor = Cursor(run_position)
         self.errors.restart(state.errors)
         self._resume_point = ResumePoint(
-            run_position, step, is_shifted, self._count_trained_steps(run_position), saved_step
-        )
+            run_position, step, is_shifted, self._count_trained_steps(run_position), saved_step,
+            is_moved,
+        )  # fmt: skip
         return start
 
     def _make_next_cursor(self, counters: adapter.Counters, stride: int) -> Cursor:

@@ -8,7 +8,7 @@ import torch
 
 from seqdata.errors import SeqDataWarning
 from seqdata.lightning.adapter import LoopStates
-from seqdata.lightning.cursor import ResumePoint, reopen_validation, repair_counters
+from seqdata.lightning.cursor import Pending, ResumePoint, reopen_validation, repair_counters
 from seqdata.resume_state import RunPosition
 from tests.lightning.harness import Recorder, data_of, fit
 
@@ -36,7 +36,7 @@ def states(*, epochs: tuple, current: tuple, total: tuple, last: bool = False) -
 @pytest.mark.parametrize(
     ("current", "moved"),
     [
-        ((4, 4, 4, 3), (8, 8, 8, 7)),  # saved in on_train_batch_end
+        ((4, 4, 4, 3), (8, 8, 8, 8)),  # saved in on_train_batch_end
         ((4, 4, 4, 4), (8, 8, 8, 8)),  # saved after validation
         ((5, 5, 4, 4), (9, 9, 8, 8)),  # a training step failed
         ((5, 4, 4, 4), (9, 8, 8, 8)),  # a hook before it failed
@@ -47,13 +47,13 @@ def test_another_world_moves_all_counters_by_one_amount(current, moved):
     saved = states(epochs=(2, 2, 1, 1), current=current, total=total, last=True)
     repair_counters(saved, ResumePoint(RunPosition(1, 8), step=8, is_shifted=True, epoch_steps=12))
     assert saved.batches["current"] == tracker(*moved)
-    assert saved.batches["total"] == tracker(*total)
+    assert saved.batches["total"]["ready"] == total[0]
     assert saved.batches["is_last_batch"] is False
     assert saved.epochs["current"] == tracker(2, 2, 1, 1)
 
 
 def test_the_same_world_changes_no_counter_of_training():
-    saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 3), total=(10, 10, 10, 9))
+    saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 4), total=(10, 10, 10, 10))
     before = copy.deepcopy((saved.epochs, saved.batches))
     repair_counters(saved, ResumePoint(RunPosition(1, 9), step=9, is_shifted=False, epoch_steps=12))
     assert (saved.epochs, saved.batches) == before
@@ -62,15 +62,17 @@ def test_the_same_world_changes_no_counter_of_training():
 @pytest.mark.parametrize(
     "epochs",
     [
-        (2, 2, 1, 1),  # saved in the last batch
         (2, 2, 2, 1),  # saved in on_train_epoch_end
         (2, 2, 2, 2),  # saved after the fit
         (3, 2, 2, 2),  # saved while the next epoch was being prepared
     ],
 )
-def test_an_epochs_last_batch_makes_it_a_finished_epoch(epochs):
-    saved = states(epochs=epochs, current=(6, 6, 6, 5), total=(12, 12, 12, 11), last=True)
-    repair_counters(saved, ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=12))
+def test_an_epoch_that_has_ended_is_finished(epochs):
+    saved = states(epochs=epochs, current=(6, 6, 6, 6), total=(12, 12, 12, 12), last=True)
+    point = ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=12)
+    is_ending = epochs == (2, 2, 2, 1)
+    pending = repair_counters(saved, point)
+    assert pending is (Pending.EPOCH_SCHEDULERS if is_ending else Pending.NOTHING)
     assert saved.epochs == {"current": tracker(2, 2, 2, 2), "total": tracker(2, 2, 2, 2)}
     assert saved.batches["current"] == tracker(0, 0, 0, 0)
     assert saved.batches["total"] == tracker(12, 12, 12, 12)
@@ -116,14 +118,26 @@ def test_an_epoch_that_a_limit_closed_in_the_middle_is_open_again(epochs):
 def test_totals_that_lightning_leaves_behind_are_those_of_the_epoch_again(total):
     saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 3), total=total)
     repair_counters(saved, ResumePoint(RunPosition(1, 4), step=4, is_shifted=False, epoch_steps=12))
-    assert saved.batches["total"] == tracker(10, 10, 10, 9)
+    assert saved.batches["total"] == tracker(10, 10, 10, 10)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_an_epoch_saved_in_its_last_batch_ends_first_unless_other_data_begins(is_moved):
+    saved = states(epochs=(2, 2, 1, 1), current=(6, 6, 6, 5), total=(12, 12, 12, 11), last=True)
+    point = ResumePoint(RunPosition(2, 0), 0, True, epoch_steps=4, is_moved=is_moved)
+    pending = repair_counters(saved, point)
+    assert pending is (Pending.NOTHING if is_moved else Pending.STEP_END)
+    assert saved.epochs["current"] == (tracker(2, 2, 2, 2) if is_moved else tracker(2, 2, 1, 1))
+    assert saved.batches["current"] == (tracker(0, 0, 0, 0) if is_moved else tracker(4, 4, 4, 4))
+    assert saved.batches["total"] == tracker(12, 12, 12, 12)
 
 
 def test_a_validation_that_was_cut_off_begins_again():
     saved = states(epochs=(1, 1, 0, 0), current=(2, 2, 2, 2), total=(2, 2, 2, 2))
-    repair_counters(saved, ResumePoint(RunPosition(0, 2), step=2, is_shifted=False, epoch_steps=12))
+    point = ResumePoint(RunPosition(0, 2), step=2, is_shifted=False, epoch_steps=12)
+    assert repair_counters(saved, point) is Pending.VALIDATION
     assert saved.validation["current"] == tracker(0, 0, 0, 0)
-    assert saved.validation["total"] == tracker(5, 5, 4, 4)
+    assert saved.validation["total"] == tracker(4, 4, 4, 4)
 
 
 def test_an_epoch_that_lacks_only_its_validation_is_not_finished():
@@ -134,11 +148,20 @@ def test_an_epoch_that_lacks_only_its_validation_is_not_finished():
     assert saved.batches["is_last_batch"]
 
 
-def test_an_epoch_whose_validation_is_done_is_finished():
-    saved = states(epochs=(2, 2, 1, 1), current=(6, 6, 6, 6), total=(12, 12, 12, 12), last=True)
-    saved.validation.update(current=tracker(3, 3, 3, 3), is_last_batch=True)
-    repair_counters(saved, ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=4))
-    assert saved.epochs["current"] == tracker(2, 2, 2, 2)
+@pytest.mark.parametrize(
+    ("is_validated", "pending"),
+    [
+        (True, Pending.SCHEDULERS),
+        (False, Pending.NOTHING),  # the next batch could not be fetched
+        (None, Pending.SCHEDULERS),  # saved by an earlier release
+    ],
+)
+def test_a_validation_that_is_done_is_not_repeated(is_validated, pending):
+    saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 4), total=(10, 10, 10, 10))
+    saved.validation.update(total=tracker(3, 3, 3, 3), is_last_batch=True)
+    point = ResumePoint(RunPosition(1, 4), step=4, is_shifted=False, epoch_steps=6)
+    assert repair_counters(saved, point, is_validated=is_validated) is pending
+    assert saved.batches["current"] == tracker(4, 4, 4, 4)
 
 
 def test_a_validation_that_is_cut_off_counts_as_begun():

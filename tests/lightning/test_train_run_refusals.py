@@ -6,10 +6,10 @@ from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
-from seqdata.lightning.cursor import ResumePoint, repair_counters
+from seqdata.lightning.cursor import finish_epoch
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
-from seqdata.resume_state import FitState, RunPosition
+from seqdata.resume_state import FitState
 from tests.damage import damaged
 from tests.lightning.carrying import Carrying, lanes_of
 from tests.lightning.harness import Recorder, data_of, fit, sequences
@@ -93,10 +93,7 @@ def test_a_missing_state_at_an_epochs_end_warns(tmp_path):
 
     def rename(saved):
         saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
-        loops = loop_states(saved)
-        repair_counters(
-            loops, ResumePoint(RunPosition(1, 0), step=0, is_shifted=False, epoch_steps=12)
-        )
+        finish_epoch(loop_states(saved))
 
     path = edited(tmp_path / "step=6.ckpt", tmp_path, rename)
     with pytest.warns(SeqDataWarning, match="has no state of this DataModule, so the data begins"):
