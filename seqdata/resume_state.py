@@ -56,9 +56,14 @@ class EpochProgress:
     @property
     def position(self) -> tuple[int, int]:
         """The epoch and the number of its delivered batches; at its end, the next epoch and 0."""
-        if self.step == len(self.share):
+        if self.is_delivered:
             return self.epoch + 1, 0
         return self.epoch, self.share.position(self.step)
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the last batch of the epoch was delivered."""
+        return self.step == len(self.share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

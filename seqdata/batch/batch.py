@@ -52,6 +52,8 @@ class SequenceBatch:
         update_num_tokens: The same over all ranks and steps of the optimizer update.
         loss_scale: Factor that makes a sum over timesteps an exact mean.
         sequence_scale: Factor that makes a sum over rows an exact mean.
+        ends_update: Whether the optimizer steps after this batch: it is the last of its update,
+            which ends with the epoch at the latest.
         lanes: int64 (r,), lane of each row; None without lanes.
         reset: bool (r,), where a lane begins a sequence; None without lanes.
         burn_in: int64 (r,), timesteps at the head of each row that are context; None without any.
@@ -86,6 +88,7 @@ class SequenceBatch:
     update_num_tokens: int = 0
     loss_scale: float = 0.0
     sequence_scale: float = 0.0
+    ends_update: bool = True
     lanes: Tensor | None = field(default_factory=_make_none)
     reset: Tensor | None = field(default_factory=_make_none)
     burn_in: Tensor | None = field(default_factory=_make_none)
@@ -166,6 +169,19 @@ class SequenceBatch:
             return self.data[name]
         except KeyError:
             raise UnknownNameError(f"batch: {format_unknown_name(name, self.data)}") from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a field, as ``batch.data[name] = value`` does.
+
+        Raises:
+            ConfigError: If ``name`` is no name, such as the number of a row.
+        """
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"batch: the name of a field must be a str, but is {name!r:.100}. Write "
+                "batch['x'] = value; rows are batch['x'][0]"
+            )
+        self.data[name] = value
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {format_shape(value)}" for name, value in self.data.items())

@@ -7,14 +7,16 @@ delivered batches of its plan.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from seqdata.arguments import check_arguments
-from seqdata.errors import ConfigError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, SeqDataWarning, as_whole_number, must_be
 from seqdata.host import default_host
+from seqdata.loading.accelerate_state import announce_epoch
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.mixture_changes import check_next_segment, describe_parts, find_start
 from seqdata.loading.options import (
@@ -196,7 +198,15 @@ class Loader:
             IncompleteEpochError: If fewer batches were delivered than planned.
             DataError: If stored data is damaged; it names epoch, batch, step and rank.
         """
-        return self._engine.iterate_from(self._begin_epoch, self._update_schedule)
+
+        def begin() -> EpochProgress:
+            progress = self._begin_epoch()
+            announce_epoch(progress, batches_ref())
+            return progress
+
+        batches = self._engine.iterate_from(begin, self._update_schedule)
+        batches_ref = weakref.ref(batches)
+        return batches
 
     def _begin_epoch(self) -> EpochProgress:
         """Begin the next epoch, or continue a loaded one."""
@@ -212,6 +222,30 @@ class Loader:
         """The epoch of the next iteration."""
         return self._next_position.epoch
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration, as a ``DistributedSampler`` has it; seldom needed.
+
+        A loaded position in the middle of that epoch is kept: the iteration plays its rest. A
+        ``SeqDataWarning`` says if a loaded position is left for another epoch.
+
+        Args:
+            epoch: Its number, from 0.
+
+        Raises:
+            ConfigError: If it is no such number.
+        """
+        start, position = _begin_at(epoch), self._next_position
+        if start.epoch == position.epoch:
+            return
+        if position.position:
+            warnings.warn(
+                f"loader: set_epoch({epoch}) leaves the loaded position, batch {position.position} "
+                f"of epoch {position.epoch}. Begin the loop over epochs with `loader.epoch`.",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+        self._next_position = start
+
     @property
     def batch_sampler(self) -> EpochSetter:
         """What a Trainer tells its epoch, so that it resumes after one with the next."""
@@ -219,7 +253,7 @@ class Loader:
 
     @property
     def store(self) -> Store:
-        """The store; ``store.keys(batch.ids)`` returns the names of sequences."""
+        """The store; ``store.keys(batch)`` returns the ids of what a batch holds."""
         return self._engine.store
 
     @property
@@ -326,7 +360,9 @@ class Loader:
 
     def _get_position(self) -> RunPosition:
         active = self._active
-        return self._next_position if active is None else RunPosition(*active.position)
+        if active is None or active.is_delivered:
+            return self._next_position
+        return RunPosition(*active.position)
 
     def _make_state_at(self, run_position: RunPosition) -> ResumeState:
         engine = self._engine
@@ -371,9 +407,10 @@ def count_later_ranks(world: World, is_single_process: bool) -> int:
 
 
 def _begin_at(epoch: int) -> RunPosition:
-    if not isinstance(epoch, int) or epoch < 0:
+    number = as_whole_number(epoch)
+    if number is None or number < 0:
         raise ConfigError(must_be("loader: `epoch`", "a whole number from 0", repr(epoch)))
-    return RunPosition(epoch, 0)
+    return RunPosition(number, 0)
 
 
 def _resolve_data(store: Any, rule: Policy, lengths: Any, names: Sequence[str] | None) -> Any:

@@ -35,8 +35,8 @@ from seqdata.errors import ConfigError, must_be
 
 BATCH_PARTS = (
     "lengths", "ids", "weight", "start", "mask", "score", "num_tokens", "global_num_tokens",
-    "update_num_tokens", "loss_scale", "sequence_scale", "lanes", "reset", "burn_in", "overlap",
-    "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
+    "update_num_tokens", "loss_scale", "sequence_scale", "ends_update", "lanes", "reset", "burn_in",
+    "overlap", "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
 )  # fmt: skip
 """Parts of a batch that can be chosen in addition to fields."""
 FILLER_MARKS = ("weight", "score")

@@ -96,6 +96,7 @@ class BatchPipeline:
     _has_bounded_lengths: bool = field(init=False)
     _is_step_of_one_batch: bool = field(init=False)  # and of the planned lengths
     _loss_scale: int = field(init=False)  # by how many losses the caller divides
+    _num_trained: int = field(init=False)  # steps of the epoch that are trained
 
     def __post_init__(self) -> None:
         parts, plan = self.parts, self.share.plan
@@ -110,6 +111,8 @@ class BatchPipeline:
         self._is_step_of_one_batch = is_alone and not plan.lanes and is_exact
         accumulate = update_schedule.accumulate if update_schedule.is_loss_divided else 1
         self._loss_scale = world.size * accumulate
+        limit = update_schedule.steps
+        self._num_trained = len(self.share) if limit is None else min(limit, len(self.share))
 
     def prepare_request(self, number: int) -> StepRequest:
         """Return the request of a step; the step is kept until its batch is made."""
@@ -256,6 +259,7 @@ class BatchPipeline:
             if update_schedule.steps is not None and number >= update_schedule.steps:
                 totals = (0, 0)
         else:
+            batch.ends_update = not (number + 1) % accumulate or number + 1 == self._num_trained
             if number // accumulate != self._update_number:
                 self._update_number = number // accumulate
                 self._update_totals = self._sum_update(self._update_number)
@@ -267,11 +271,8 @@ class BatchPipeline:
         batch.sequence_scale = scale / totals[1] if totals[1] else 0.0
 
     def _sum_update(self, update_number: int) -> tuple[int, int]:
-        steps = (
-            len(self.share) if self.update_schedule.steps is None else self.update_schedule.steps
-        )
         first = update_number * self.update_schedule.accumulate
-        stop = min(first + self.update_schedule.accumulate, steps, len(self.share))
+        stop = min(first + self.update_schedule.accumulate, self._num_trained)
         return self.share.totals(first, stop) if first < stop else (0, 0)
 
     def _locate_error(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:

@@ -82,6 +82,18 @@ def test_fields_are_looked_up_and_rows_are_counted():
     assert repr(batch) == ("SequenceBatch(3 rows: x (3, 3, 2), y (3,), id (3,); epoch 0, batch 0)")
 
 
+def test_a_field_can_be_set_and_goes_along():
+    batch = make_batch()
+    batch["x"] = doubled = batch["x"] * 2
+    batch["label"] = labels = torch.tensor([4, 5, 6])
+    assert batch["x"] is batch.data["x"] is doubled
+    assert list(batch) == ["x", "y", "id", "label"]
+    assert torch.equal(batch.to("cpu")["label"], labels)
+    assert torch.equal(batch.real()["x"], doubled)
+    with pytest.raises(ConfigError, match="the name of a field must be a str, but is 0"):
+        batch[0] = labels
+
+
 def test_real_cuts_all_that_has_a_row():
     batch = make_batch(
         (3, 1, 2),

@@ -55,6 +55,39 @@ def test_epochs_follow_one_another():
     assert ids(make_loader(epoch=2)) == seen[2]
 
 
+def test_set_epoch_is_the_epoch_of_the_next_iteration():
+    made, expected = make_loader(), epochs(5)
+    for epoch in (3, 0, 0, np.int64(4), 1):
+        made.set_epoch(epoch)
+        assert made.epoch == made.state_dict()["epoch"] == epoch
+        assert ids(made) == expected[epoch]
+    iterator = iter(made)  # of epoch 2
+    next(iterator)
+    made.set_epoch(4)  # the running iteration goes on, and is what the state is about
+    assert (made.state_dict()["epoch"], made.state_dict()["position"]) == (2, 1)
+    assert ids(iterator) == expected[2][1:]
+    assert made.state_dict()["epoch"] == 4
+    assert ids(made) == expected[4]
+
+
+def test_set_epoch_keeps_a_loaded_position_of_its_epoch_and_says_that_it_leaves_another():
+    made = make_loader()
+    made.load_state_dict(start_loader(5, epoch=2)[0].state_dict())
+    made.set_epoch(2)
+    assert ids(made) == epochs(3)[2][5:]
+    made.load_state_dict(start_loader(5, epoch=2)[0].state_dict())
+    match = r"set_epoch\(0\) leaves the loaded position, batch 5 of epoch 2"
+    with pytest.warns(SeqDataWarning, match=match):
+        made.set_epoch(0)
+    assert ids(made) == epochs(1)[0]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
+def test_set_epoch_takes_whole_numbers(epoch):
+    with pytest.raises(ConfigError, match="`epoch` must be a whole number from 0"):
+        make_loader().set_epoch(epoch)
+
+
 def test_the_length_is_known_and_kept():
     assert len(make_loader()) == len(epochs(1)[0]) == 13
     assert len(start_loader(5)[0]) == 13

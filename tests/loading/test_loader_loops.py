@@ -1,6 +1,7 @@
 """Loops of plain PyTorch and Fabric over the Loader: exact on any number of ranks."""
 
 import gc
+import itertools
 import weakref
 from collections import Counter
 
@@ -66,6 +67,57 @@ def test_a_plain_loop_trains_the_same_on_any_number_of_ranks():
     assert one.abs().sum() > 1
     for worlds in ([2], [4], [4, 1], [1, 4, 2]):
         torch.testing.assert_close(train(worlds, 4, stop=1), one, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("policy", [POLICY, TBPTT(6, chunk=8)], ids=["bucketed", "lanes"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("accumulate", [1, 2, 4, 5, 100])
+@pytest.mark.parametrize("done", [0, 3])
+def test_ends_update_says_where_the_optimizer_steps_on_every_rank_and_after_a_resume(
+    policy, ranks, accumulate, done
+):
+    """A loop that goes by it makes each update a mean, that of a short last window, too."""
+    options = {"fields": ["x"], "accumulate": accumulate}
+    loaders = [loader(policy, world=World(rank, ranks), **options) for rank in range(ranks)]
+    iterators = [iter(each) for each in loaders]
+    for _, each in itertools.product(range(done), iterators):
+        next(each)
+    resumed = [loader(policy, world=World(rank, ranks), **options) for rank in range(ranks)]
+    for one, other in zip(loaders, resumed, strict=True):
+        other.load_state_dict(one.state_dict())
+    for epoch in range(2):
+        weight, ends, steps = 0.0, [], len(resumed[0])
+        for step, batches in enumerate(zip(*resumed, strict=True), 0 if epoch else done):
+            weight += sum(float(b.weight.sum()) * b.sequence_scale for b in batches) / ranks
+            assert len({batch.ends_update for batch in batches}) == 1
+            if batches[0].ends_update:
+                ends.append(step)
+                if epoch or step // accumulate > done // accumulate or not done % accumulate:
+                    assert weight == pytest.approx(1)
+                weight = 0.0
+        assert weight == 0
+        expected = sorted({*range(accumulate - 1, steps, accumulate), steps - 1})
+        assert ends == [step for step in expected if epoch or step >= done]
+
+
+def test_ends_update_may_be_part_of_a_tuple_and_stays_with_a_copy():
+    batches = list(loader(accumulate=5, as_tuple=["x", "ends_update"]))
+    assert [ends for _, ends in batches] == [False] * 4 + [True] + [False] * 4 + [
+        True,
+        False,
+        False,
+        True,
+    ]
+    for batch in loader(accumulate=5):
+        copies = batch.to("cpu"), batch.real(), batch.as_layout("varlen")
+        assert {copy.ends_update for copy in copies} == {batch.ends_update}
+
+
+def test_parts_that_are_zipped_end_their_update_together():
+    for step, parts in enumerate(Loader(make_zip_data(), ZIP, accumulate=3), 1):
+        assert {batch.ends_update for batch in parts.values()} == {step % 3 == 0}
+        if step == 6:
+            break
 
 
 def test_a_fabric_loop_trains():
