@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError
 from seqdata.loading.base_engine import BaseEngine
