@@ -6,6 +6,7 @@ Nothing is copied if NumPy can use Arrow's buffers directly.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,28 @@ def _infer_number_type(type_: pa.DataType) -> ColumnType | None:
     if types.is_integer(type_) or types.is_floating(type_):
         return ColumnType(np.dtype(type_.to_pandas_dtype()).name)
     return None
+
+
+def is_untyped_list(type_: pa.DataType) -> bool:
+    """Return whether a type is of lists of nothing: what a writer finds if all lists are empty."""
+    from pyarrow import types
+
+    if not (types.is_list(type_) or types.is_large_list(type_)):
+        return False
+    return bool(types.is_null(type_.value_type)) or is_untyped_list(type_.value_type)
+
+
+def find_list_types(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
+    """Return column -> the first type among schemas that is a list of something."""
+    from pyarrow import types
+
+    return {
+        column.name: column.type
+        for schema in reversed(list(schemas))
+        for column in schema
+        if (types.is_list(column.type) or types.is_large_list(column.type))
+        and not is_untyped_list(column.type)
+    }
 
 
 def measure_nesting(type_: pa.DataType) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,21 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, LimitError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.foreign.arrow_columns import find_list_types, is_untyped_list
 from seqdata.storage.foreign.untrusted_ipc import (
     MessageExtents,
     check_message,
     check_stream,
     find_batches,
 )
-from seqdata.storage.foreign.untrusted_parquet import RowGroupInfo, check_column, read_row_groups
+from seqdata.storage.foreign.untrusted_parquet import (
+    RowGroupInfo,
+    check_column,
+    make_encrypted_error,
+    read_row_groups,
+)
 from seqdata.storage.limits import MAX_FOOTER, check_size, raise_limit_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ARROW_MAGIC, _PARQUET_MAGIC, _FEATHER_1_MAGIC = b"ARROW1", b"PAR1", b"FEA1"
+_ENCRYPTED_MAGIC = b"PARE"
 _STREAM_MAGICS = (b"\xff\xff\xff\xff",)
 _STREAM_TAIL_BYTES = 4096  # bytes that identify a stream, which has no footer
+_UNSUPPORTED = re.compile(
+    r"not (currently |yet )?(implemented|supported)|unsupported|unrecognized type|not built|"
+    r"unknown (encoding|compression|codec|type)|decrypt|encrypted|metadata version",
+    re.I,
+)
 _END_BYTES = 4096  # at each end of a file: part of its version
 
 
@@ -77,7 +90,7 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
         location: The same, for messages.
 
     Raises:
-        DataError: If it is a Feather file of version 1.
+        DataError: If it is a Feather file of version 1, or an encrypted Parquet file.
     """
     with open(path, "rb") as file:
         first_bytes = file.read(8)
@@ -91,6 +104,8 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
             "must be a Feather file of version 2, but is of version 1. Write it again with "
             "`pyarrow.feather.write_feather`",
         )
+    if first_bytes.startswith(_ENCRYPTED_MAGIC):
+        raise make_encrypted_error(location)
     return "stream" if first_bytes.startswith(_STREAM_MAGICS) else None
 
 
@@ -176,10 +191,11 @@ def open_table_file(
 
 @contextmanager
 def translate_errors(location: DataLocation) -> Iterator[None]:
-    """Turn pyarrow's errors about a damaged file into ours.
+    """Turn pyarrow's errors about a file into ours.
 
     Raises:
         CorruptShardError: If the file is damaged.
+        DataError: If it has a type, codec, encoding or version that pyarrow does not read.
         LimitError: If there is not enough memory.
     """
     import pyarrow as pa
@@ -193,12 +209,56 @@ def translate_errors(location: DataLocation) -> Iterator[None]:
             "in smaller units",
         ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        if is_unsupported(error):
+            raise location.make_error(DataError, describe_unsupported(error)) from error
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise location.make_error(
             CorruptShardError,
             f"must be unchanged since it was written, but cannot be read ({reason}). Restore the "
             "file",
         ) from error
+
+
+def unify_list_types(files: Sequence[TableFile]) -> list[TableFile]:
+    """Return files whose columns of empty lists without a type have that of another file."""
+    types = find_list_types(file.schema for file in files)
+    return [_with_list_types(file, types) for file in files]
+
+
+def _with_list_types(file: TableFile, types: Mapping[str, pa.DataType]) -> TableFile:
+    untyped = [column.name for column in file.schema if is_untyped_list(column.type)]
+    given = {name: types[name] for name in untyped if name in types}
+    if not given:
+        return file
+
+    def read_column(unit: int, name: str) -> pa.Array:
+        column = file.read_column(unit, name)
+        return column.cast(given[name]) if name in given else column
+
+    schema = file.schema
+    for name, type_ in given.items():
+        number = schema.get_field_index(name)
+        schema = schema.set(number, schema.field(number).with_type(type_))
+    return replace(file, schema=schema, read_column=read_column)
+
+
+def is_unsupported(error: Exception) -> bool:
+    """Return whether pyarrow says that it lacks what a file needs, not that the file is damaged."""
+    import pyarrow as pa
+
+    return isinstance(error, pa.ArrowNotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
+
+
+def describe_unsupported(error: Exception) -> str:
+    """Return what a file must be that needs more than this pyarrow has."""
+    import pyarrow as pa
+
+    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    return (
+        f"must hold what pyarrow {pa.__version__} reads, but does not ({reason}). It need not be "
+        "damaged: newer, older and other writers make such files. Update pyarrow, or write the "
+        "file again without this type, codec or version"
+    )
 
 
 def _open_ipc(source: VersionedFile, digest: bytes) -> TableFile:

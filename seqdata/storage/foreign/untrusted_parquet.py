@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.errors import CorruptShardError
+from seqdata.errors import CorruptShardError, DataError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.limits import UNCHECKED_BYTES, check_rows, check_size, raise_limit_error
 
@@ -30,7 +30,8 @@ _TAIL_BYTES = 8  # bytes of the footer's size and the magic
 
 _CHUNK_FIELDS = {1: None, 3: [bytes], 5: None, 7: None, 9: None, 11: None}  # ColumnMetaData
 _GROUP_FIELDS = {1: [{3: _CHUNK_FIELDS}], 3: None}
-_FOOTER_FIELDS = {2: [{2: None, 5: None}], 3: None, 4: [_GROUP_FIELDS]}
+_ENCRYPTION = 8  # of FileMetaData: its encryption algorithm
+_FOOTER_FIELDS = {2: [{2: None, 5: None}], 3: None, 4: [_GROUP_FIELDS], _ENCRYPTION: {}}
 _PAGE_FIELDS = {2: None, 3: None, 5: {1: None}, 8: {1: None}}  # PageHeader
 MAX_NESTING = 12  # maximum depth of structs and lists
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
@@ -203,6 +204,7 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
 
     Raises:
         CorruptShardError: If the footer cannot be read.
+        DataError: If columns are encrypted.
     """
     if len(data) < _TAIL_BYTES + len(MAGIC) or data[-len(MAGIC) :] != MAGIC:
         raise location.make_error(
@@ -216,6 +218,8 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
         footer, _ = read_struct(
             data[len(data) - _TAIL_BYTES - size : -_TAIL_BYTES], 0, _FOOTER_FIELDS
         )
+        if _ENCRYPTION in footer:
+            raise make_encrypted_error(location)
         lengths = [element.get(2, 0) for element in footer[2] if not element.get(5)]
         groups = tuple(_parse_row_group(row_group, lengths) for row_group in footer[4])
     except (ThriftError, KeyError, UnicodeDecodeError) as error:
@@ -304,6 +308,15 @@ def _read_count(struct: Struct, field: int) -> int:
     if value is None or value < 0:
         raise ThriftError
     return int(value)
+
+
+def make_encrypted_error(location: DataLocation) -> DataError:
+    """Return the error of a file that is encrypted, or whose columns are."""
+    return location.make_error(
+        DataError,
+        "must be a Parquet file without encryption, but is encrypted. Read it with its keys "
+        "(pyarrow.parquet.encryption) and write it again without",
+    )
 
 
 def _make_damage_error(location: DataLocation, found: str) -> CorruptShardError:
