@@ -23,6 +23,7 @@ MAX_HEADER_BYTES = 1 << 20
 
 _ZEROS = bytes(TAR_BLOCK)
 _FILE_TYPES = (b"0", b"\0", b"7")
+_NO_FILE_TYPES = (b"5", b"D", b"V")  # folders, and the label that `tar -V` writes
 _LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
 _DEVICES = {b"3": "a device", b"4": "a device", b"6": "a pipe"}
 _OWN_NAME = slice(0, 100)
@@ -83,7 +84,7 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
         name, size = None, None
         if type_flag in _FILE_TYPES and not full_name.endswith(b"/"):
             yield full_name, begin, length
-        elif type_flag not in (b"5", b"\0", b"0"):
+        elif type_flag not in _NO_FILE_TYPES + _FILE_TYPES:
             _raise_for_type(
                 type_flag, full_name, replace(location, offset=begin - TAR_BLOCK, length=TAR_BLOCK)
             )
