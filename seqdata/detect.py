@@ -230,7 +230,8 @@ def _of_folder(folder: Path, host: PluginHost | None) -> str:
     Raises:
         PluginError: If files below are claimed by several plugins.
     """
-    names = os.listdir(folder)
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if not entry.is_dir()]
     if MANIFEST in names:
         return "arrow"
     is_begun = bool(find_staging_dirs(folder))

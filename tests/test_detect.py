@@ -190,3 +190,34 @@ def test_a_known_file_that_nothing_opens_says_what_reads_it(tmp_path, monkeypatc
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(ConfigError, match=rf"no installed backend opens .*{reads}"):
             open_store(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["x.tar", "{a,b}", "y.parquet", "a::b", "c[d]", "z{1..2}.tar.gz"])
+def test_a_store_is_found_in_a_folder_of_any_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write_store(name, [{"x": [1, 2]}])
+    for location in (name, f"{name}/", tmp_path / name):
+        assert detect_backend(location) == "arrow"
+        assert open_store(location).lengths.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("names", "backend"),
+    [
+        (["a/x.parquet"], "foreign"),
+        (["a/b/x.tar"], "webdataset"),
+        (["a.parquet", "b/x.tar", "c.txt"], "foreign"),
+        (["a/x.parquet", "b.tar"], "webdataset"),
+        (["a/x.txt", "_tmp/x.parquet", ".h/x.parquet"], "arrow"),
+        (["a.parquet/part-0.parquet"], "foreign"),
+        (["a.tar/x.parquet"], "foreign"),
+    ],
+)
+def test_a_folder_is_of_the_kind_of_files_in_it_or_below(tmp_path, names, backend):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert detect_backend(tmp_path) == backend
+    for location in (f"{tmp_path}/*", f"{tmp_path}/{{*,nothing}}"):
+        if backend != "arrow":
+            assert detect_backend(location) in ("foreign", "webdataset")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -38,7 +36,8 @@ from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import read_manifest
-from seqdata.storage.braces import JOINED, expand_braces
+from seqdata.storage.braces import split_location
+from seqdata.storage.find_files import find_files
 from seqdata.storage.integrity.audit import (
     AuditReport,
     BytesProgressFn,
@@ -235,7 +234,7 @@ def _format_verdict(damages: int, verified: bool) -> str:
 
 def _refuse_urls(stores: Sequence[str]) -> None:
     """Raise if a store whose damaged bytes would be kept is on another machine."""
-    for part in (part for store in stores for part in store.split(JOINED)):
+    for part in (part for store in stores for part in split_location(store)):
         if is_remote(part):
             raise ConfigError(
                 f"verify: `--keep-bad` must come with files on this machine, but "
@@ -284,6 +283,5 @@ def _iter_places(store: str) -> Iterator[Path]:
     if local_path(store).exists():
         yield local_path(store)
         return
-    for part in store.split(JOINED):
-        for path in expand_braces(part):
-            yield from map(Path, glob.iglob(os.fspath(local_path(path)), recursive=True))
+    found = find_files(store)
+    yield from (found.root / name for name in found.names)

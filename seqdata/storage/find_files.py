@@ -218,10 +218,9 @@ def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
         read: Paths of files that are read beside those that were found: with such a suffix are
             no others.
     """
-    besides = set(map(_suffix, read))
-    counts = Counter(
-        _suffix(name) for name in found.others if _suffix(name) not in besides and not is_note(name)
-    )
+    besides = set(map(_suffix, (*read, *found.names)))  # of such a suffix only notes are left out
+    others = [name for name in found.others if not is_note(name)]
+    counts = Counter(ending for ending in map(_suffix, others) if ending not in besides)
     shown = [f"{count} {ending}" for ending, count in counts.most_common(_MOST_SHOWN)]
     more = sum(counts.values()) - sum(count for _, count in counts.most_common(_MOST_SHOWN))
     suffixes = ", ".join([*shown, *([f"{more} more"] if more else [])])

@@ -402,3 +402,11 @@ def test_the_older_form_of_fairseq_is_refused_by_name(tmp_path):
     path.with_suffix(".idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
     with pytest.raises(SeqDataError, match=r"fairseq's older form \(TNTIDX\).*--dataset-impl mmap"):
         open_store(path, backend=Tokens())
+
+
+def test_training_and_validation_tokens_in_one_folder_are_not_one_store(tmp_path):
+    for name in ("train.bin", "val.bin"):
+        np.arange(10, dtype="<u2").tofile(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"holds 2: train \('train\*'\), validation \('val\*'\)"):
+        open_store(tmp_path, backend=Tokens())
+    assert len(open_store(f"{tmp_path}/train*", backend=Tokens())) == 1

@@ -1,6 +1,7 @@
 """Folders of the datasets library: all files that their state names, or an error."""
 
 import json
+import pickle
 import shutil
 import warnings
 
@@ -9,7 +10,13 @@ import pytest
 from pyarrow import parquet
 
 from seqdata.api import open_store
-from seqdata.errors import CorruptShardError, DataError, MissingShardError, SeqDataWarning
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DataError,
+    MissingShardError,
+    SeqDataWarning,
+)
 from seqdata.storage.foreign.file_discovery import parse_dataset_state
 
 
@@ -126,3 +133,110 @@ def test_a_saved_selection_of_rows_is_refused(folder):
     (folder / "state.json").write_text(json.dumps(state))
     with pytest.raises(DataError, match=r"selects some of them by indices.*`flatten_indices\(\)`"):
         open_store(folder)
+
+
+def write_table(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.table({"x": [list(range(row)) for row in rows]}), path)
+
+
+def test_tables_are_found_below_a_folder_in_natural_order(tmp_path):
+    for part in (10, 2, 1):
+        write_table(tmp_path / "a" / f"part.{part}.parquet", part)
+    write_table(tmp_path / "z.parquet", 3)
+    store = open_store(tmp_path)
+    assert store.lengths.tolist() == [3, 1, 2, 10]
+    assert store[3]["x"].tolist() == list(range(10))
+    assert open_store(f"{tmp_path}/**/*.parquet").lengths.tolist() == [3, 1, 2, 10]
+    assert open_store(f"{tmp_path}/a/part.[12].parquet").lengths.tolist() == [1, 2]
+    again = pickle.loads(pickle.dumps(open_store(f"{tmp_path}/a/part.{{2,1}}.parquet")))
+    assert again.lengths.tolist() == [2, 1]
+
+
+def test_tables_below_links_are_found_once(tmp_path):
+    write_table(tmp_path / "data" / "run1" / "0.parquet", 5)
+    write_table(tmp_path / "disk" / "1.parquet", 6)
+    (tmp_path / "data" / "other").symlink_to(tmp_path / "disk")
+    assert open_store(tmp_path / "data").lengths.tolist() == [6, 5]
+    (tmp_path / "data" / "latest").symlink_to("run1")
+    with pytest.warns(
+        SeqDataWarning, match=r"left out: 1 link to what is read already \('latest'\)"
+    ):
+        assert open_store(tmp_path / "data").lengths.tolist() == [6, 5]
+
+
+def test_notes_of_other_programs_are_no_tables_and_others_are_counted(tmp_path):
+    write_table(tmp_path / "0.parquet", 2)
+    for name in ("_metadata.parquet", "_tmp/9.parquet", "_SUCCESS", "README.md"):
+        write_table(tmp_path / name, 1)
+    assert len(open_store(f"{tmp_path}/*.parquet")) == 1
+    for name in ("a.csv", "b/c.csv", "._0.parquet"):
+        write_table(tmp_path / name, 1)
+    with pytest.warns(
+        SeqDataWarning, match=r"left out: 2 files of other suffixes \(2 \.csv\), 1 hid"
+    ):
+        assert len(open_store(tmp_path)) == 1
+
+
+def test_tables_of_several_splits_are_refused_and_open_one_by_one(tmp_path):
+    for split, rows in (("train", 4), ("test", 2)):
+        write_table(tmp_path / f"{split}-00000-of-00001.parquet", *[1] * rows)
+    with pytest.raises(ConfigError, match=r"but holds 2: test .* such as '.*/train\*'; for all"):
+        open_store(tmp_path)
+    assert len(open_store(f"{tmp_path}/train*")) == 4
+    assert len(open_store([f"{tmp_path}/train*", f"{tmp_path}/test*"])) == 6
+
+
+def test_a_dataset_dict_names_the_splits_to_open(tmp_path):
+    for split in ("a", "b"):
+        save(tmp_path / split)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["a", "b"]}')
+    with pytest.raises(ConfigError, match=rf"splits a, b. Open one of them: '{tmp_path}/a' or"):
+        open_store(tmp_path)
+    assert len(open_store(tmp_path / "a")) == 30
+
+
+def test_saved_datasets_below_a_folder_are_what_their_states_name(tmp_path):
+    for name in ("b", "a"):
+        save(tmp_path / name, rows=1 if name == "a" else 2)
+        shutil.copy(tmp_path / name / "data-00001-of-00003.arrow", tmp_path / name / "c-1.arrow")
+    assert [row["x"][0] for row in open_store(tmp_path)] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+    (tmp_path / "a" / "data-00001-of-00003.arrow").unlink()
+    with pytest.raises(
+        MissingShardError, match=r'"data-00001-of-00003.arrow"\): must be in the fol'
+    ):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("values", [[0, 1], [-3, 12], ["a", "b c"], ["1", "x"]])
+def test_folders_that_are_named_as_columns_become_columns(tmp_path, values):
+    for value in values:
+        write_table(tmp_path / f"label={value}" / "k=0" / "0.parquet", 1, 2)
+    store = open_store(tmp_path)
+    is_text = any(isinstance(value, str) for value in values)
+    assert store.fields["label"].dtype == ("str" if is_text else "int64")
+    found = [row["label"] if is_text else int(row["label"]) for row in store]
+    assert sorted(found, key=str) == sorted([*values, *values], key=str)
+    assert {int(row["k"]) for row in store} == {0}
+    assert pickle.loads(pickle.dumps(store)).fields == store.fields
+
+
+def test_a_column_of_the_files_counts_before_that_of_their_folder(tmp_path):
+    write_table(tmp_path / "x=7" / "0.parquet", 3)
+    assert list(open_store(tmp_path).fields) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["0.parquet", "label=__HIVE_DEFAULT_PARTITION__/0.parquet"])
+def test_a_file_without_the_column_of_the_other_folders_is_refused(tmp_path, name):
+    write_table(tmp_path / "label=1" / "0.parquet", 1)
+    write_table(tmp_path / name, 1)
+    with pytest.raises(DataError, match=r"must be below a folder 'label=VALUE', which becomes a c"):
+        open_store(tmp_path)
+
+
+def test_a_folder_gives_no_ids(tmp_path):
+    write_table(tmp_path / "id=1" / "0.parquet", 1, 2)
+    with pytest.raises(
+        DataError, match=r"must name one sequence, but is of a folder 'id=…', which"
+    ):
+        open_store(tmp_path)

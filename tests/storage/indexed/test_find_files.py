@@ -58,6 +58,37 @@ def test_a_folder_has_its_files_sorted_without_hidden_ones(tmp_path):
     assert found(tmp_path) == ["a.recs", "b.recs", "c/d.RECS"]
 
 
+def test_numbers_in_names_sort_by_value(tmp_path):
+    put(tmp_path, "p10.recs", "p2.recs", "d10/0.recs", "d9/0.recs")
+    expected = ["p2.recs", "p10.recs", "d9/0.recs", "d10/0.recs"]
+    assert found(tmp_path) == found(tmp_path / "**" / "*.recs") == expected
+
+
+def test_folders_behind_links_are_found_once(tmp_path):
+    put(tmp_path, "disk/1.recs", "data/run/0.recs")
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "disk")
+    (tmp_path / "data" / "latest").symlink_to("run")
+    assert found(tmp_path / "data") == ["linked/1.recs", "run/0.recs"]
+
+
+def test_files_of_several_splits_are_refused(tmp_path):
+    put(tmp_path, "train.recs", "val.recs", "test/0.recs")
+    for location in (tmp_path, tmp_path / "**" / "*.recs"):
+        with pytest.raises(ConfigError, match="must be the files of one split, but holds 3: test"):
+            found(location)
+    assert found(tmp_path / "{train,val}.recs") == ["train.recs", "val.recs"]
+
+
+@pytest.mark.parametrize("name", ["{a,b}", "x{1..2}", "a::b", "c[d]"])
+def test_a_folder_that_is_there_is_meant_by_its_name(tmp_path, name):
+    folder = put(tmp_path / name, "1.recs", "2.recs")
+    for location in (folder, folder / "*.recs", folder / "{1,2}.recs"):
+        text = format_location(location, FORMAT)
+        assert [shard.path for shard in find_shards(text, FORMAT)] == [
+            folder / "1.recs", folder / "2.recs",
+        ]  # fmt: skip
+
+
 def test_globs_find_files_of_the_kind_only(tmp_path):
     put(tmp_path, "b.recs", "a.recs", "c/d.recs", "e.txt")
     (tmp_path / "folder.recs").mkdir()
