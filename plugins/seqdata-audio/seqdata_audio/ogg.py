@@ -11,17 +11,19 @@ _FIRST_PAGE = re.compile(rb"OggS\x00[\x02\x03\x06\x07]")  # marked as the first 
 _LATER_PAGE = re.compile(rb"OggS\x00[\x00\x01\x04\x05]")
 _PAGE = 27  # bytes of the header of an Ogg page, without its table
 _LONGEST_PAGE = _PAGE + 255 + 255 * 255
+_SERIAL_AT = 14  # in that header: the number of the stream, and that of the page, 4 bytes each
 _CHECKSUM_AT = 22  # in that header, 4 bytes
 _FLAGS_AT, _IS_LAST = 5, 0x04  # in that header: "eos", set on the last page of a stream
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # byte -> its bits reversed
 
 
 def check_pages(content: bytes) -> None:
-    """Raise if a file holds several streams one behind the other, or does not end with its stream.
+    """Raise if a file holds recordings one behind the other, lacks a page, or was cut off.
 
     Raises:
         ValueError: If so.
     """
+    _check_last_page(content)
     later = _LATER_PAGE.search(content)
     second = None if later is None else _FIRST_PAGE.search(content, later.start())
     if second is not None:
@@ -29,7 +31,21 @@ def check_pages(content: bytes) -> None:
             "must hold one recording, but another begins behind the first, at byte "
             f"{second.start()}, which libsndfile does not read"
         )
-    _check_last_page(content)
+    _check_numbers(content)
+
+
+def _check_numbers(content: bytes) -> None:
+    """Raise if a page is missing: libsndfile takes a recording to begin behind it."""
+    last: dict[int, int] = {}
+    for match in _PAGE_BEGIN.finditer(content):
+        if match.start() + _PAGE > len(content):
+            return
+        serial, number = struct.unpack_from("<II", content, match.start() + _SERIAL_AT)
+        if number != last.get(serial, number - 1) + 1:
+            raise ValueError(
+                f"must have all its Ogg pages, but page {last[serial]} is followed by {number}"
+            )
+        last[serial] = number
 
 
 def _check_last_page(content: bytes) -> None:

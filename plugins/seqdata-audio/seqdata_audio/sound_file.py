@@ -93,9 +93,9 @@ def read_info(file: Readable) -> SoundInfo:
     if wav is not None:
         file = Content(_take_compressed(file.read(0, file.size), wav))
     check_declared_sizes(file)
+    if file.read(0, 4) == b"OggS":
+        check_pages(file.read(0, file.size))
     with _open_sound(io.BufferedReader(_RawFile(file))) as sound:
-        if sound.format == "OGG":
-            check_pages(file.read(0, file.size))
         return _describe(sound, _find_mpeg(sound, file))
 
 

@@ -1,6 +1,8 @@
 """Kinds of files beside WAV: read as soundfile reads them, and never in part."""
 
 import io
+import itertools
+import re
 
 import numpy as np
 import pytest
@@ -106,6 +108,19 @@ def test_ogg_of_several_recordings_is_refused(tmp_path, kind):
     text = rf"a\.{kind}: must hold one recording, but another begins behind the first, at byte \d+"
     with pytest.raises(DataError, match=text):
         opened(tmp_path, kind, content)
+
+
+@pytest.mark.parametrize("kind", ["ogg", "opus"])
+def test_ogg_without_one_of_its_pages_is_refused(tmp_path, kind):
+    content = write(kind, count=150_000)
+    begins = [match.start() for match in re.finditer(rb"OggS\0[\0-\7]", content)]
+    assert len(begins) > 4
+    for first, end in itertools.pairwise([*begins, len(content)]):
+        with pytest.raises(DataError, match=rf"a\.{kind}: "):
+            opened(tmp_path, kind, content[:first] + content[end:])
+    text = r"must have all its Ogg pages, but page 1 is followed by 3"
+    with pytest.raises(DataError, match=text):
+        opened(tmp_path, kind, content[: begins[2]] + content[begins[3] :])
 
 
 def test_all_kinds_of_a_folder_are_read_as_floats(tmp_path):

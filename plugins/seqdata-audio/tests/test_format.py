@@ -182,9 +182,9 @@ def test_a_flipped_bit_in_the_last_page_of_ogg_does_not_shorten_it(tmp_path, sub
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << random.integers(8)
-        with pytest.raises(DataError, match="Ogg page"):
+        with pytest.raises(ValueError, match="Ogg page"):
             read_info(made.bytes(damaged, "x.ogg"))
-    with pytest.raises(DataError, match="has 128 other bytes behind its last one"):
+    with pytest.raises(ValueError, match="has 128 other bytes behind its last one"):
         read_info(made.bytes(whole + b"TAG" + bytes(125), "x.ogg"))
 
 
@@ -340,7 +340,7 @@ def test_soundfile_is_needed_for_what_is_decoded_alone(folder, monkeypatch):
 def test_decoding_says_what_is_missing():
     content = io.BytesIO()
     soundfile.write(content, np.zeros(30_000), 16000, format="MP3")
-    with pytest.raises(ValueError, match="of the 30000 that its header says"):
+    with pytest.raises(ValueError, match=r"says \d+ frames in its Xing or Info frame, but has \d+"):
         Audio().decode_float32(content.getvalue()[: len(content.getvalue()) // 2])
     with pytest.raises(ValueError, match="Format not recognised"):
         Audio().decode_int16(b"")
