@@ -259,7 +259,7 @@ def _is_tar(name: str) -> bool:
 
 
 def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
-    """Return the backend of the local files that a glob or braces match, if any claims them.
+    """Return the backend of the local files that a glob or braces match; None if there are none.
 
     Raises:
         PluginError: If they are several.
@@ -267,7 +267,8 @@ def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
     names = list(itertools.islice(_list_matches(pattern), _MOST_NAMES))
     if any(map(_is_tar, names)):
         return "webdataset"
-    return _of_names(pattern, names, host) or _of_core_files(names)
+    found = _of_names(pattern, names, host) or _of_core_files(names)
+    return found or ("arrow" if names else None)
 
 
 def _list_matches(pattern: str) -> Iterator[str]:

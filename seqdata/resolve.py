@@ -21,14 +21,15 @@ from seqdata.host import PluginHost, default_host
 from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing, SupportsZipping
 from seqdata.readers.groups import iter_groups, refuse_order_alone
-from seqdata.readers.source import ReadOptions, count_suffixes, find_files
+from seqdata.readers.source import ReadOptions, count_suffixes, find_source
 from seqdata.readers.tables import TABLE_FORMATS, find_table_format
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import DatasetItems
+from seqdata.storage.find_files import warn_left_out
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
-from seqdata.storage.local_files import is_remote, local_path
+from seqdata.storage.local_files import is_remote
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
 from seqdata.storage.remote.options import Remote
@@ -316,12 +317,15 @@ def _read_table_files(
                 f"open_store: {redact_url(os.fspath(location))!r} must be on this machine to be "
                 "read with `group`. Copy it, or read the table and pass it"
             )
-        files += [f for f in find_files(local_path(location)) if not f.path.name.startswith("_")]
+        found, left_out = find_source(location)
+        warn_left_out([left_out], stacklevel=6)
+        files += found
     format_name = find_table_format(files)
     if format_name is None:
         shown = ", ".join(f"{count} {suffix}" for suffix, count in count_suffixes(files).items())
+        where = ", ".join(str(os.fspath(location)) for location in locations)
         raise ConfigError(
-            f"open_store: {', '.join(map(os.fspath, locations))}: must be tables of one kind "
+            f"open_store: {where}: must be tables of one kind "
             f"({', '.join(TABLE_FORMATS)}) to be read with `group`, but has files of others "
             f"({shown}). Name the files by a glob, or read the table and pass it"
         )

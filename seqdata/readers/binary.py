@@ -52,11 +52,14 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     ".arrow": "pyarrow.ipc.open_file",
     ".feather": "pyarrow.feather.read_table",
     ".parquet": "pyarrow.parquet.read_table",
-    ".idx": "what wrote it (Megatron's: name the .bin file, with the plugin seqdata-tokens)",
+    ".idx": "what wrote it (Megatron's, fairseq's: name the .bin file; plugin seqdata-tokens)",
     ".tsv": "pandas.read_csv(..., sep='\\t')",
     ".json": "json.load (a file with one object per line ends in .jsonl)",
 }
 """Suffix -> what reads such files, whose bytes are those of a container."""
+
+_NPY_MAGIC = b"\x93NUMPY"
+_OTHER_NUMPY = (b"\x80", b"PK")  # of pickled objects and of archives
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"RIFF", ".wav"),
@@ -130,6 +133,8 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     for file in files:
         try:
             with file.path.open("rb") as stream:
+                _check_npy_header(file, stream.read(len(_NPY_MAGIC)))
+                stream.seek(0)
                 array = np.load(stream, allow_pickle=False)
                 rest = len(stream.read(1)) if isinstance(array, np.ndarray) else 0
         except (ValueError, EOFError, OSError, SyntaxError, TokenError, BadZipFile) as error:
@@ -141,6 +146,18 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
         if array.ndim == 0:
             raise _make_error(file, "holds a single number")
         yield {"id": file.key, name: array}
+
+
+def _check_npy_header(file: SourceFile, begin: bytes) -> None:
+    """Raise if a file is neither of NumPy nor pickled or zipped: raw numbers, as dolma writes."""
+    if begin and not begin.startswith((_NPY_MAGIC, *_OTHER_NUMPY)):
+        raise DecodeError.at(
+            f"file {str(file.path)!r}: cannot be read (it begins with {begin!r} and has no "
+            "header of NumPy), but must be a .npy file of one array. Raw numbers, such as the tokens that "
+            "dolma writes, are opened by `open_store(path, backend=Tokens(dtype='uint16'))` of the "
+            "plugin seqdata-tokens, with the dtype that they were written with",
+            file=str(file.path),
+        )
 
 
 def _make_error(file: SourceFile, problem: str) -> DecodeError:

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.find_files import FoundFiles, is_note, names_several
-from seqdata.storage.find_files import find_files as storage_find_files
+from seqdata.storage.find_files import find_files as find_all_files
+from seqdata.storage.foreign.file_discovery import has_table_suffix, is_data_file
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.partitions import Value, find_partitions
 from seqdata.storage.remote.urls import redact_url
@@ -115,7 +116,7 @@ def find_source(
                 "Copy the files to this machine",
             )
         )
-    found = storage_find_files(text, lambda path: not is_note(path), skip=skip)
+    found = find_all_files(text, _is_data, skip=skip)
     if not found.names and not (os.path.isdir(text) or names_several(text)):
         raise ConfigError(
             f"source {text!r}: must be a file, a folder or a glob, but was not found. Check the "
@@ -133,6 +134,10 @@ def find_source(
         for name, partition in zip(found.names, partitions, strict=True)
     ]
     return files, found
+
+
+def _is_data(path: str) -> bool:
+    return is_data_file(path) if has_table_suffix(path) else not is_note(path)
 
 
 def drop_suffixes(files: Iterable[SourceFile]) -> list[SourceFile]:
