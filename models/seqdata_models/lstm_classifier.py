@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lightning as L
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from seqdata import SequenceBatch
@@ -19,6 +18,7 @@ from seqdata_models.functional import (
     run_dense,
 )
 from seqdata_models.metrics import UNLABELLED, ExactMeanMetric
+from seqdata_models.schedules import OneCycle, count_updates, each_update
 
 
 class LSTMClassifier(L.LightningModule):
@@ -34,7 +34,7 @@ class LSTMClassifier(L.LightningModule):
         layout: How to train: ``"packed"`` skips padding; ``"dense"`` computes it and ignores it,
             which suits rows of nearly equal lengths. Same parameters, same results to rounding.
             Evaluation runs dense, which on most CPUs gives a row the same bits in any batch.
-        learning_rate: Of Adam; the peak of one cycle over the whole fit.
+        learning_rate: Of Adam; the peak of one cycle over the whole fit, which more epochs stretch.
         weight_decay: Of Adam.
         x: Name of the field of features.
         y: Name of the field of labels.
@@ -119,16 +119,15 @@ class LSTMClassifier(L.LightningModule):
         """Return the cross entropy of each row, (B,) in nats, whatever its weight."""
         return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return Adam, with one cycle of the learning rate if the fit's length is known."""
         optimizer = torch.optim.Adam(
             self.parameters(), self.learning_rate, weight_decay=self.weight_decay
         )
-        steps = self.trainer.estimated_stepping_batches
-        if not 0 < steps < float("inf"):
+        total, done = count_updates(self)
+        if not total:
             return optimizer
-        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, int(steps))
-        return [optimizer], [{"scheduler": cycle, "interval": "step"}]
+        return each_update(optimizer, OneCycle(optimizer, self.learning_rate, total, done))
 
     def _evaluate(
         self,

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 
 from seqdata import ConfigError
+from seqdata_models.schedules import Cosine, count_updates, each_update
 
 Cell = Literal["lstm", "gru"]
 
@@ -47,13 +48,5 @@ def adam(module: L.LightningModule, learning_rate: float, *, cosine: bool) -> Op
             without a known end (endless epochs) it stays.
     """
     optimizer = torch.optim.Adam(module.parameters(), learning_rate)
-    if not cosine:
-        return optimizer
-    steps = module.trainer.estimated_stepping_batches
-    if not 0 < steps < float("inf"):
-        return optimizer
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, int(steps))
-    return {
-        "optimizer": optimizer,
-        "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-    }
+    total, done = count_updates(module) if cosine else (0, 0)
+    return each_update(optimizer, Cosine(optimizer, total, done)) if total else optimizer

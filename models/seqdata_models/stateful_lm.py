@@ -28,7 +28,8 @@ class StatefulLM(L.LightningModule):
         cell: ``lstm`` or ``gru``.
         dropout: Share of activations dropped after the embedding, between layers, before the head.
         learning_rate: Of Adam.
-        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
+        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit,
+            which more epochs stretch.
         x: Name of the field of tokens, (r, T) integers.
         field: The former name of ``x``.
 
