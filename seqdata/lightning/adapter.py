@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, ResumeError, must_be
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning, must_be
 from seqdata.sharing import World
 
 Tracker = dict[str, int]
@@ -145,6 +147,38 @@ def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
             + ". Leave the others out."
         )
     return found[0] if found else None
+
+
+def guard_searches(trainer: Trainer) -> None:
+    """Make searches of learning rate and batch size before a fit do what is possible with it.
+
+    Lightning's search of a rate loads a checkpoint of its own in place of the one that the fit
+    resumes from, so a resumed fit goes without. That of a batch size sets an attribute, which is
+    not the size of batches.
+    """
+    for callback in get_callbacks(trainer):
+        if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+            callback.on_fit_start = partial(_search, callback)  # type: ignore[method-assign]
+
+
+def _search(callback: Callback, trainer: Trainer, pl_module: LightningModule) -> None:
+    vars(callback).pop("on_fit_start")  # so that it is the method of its class again
+    name = type(callback).__name__
+    if has_loaded_checkpoint(trainer):
+        warnings.warn(
+            f"resume: {name} does not search again in a fit with `ckpt_path`: the optimizers "
+            "continue with what the checkpoint has. Fit without `ckpt_path` to search",
+            SeqDataWarning,
+            stacklevel=2,
+        )
+    elif isinstance(callback, BatchSizeFinder):
+        raise ConfigError(
+            f"datamodule: {name} sets an attribute, but the batch size of a SequenceDataModule is "
+            "in its policy, `batching`, so the search would end at its limit. Leave it out, and "
+            "try sizes in the policy: the first batch of a run is the most expensive one"
+        )
+    else:
+        callback.on_fit_start(trainer, pl_module)
 
 
 def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> list[Exception]:

@@ -112,6 +112,7 @@ class TrainRun:
             )  # fmt: skip
             self._has_set_accumulation = True
         adapter.attach(self.trainer, self.callback)
+        adapter.guard_searches(self.trainer)
         if self.feedback is not None:  # the module may have replaced the callback
             self.feedback.attach(adapter.find_callback(self.trainer, SupportsFeedback))
 

@@ -1,6 +1,8 @@
 """Lightning's private counters are where we read them; the first test to fail when they move."""
 
+import ast
 import csv
+import inspect
 import signal
 from pathlib import Path
 
@@ -15,6 +17,28 @@ from seqdata.lightning import adapter
 from seqdata.lightning.adapter import Counters, Tracker
 from seqdata.sharing import World
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+
+
+@pytest.mark.filterwarnings("ignore:.*is a time of 1 seconds:seqdata.errors.SeqDataWarning")
+def test_every_attribute_that_is_set_on_a_trainer_is_lightnings():
+    """A name that Lightning does not have is taken without a word, and has no effect."""
+    tree = ast.parse(inspect.getsource(adapter))
+    targets = [
+        target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    names = {target.attr for target in targets if isinstance(target, ast.Attribute)}
+    trainer = fit(data_of(8), max_epochs=1, val_check_interval="00:00:00:01").trainer
+    loop = trainer.fit_loop
+    owners = (
+        trainer, trainer.state, loop, loop.epoch_loop, loop.epoch_loop.val_loop,
+        loop.epoch_loop._results, loop.epoch_progress.current,
+        loop.epoch_loop.batch_progress.total, Callback,
+    )  # fmt: skip
+    assert len(names) >= 8
+    assert not [name for name in names if not any(hasattr(owner, name) for owner in owners)]
 
 
 class Reading(Callback):
