@@ -5,6 +5,7 @@ The list is a file with one line of JSON per error, so that it survives a resume
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -59,6 +60,8 @@ class ErrorLog:
         self._known = {_entry_key(line) for line in self._entries}
         self._counted = set(self._known) if count_listed else set()
         self._elsewhere = 0
+        self._unwritten: list[dict[str, Any]] = []  # lines that could not be written yet
+        self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which has a lock of its own."""
@@ -134,8 +137,8 @@ class ErrorLog:
             if key not in self._known:
                 self._known.add(key)
                 self._entries.append(entry)
-                if self.path is not None:
-                    _append_line(self.path, entry)
+                self._unwritten.append(entry)
+                self._write_lines()
             is_repeated = key in self._counted
             self._counted.add(key)
             count = len(self)
@@ -148,6 +151,36 @@ class ErrorLog:
                 f"({self._max_errors}). Repair the data, or raise `max_errors`"
             )
             raise error
+
+    def report_missing(self) -> None:
+        """Try to write the lines that could not be written; warn of those that are missing."""
+        with self._lock:
+            self._write_lines()
+            missing, self._has_warned = len(self._unwritten), False
+        if missing:
+            LOG.warning(
+                "loader: %s: %d of %d errors are not in the list, which could not be written",
+                self.path, missing, len(self._entries),
+            )  # fmt: skip
+
+    def _write_lines(self) -> None:
+        """Write what is not in the file yet; a list that cannot be written does not end a run."""
+        path = self.path
+        if path is None:
+            self._unwritten.clear()
+            return
+        try:
+            while self._unwritten:
+                _append_line(path, self._unwritten[0])
+                del self._unwritten[0]
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                LOG.warning(
+                    "loader: %s: the list of errors cannot be written (%s). The run goes on, and "
+                    "counts them; lines are written as soon as that is possible",
+                    path, error.strerror or error,
+                )  # fmt: skip
 
 
 def _entry_key(entry: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
@@ -172,7 +205,9 @@ def _append_line(path: Path, entry: dict[str, Any]) -> None:
     try:
         size = os.fstat(descriptor).st_size
         is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, b"\n" * is_torn + json.dumps(entry).encode() + b"\n")
+        line = b"\n" * is_torn + json.dumps(entry).encode() + b"\n"
+        if os.write(descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 

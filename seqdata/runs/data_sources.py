@@ -225,6 +225,8 @@ class DataSources:
         for engines in self._engines.values():
             for engine in engines:
                 engine.shutdown()
+        if self._error_log is not None:
+            self._error_log.report_missing()
 
     def _get_stores(self, kind: DataKind) -> list[Store]:
         if kind not in self._stores:

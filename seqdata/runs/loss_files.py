@@ -9,12 +9,14 @@ files: the steps from its first one on replace those of earlier fits.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -127,14 +129,19 @@ class LossWriter:
     def __init__(self, folder: Path, header: LossHeader) -> None:
         self.path = folder / header.file_name
         self._blocks = 0
-        self.path.write_bytes(b"")
-        self._append(json.dumps({"version": VERSION, **dataclasses.asdict(header)}).encode())
+        try:
+            self.path.write_bytes(b"")
+            self._append(json.dumps({"version": VERSION, **dataclasses.asdict(header)}).encode())
+        except OSError:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            raise
 
     def append(self, block: LossBlock) -> None:
         """Append a block, in one write.
 
         Raises:
-            OSError: If it cannot be written completely.
+            OSError: If it cannot be written completely; then no part of it stays.
         """
         content = io.BytesIO()
         np.savez(content, **_to_arrays(block))
@@ -145,11 +152,17 @@ class LossWriter:
         raw = _BLOCK_LINE % (self._blocks, len(sealed)) + sealed
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            written = os.write(descriptor, raw)
+            size = os.fstat(descriptor).st_size
+            try:
+                written = os.write(descriptor, raw)
+                if written != len(raw):
+                    message = f"{written} of {len(raw)} bytes were written"
+                    raise OSError(errno.ENOSPC, message, str(self.path))
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
-        if written != len(raw):
-            raise OSError(f"{written} of {len(raw)} bytes were written")
         self._blocks += 1
 
 

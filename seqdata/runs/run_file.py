@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -109,14 +110,26 @@ class RunFile:
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
-        """Write the file and its side files, each completely or not at all.
+        """Write the side files and then the file, each completely or not at all.
 
         Raises:
-            OSError: If a file cannot be written.
+            OSError: If a file cannot be written; then no side file of this one stays.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        for name, arrays in self.side_files.items():
-            write_atomically(path.parent / name, pack_arrays(arrays, name))
+        written: list[Path] = []
+        try:
+            for name, arrays in self.side_files.items():
+                write_atomically(path.parent / name, pack_arrays(arrays, name))
+                written.append(path.parent / name)
+            write_atomically(path, self._dump(path.name))
+        except OSError:
+            for side_file in written:
+                with suppress(OSError):
+                    side_file.unlink()
+            raise
+
+    def _dump(self, name: str) -> bytes:
+        """Return the content of a file of this name."""
         plain = {
             "seqdata_run": VERSION,
             "versions": dict(self.versions),
@@ -128,7 +141,7 @@ class RunFile:
             "import_from": list(self.roots),
         }
         text = yaml.dump(plain, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=100)
-        write_atomically(path, add_digest((_HEADER.format(name=path.name) + text).encode(), NAME))
+        return add_digest((_HEADER.format(name=name) + text).encode(), NAME)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
-import uuid
-from contextlib import suppress
 from pathlib import Path
+
+from seqdata.storage.local_files import write_atomically
 
 _logger = logging.getLogger("seqdata.storage")
 _TRAILER = b"\n# seal of seqdata: sha256 %b\n"
@@ -77,16 +76,9 @@ def write_with_digest(path: Path, content: bytes) -> bool:
     Returns:
         Whether it was written: a folder may be read-only, or the disk full.
     """
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     try:
-        with open(temporary, "wb") as file:
-            file.write(add_digest(content, path.name))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_atomically(path, add_digest(content, path.name))
     except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         return False
     return True
 

@@ -11,9 +11,11 @@ import hashlib
 import os
 import re
 import stat
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -36,6 +38,7 @@ _PATH_ERRORS = {
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 
 _READ_BYTES = 16 << 20  # bytes
+_MAX_STEM = 200  # characters of a temporary name that are those of the file
 
 
 def is_remote(location: str | os.PathLike[str]) -> bool:
@@ -232,18 +235,56 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
         ) from error
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file, flushed to the disk."""
-    path.write_bytes(content)
-    sync_file(path)
+@contextmanager
+def open_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write; it is at its path once it is complete and flushed to the disk.
+
+    If anything fails, a file that was there before stays, and nothing else does. A device or pipe
+    is written as it is.
+
+    Raises:
+        OSError: If it cannot be written; it names the path.
+    """
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as device:
+            yield device
+        return
+    temporary = path.with_name(f"{path.name[:_MAX_STEM]}.{uuid.uuid4().hex}.new")
+    try:
+        file = open(temporary, "wb")  # noqa: SIM115, closed in both ways
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):  # what is buffered cannot be written either
+                file.close()
+            raise
+        file.close()
+        os.replace(temporary, path)
+        sync_file(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # a failed write names none
+        raise
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically, flushed to the disk."""
-    temporary = path.with_name(f"{path.name}.new")
-    write_synced(temporary, content)
-    os.replace(temporary, path)
-    sync_file(path.parent)
+    """Write a file atomically, flushed to the disk.
+
+    Raises:
+        OSError: If it cannot be written; it names the path, and no part of the file stays.
+    """
+    with open_atomically(path) as file:
+        file.write(content)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file into a folder that is not complete yet, flushed to the disk."""
+    path.write_bytes(content)
+    sync_file(path)
 
 
 def sync_file(path: Path) -> None:

@@ -31,19 +31,20 @@ class Failing:
     """
 
     def __init__(self, how: str, length: int = 9, spare: int = 0) -> None:
-        self.how, self.length, self.spare = how, length, spare
+        self.rank = {"how": how, "length": length, "spare": spare}  # its own: not compared
 
     def __call__(self, sequence, rng):
-        if len(sequence["x"]) != self.length or not self.how:
+        how = self.rank["how"]
+        if len(sequence["x"]) != self.rank["length"] or not how:
             return sequence
-        if self.spare:
-            self.spare -= 1
+        if self.rank["spare"]:
+            self.rank["spare"] -= 1
             return sequence
-        if self.how == "die":
+        if how == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "decode":
+        if how == "decode":
             raise DecodeError.at("field 'x' is bad", shard=7)
-        if self.how == "odd":
+        if how == "odd":
             raise OddError("nine", "is too many")
         raise ValueError("nine is too many")
 

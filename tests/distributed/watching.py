@@ -61,10 +61,16 @@ class Straying(Recorder):
             self.state_dict(keep_vars=True)[self.name].data.view(-1)[0] += 1
 
 
-def slow(sequence: dict[str, Any], rng: Any) -> dict[str, Any]:
-    """Read late."""
-    time.sleep(0.02)
-    return sequence
+class Slow:
+    """Reads late, on a rank that is told to."""
+
+    def __init__(self, late: bool) -> None:
+        self.rank = late  # its own: not compared
+
+    def __call__(self, sequence: dict[str, Any], rng: Any) -> dict[str, Any]:
+        if self.rank:
+            time.sleep(0.02)
+        return sequence
 
 
 def data_in(
@@ -73,9 +79,8 @@ def data_in(
     """Make the DataModule that a task is told of."""
     given = [np.full((5, 1), 0.5)] * count if equal else sequences(count)
     batching = Lanes(lanes) if lanes else Bucketed(4)
-    if late:
-        return SequenceDataModule(train=given, batching=batching, transform=slow, prefetch=0)
-    return SequenceDataModule(train=given, batching=batching)
+    prefetch = {"prefetch": 0} if late else {}
+    return SequenceDataModule(train=given, batching=batching, transform=Slow(late), **prefetch)
 
 
 def watch(spec: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.sharing import Tail, World, share
+from seqdata.storage.local_files import open_atomically
 
 STDOUT = "-"
 _CHUNK = 1 << 14  # sequences whose ids are looked up together
@@ -89,12 +90,15 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
         OSError: If the file cannot be written.
     """
     count = 0
-    if target != STDOUT:
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-    with click.open_file(target, "w", encoding="utf-8") as file:
-        for line in lines:
-            click.echo(json.dumps(line), file=file)
-            count += 1
+    if target == STDOUT:
+        for count, line in enumerate(lines, 1):  # noqa: B007, the last number is returned
+            click.echo(json.dumps(line))
+        return count
+    path = Path(target).resolve()  # the file that a link leads to
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open_atomically(path) as file:
+        for count, line in enumerate(lines, 1):  # noqa: B007, the last number is returned
+            file.write(json.dumps(line).encode() + b"\n")
     return count
 
 

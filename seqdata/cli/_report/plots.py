@@ -16,6 +16,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.report import BatchMeasures
+from seqdata.storage.local_files import open_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +119,8 @@ def make_figure(size: tuple[float, float]) -> Figure:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, format="png")
+    with open_atomically(path.resolve()) as file:  # that a link leads to
+        figure.savefig(file, dpi=120, format="png")
 
 
 def draw_lanes(path: Path, plan: Plan) -> None:

@@ -34,7 +34,7 @@ class RankFileLogger(Callback):
     ``tokens`` and ``padded`` timesteps, and as ``values`` the numbers that ``training_step``
     returns: reading them waits for the device. Exceptions have the position of the run, ``error``,
     ``message``, ``facts``, ``notes`` and ``traceback``. If the file cannot be written, it warns
-    once; training continues.
+    once, and at the end of the lines that are missing; training continues.
 
     Args:
         name: Name of the file. With ``{rank}`` in it each rank has its own file: for folders that
@@ -73,7 +73,8 @@ class RankFileLogger(Callback):
         self._name, self._every_n_steps = name, every_n_steps
         self._rank = 0
         self._step_facts: dict[str, Any] = {}
-        self._has_failed = False
+        self._missing = 0  # lines that could not be written
+        self._is_torn = False  # whether the last line was written in part
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the path of the file.
@@ -83,7 +84,8 @@ class RankFileLogger(Callback):
         """
         del pl_module, stage
         folder = adapter.get_run_folder(trainer)  # collective
-        self._rank, self._step_facts, self._has_failed = trainer.global_rank, {}, False
+        self._rank, self._step_facts = trainer.global_rank, {}
+        self._missing, self._is_torn = 0, False
         self.path = None
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
@@ -143,21 +145,36 @@ class RankFileLogger(Callback):
             event: Name of the event.
             values: Any values; what JSON cannot represent is written as text.
         """
-        if self.path is None or self._has_failed:
+        if self.path is None:
             return
         header = {"time": time.time(), "rank": self._rank, "event": event}
         line = json.dumps({**header, **_to_strict_json(values)}, default=str).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            line = b"\n" * self._is_torn + line
             written = _append_line(self.path, line)
+            self._is_torn = written != len(line) and (written > 0 or self._is_torn)
             problem = "" if written == len(line) else f"{written} of {len(line)} bytes were written"
         except OSError as error:
             problem = error.strerror or str(error)
         if problem:
-            self._has_failed = True
+            self._missing += 1
+        if problem and self._missing == 1:
             warnings.warn(
                 f"RankFileLogger: rank {self._rank} cannot write {self.path} ({problem}). "
-                "Training continues, and nothing more is written there",
+                "Training continues; lines that cannot be written are counted",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Warn of lines that could not be written."""
+        del trainer, pl_module, stage
+        missing, self._missing = self._missing, 0
+        if missing:
+            warnings.warn(
+                f"RankFileLogger: {missing} lines of rank {self._rank} are missing in {self.path}, "
+                "which could not be written",
                 SeqDataWarning,
                 stacklevel=2,
             )

@@ -31,8 +31,8 @@ class LossRecord(Callback):
         return {"loss": loss, "losses": loss_of_each_row}
 
     A step costs some 35 microseconds and waits for no device; what is kept until the next write is
-    ids and scores of ``every`` batches. If a file cannot be written, it warns once; training
-    continues.
+    ids and scores of ``every`` batches. If a file cannot be written, it warns once, and at the end
+    of the batches that are missing; training continues, and the record once there is room.
 
     Args:
         folder: Folder of the files; None: the Trainer's log folder.
@@ -70,12 +70,13 @@ class LossRecord(Callback):
         self._gather_group = GatherGroup()
         self._writer: LossWriter | None = None
         self._header: LossHeader | None = None  # None: nothing is recorded
+        self._missing = 0  # batches that could not be written
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Choose the folder and the number of the fit, equal on all ranks."""
         del pl_module
         self._collector = ScoreCollector(self._score, owner="LossRecord")
-        self._writer = self._header = None
+        self._writer, self._header, self._missing = None, None, 0
         run_folder = adapter.get_run_folder(trainer)  # collective
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
@@ -122,9 +123,10 @@ class LossRecord(Callback):
         self._write()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the last batches."""
+        """Write the last batches; warn of those that could not be written."""
         del trainer, pl_module
         self._write()
+        self._report_missing()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -133,12 +135,24 @@ class LossRecord(Callback):
         del trainer, pl_module, exception
         self._gather_group.close()
         self._write()
+        self._report_missing()
+
+    def _report_missing(self) -> None:
+        missing, self._missing = self._missing, 0
+        if missing:
+            warnings.warn(
+                f"LossRecord: {missing} batches are missing in {self._used_folder}, which could "
+                "not be written",
+                SeqDataWarning,
+                stacklevel=2,
+            )
 
     def _write(self) -> None:
-        """Write the collected batches; after a failure nothing more is written."""
+        """Write the collected batches; those that cannot be written are counted."""
         if not len(self._collector) or self._header is None:
             return
-        block = _make_block(self._collector.take_batches())
+        batches = self._collector.take_batches()
+        block = _make_block(batches)
         try:
             if self._writer is None:
                 self._used_folder.mkdir(parents=True, exist_ok=True)
@@ -146,13 +160,15 @@ class LossRecord(Callback):
                 self.path = self._writer.path
             self._writer.append(block)
         except OSError as error:
-            self._header = None
-            warnings.warn(
-                f"LossRecord: losses cannot be written to {self._used_folder} "
-                f"({error.strerror or error}). Training continues, and nothing more is recorded",
-                SeqDataWarning,
-                stacklevel=2,
-            )
+            is_first, self._missing = not self._missing, self._missing + len(batches)
+            if is_first:
+                warnings.warn(
+                    f"LossRecord: losses cannot be written to {self._used_folder} "
+                    f"({error.strerror or error}). Training continues; batches that cannot be "
+                    "recorded are counted",
+                    SeqDataWarning,
+                    stacklevel=2,
+                )
 
 
 def _make_block(batches: list[BatchScores]) -> LossBlock:

@@ -6,6 +6,8 @@ A rank keeps only its latest batch in memory.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,35 +67,57 @@ class SpillWriter:
             location: The batch, for messages.
 
         Raises:
-            ConfigError: If they differ in form from earlier rows.
+            ConfigError: If they differ in form from earlier rows, or cannot be written.
         """
         if not self.fields:
             self.fields = rows.fields
             for name in (f"{self._stem}.places", *self._name_field_files()):
-                self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115, until close()
+                with self._explain_writing(name):
+                    self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115
                 self._digests[name] = hashlib.sha256()
         check_same_fields(self.fields, rows.fields, location)
         arrays = [rows.spans.astype(SPAN_DTYPE, copy=False), *rows.values.values()]
         for (name, file), array in zip(self._files.items(), arrays, strict=True):
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-            file.write(content)
+            with self._explain_writing(name):
+                file.write(content)
             self._digests[name].update(content)
         self._rows += len(rows.spans)
 
     def close(self) -> SpillManifest:
-        """Close the files, and return their manifest."""
+        """Close the files, and return their manifest.
+
+        Raises:
+            ConfigError: If what is buffered cannot be written.
+        """
         sizes = {}
         for name, file in self._files.items():
-            sizes[name] = file.tell()
-            file.close()
+            with self._explain_writing(name):
+                sizes[name] = file.tell()
+                file.close()
         digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
         return SpillManifest(self._rank, self.fields, self._rows, sizes, digests)
 
     def remove(self) -> None:
-        """Close the files and delete them."""
+        """Close the files and delete them; what is buffered is lost anyway."""
         for name, file in self._files.items():
-            file.close()
-            (self._folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
+                (self._folder / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _explain_writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self._folder / name
+            raise ConfigError.at(
+                f"PredictionWriter: {path} cannot be written ({error.strerror or error}). The "
+                f"{self._rows} rows that this rank has predicted are not saved. Free space, or "
+                "pass another location, and predict again",
+                file=str(path), rank=self._rank,
+            ) from error  # fmt: skip
 
     def _name_field_files(self) -> list[str]:
         return [f"{self._stem}-{number}.values" for number in range(len(self.fields))]

@@ -283,10 +283,10 @@ class _PredictionSession:
 
     def clean_up(self) -> None:
         """Remove the spill files."""
-        for dataset in self._datasets:
-            if dataset.spill_writer is not None:
-                dataset.spill_writer.remove()
-        self._stack.close()
+        with self._stack:
+            for dataset in self._datasets:
+                if dataset.spill_writer is not None:
+                    dataset.spill_writer.remove()
 
     def _make_folder(self, root: Path) -> Path:
         spill_folder = root.absolute().with_name(f".{root.absolute().name}.predicting")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from seqdata.errors import ConfigError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import read_small_file
 from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, dump_index, load_index
-from seqdata.storage.local_files import sync_file
+from seqdata.storage.local_files import write_atomically
 
 INDEX_FOLDER = "seqdata-index"
 """The folder of index files, next to the data."""
@@ -97,14 +96,5 @@ def _make_newest(path: Path, other: Path) -> Path:
 def put_file(path: Path, content: bytes) -> Path:
     """Write a file atomically, flushed to the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".seqdata-tmp-{uuid.uuid4().hex}")
-    try:
-        aside.write_bytes(content)
-        sync_file(aside)
-        os.replace(aside, path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise
-    sync_file(path.parent)
+    write_atomically(path, content)
     return path

@@ -15,6 +15,7 @@ import numpy as np
 from seqdata.errors import DataError, Fact
 from seqdata.protocols import Store
 from seqdata.storage.fields import default_axis
+from seqdata.storage.local_files import write_atomically
 
 MAX_FINDINGS = 1000
 """Findings that a report lists; it counts all."""
@@ -75,7 +76,7 @@ def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path 
     folder.mkdir(parents=True, exist_ok=True)
     flat = name.replace("/", "-")  # of a file in a folder below
     target = folder / f"{flat}.{offset}-{offset + len(content)}.bad"
-    target.write_bytes(content)
+    write_atomically(target, content)
     return target
 
 

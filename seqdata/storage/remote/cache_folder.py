@@ -245,8 +245,11 @@ def _write_marker(folder: Path) -> None:
             file=str(folder),
         )
     aside = folder / f".seqdata-tag-{os.getpid()}-{time.monotonic_ns()}"
-    aside.write_bytes(_MARKER_TEXT)
-    os.replace(aside, marker)
+    try:
+        aside.write_bytes(_MARKER_TEXT)
+        os.replace(aside, marker)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def make_folder_error(folder: Path, error: OSError) -> CacheError:

@@ -156,7 +156,10 @@ def test_a_file_that_cannot_be_written_is_warned_of_once_and_training_goes_on(tm
     (tmp_path / "ranks.jsonl").mkdir()
     wanted = (
         "RankFileLogger: rank 0 cannot write ranks.jsonl (Is a directory). "
-        "Training continues, and nothing more is written there"
+        "Training continues; lines that cannot be written are counted"
+    )
+    missing = (
+        "RankFileLogger: 6 lines of rank 0 are missing in ranks.jsonl, which could not be written"
     )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
@@ -164,13 +167,18 @@ def test_a_file_that_cannot_be_written_is_warned_of_once_and_training_goes_on(tm
             data_of(val=None), max_epochs=1, default_root_dir=".",
             callbacks=(RankFileLogger(),),
         )  # fmt: skip
-    assert [str(one.message) for one in said if one.category is SeqDataWarning] == [wanted]
+    assert [str(one.message) for one in said if one.category is SeqDataWarning] == [
+        wanted, missing,
+    ]  # fmt: skip
     assert run.trainer.global_step == 6
 
 
 def test_a_line_that_was_cut_off_by_a_full_disk_is_warned_of(tmp_path):
     (tmp_path / "ranks.jsonl").symlink_to("/dev/full")
-    with pytest.warns(SeqDataWarning, match=re.escape("(No space left on device)")):
+    with (
+        pytest.warns(SeqDataWarning, match="1 lines of rank 0 are missing in ranks.jsonl"),
+        pytest.warns(SeqDataWarning, match=re.escape("(No space left on device)")),
+    ):
         fit(
             data_of(4, val=None), max_epochs=1, default_root_dir=".",
             callbacks=(RankFileLogger(),),
@@ -186,8 +194,15 @@ def test_a_line_of_which_only_a_part_was_written_is_warned_of(tmp_path):
     try:
         with pytest.warns(SeqDataWarning, match=r"\(10 of \d+ bytes were written\). Training"):
             callback.record("mine", {})
+        callback.record("mine", {})  # it is warned of once
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    callback.record("last", {})
+    *_, torn, last = callback.path.read_text().splitlines()
+    assert len(torn) == 10
+    assert json.loads(last)["event"] == "last"
+    with pytest.warns(SeqDataWarning, match="2 lines of rank 0 are missing in ranks.jsonl"):
+        callback.teardown(None, None, "fit")
 
 
 def test_a_run_without_a_folder_is_refused_and_a_trial_writes_none(tmp_path, monkeypatch):

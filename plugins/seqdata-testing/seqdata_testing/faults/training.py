@@ -208,7 +208,7 @@ def _fit(
     data = SequenceDataModule(
         train=setup.target.open(roots[rank], setup.target.verify[-1]),
         batching=Fixed(_BATCH, shuffle=False), num_workers=setup.workers,
-        transform=trap if struck else None, on_error=setup.policy, max_errors=_MOST_ERRORS,
+        transform=trap, on_error=setup.policy, max_errors=_MOST_ERRORS,
     )  # fmt: skip
     if setup.patience is not None:
         data._coordinator = RankCoordinator(_make_short_timeouts(setup.patience))
