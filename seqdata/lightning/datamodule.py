@@ -106,6 +106,8 @@ class SequenceDataModule(LightningDataModule):
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        persistent_workers: Whether workers of an evaluation stay for the next one when it has
+            ended; those of training stay until the end of the fit.
         pin_memory: Whether batches are copied into pinned memory; None: if the Trainer uses CUDA.
 
     Raises:
@@ -142,6 +144,7 @@ class SequenceDataModule(LightningDataModule):
         prefetch: int = DEFAULT_PREFETCH,
         start_method: str | None = None,
         stall_timeout: float = DEFAULT_STALL_TIMEOUT,
+        persistent_workers: bool = False,
         pin_memory: bool | None = None,
     ) -> None:
         arguments = dict(locals())
@@ -153,7 +156,7 @@ class SequenceDataModule(LightningDataModule):
         self._sources = DataSources(self._options, self._run_record.make_command)
         self._train_run: TrainRun | None = None
         self._coordinator = RankCoordinator()
-        self._notifier = ExceptionNotifier(self._coordinator.leave_by_exception)
+        self._notifier = self._make_notifier(self._coordinator)
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
             # Lightning validates if this method is overridden
             absent: Any = functools.partial(LightningDataModule.val_dataloader, cast(Any, None))
@@ -172,8 +175,11 @@ class SequenceDataModule(LightningDataModule):
             "trainer": None,
             "_train_run": None,
             "_coordinator": coordinator,
-            "_notifier": ExceptionNotifier(coordinator.leave_by_exception),
+            "_notifier": self._make_notifier(coordinator),
         }
+
+    def _make_notifier(self, coordinator: RankCoordinator) -> ExceptionNotifier:
+        return ExceptionNotifier(coordinator.leave_by_exception, self._sources.end_evaluation)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy that belongs to no Trainer."""

@@ -476,6 +476,11 @@ class BaseEngine(ABC):
     def shutdown(self) -> None:
         """Stop all threads and worker processes; running iterations end with an error."""
 
+    def end_workers(self) -> None:
+        """End the workers, if there are any, and with them the iterations that have them."""
+        if self.worker_pids:
+            self.shutdown()
+
     def forget_plans(self) -> None:
         """Make all plans again."""
         self._plans.clear()

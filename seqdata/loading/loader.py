@@ -91,6 +91,7 @@ class Loader:
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        persistent_workers: Whether workers stay for the next epoch when one has ended.
         pin_memory: Whether the thread that reads ahead copies the output into pinned memory, so
             that ``batch.to("cuda")`` does not wait.
         epoch: The first epoch.
@@ -134,6 +135,7 @@ class Loader:
         prefetch: int = DEFAULT_PREFETCH,
         start_method: str | None = None,
         stall_timeout: float = DEFAULT_STALL_TIMEOUT,
+        persistent_workers: bool = True,
         pin_memory: bool = False,
         epoch: int = 0,
         name: str = "",
@@ -158,6 +160,7 @@ class Loader:
             num_workers=num_workers,
             start_method=start_method,
             stall_timeout=stall_timeout,
+            persistent_workers=persistent_workers,
             pin_memory=pin_memory,
             on_plan_ready=_notify_plugins,
             name=name,

@@ -272,6 +272,7 @@ class EngineOptions:
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        persistent_workers: Whether workers stay for the next epoch when one has ended.
         pin_memory: Whether the output is copied into pinned memory.
         frozen_epoch: Whether every epoch has the plan of epoch 0.
         is_evaluation: Whether it is no training data, of which no row may be left out.
@@ -302,6 +303,7 @@ class EngineOptions:
     num_workers: int = 0
     start_method: str | None = None
     stall_timeout: float = DEFAULT_STALL_TIMEOUT
+    persistent_workers: bool = True
     pin_memory: bool = False
     frozen_epoch: bool = False
     is_evaluation: bool = False
@@ -329,7 +331,9 @@ class EngineOptions:
             )
         self._check_count("prefetch", "a whole number, 0 for no thread")
         self._check_workers()
-        check_flags("loader", pin_memory=self.pin_memory)
+        check_flags(
+            "loader", persistent_workers=self.persistent_workers, pin_memory=self.pin_memory
+        )
         self._check_count("seed", "in [0, 2**64)", most=1 << 64)
 
     def _check_count(self, name: str, needed: str, most: int = 1 << 31) -> None:

@@ -74,6 +74,7 @@ class DataOptions:
     prefetch: int
     start_method: str | None
     stall_timeout: float
+    persistent_workers: bool
     pin_memory: bool | None
 
     @classmethod
@@ -174,6 +175,7 @@ class DataOptions:
             num_workers=self.num_workers,
             start_method=self.start_method,
             stall_timeout=self.stall_timeout,
+            persistent_workers=self.persistent_workers,
         )
 
     def get_locations(self, kind: DataKind) -> list[Location]:

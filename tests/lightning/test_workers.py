@@ -3,9 +3,9 @@
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from seqdata import Bucketed
+from seqdata import Bucketed, SequenceDataModule
 from seqdata_testing.waiting import until
-from tests.lightning.harness import data_of, fit
+from tests.lightning.harness import data_of, fit, sequences
 from tests.loading.workers.parts import descriptors, lives
 
 
@@ -77,3 +77,59 @@ def test_sequences_are_trained_once_with_workers_and_filler():
     run = fit(data(2, batching=Bucketed(4)), max_epochs=1)
     trained = [number for _, _, ids in run.log.train for number in ids]
     assert sorted(trained) == list(range(23))
+
+
+class Evaluations(Callback):
+    """Notes the workers of all evaluations in steps of training and of validation."""
+
+    def __init__(self):
+        self.training, self.validating = [], []
+
+    def _list(self, trainer):
+        return [tuple(loader.engine.worker_pids) for loader in trainer.val_dataloaders or ()]
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.training.append([pids for pids in self._list(trainer) if pids])
+
+    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+        self.validating.append([pids for pids in self._list(trainer) if pids])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("limit", [1, 1.0])
+def test_workers_of_a_validation_end_with_it(prefetch, limit):
+    watch, val = Evaluations(), {name: sequences(5) for name in "ab"}
+    run = fit(
+        data(2, val=val, prefetch=prefetch), max_epochs=1, limit_val_batches=limit,
+        num_sanity_val_steps=1, val_check_interval=3, callbacks=(watch,),
+    )  # fmt: skip
+    assert run.error is None
+    assert watch.training == [[]] * 6
+    assert {len(running) for running in watch.validating} <= {0, 1}  # of one loader at a time
+    assert all(len(pids) == 2 for running in watch.validating for pids in running)
+    first, *_, last = (pids for running in watch.validating for pids in running)
+    assert first != last
+    assert not any(map(lives, {*first, *last}))
+
+
+def test_persistent_workers_of_validations_stay_until_the_end_of_the_fit():
+    watch, val = Evaluations(), {name: sequences(5) for name in "ab"}
+    made = data(2, val=val, persistent_workers=True)
+    run = fit(made, max_epochs=2, num_sanity_val_steps=0, callbacks=(watch,))
+    assert run.error is None
+    assert [len(running) for running in watch.training] == [0] * 6 + [2] * 6
+    assert len({tuple(running) for running in watch.training[6:]}) == 1
+    pids = {pid for pids in watch.training[-1] for pid in pids}
+    assert until(lambda: not any(map(lives, pids)))
+
+
+@pytest.mark.parametrize("kind", ["val", "test", "predict"])
+@pytest.mark.parametrize("stays", [False, True])
+def test_an_evaluation_in_a_plain_loop_ends_its_workers_too(kind, stays):
+    options = {"num_workers": 1, "start_method": "fork", "persistent_workers": stays}
+    made = SequenceDataModule(**{kind: sequences(5)}, batching=Bucketed(2), **options)
+    loader = getattr(made, f"{kind}_dataloader")()
+    assert [len(list(loader)) for _ in range(2)] == [3, 3]
+    assert len(loader.engine.worker_pids) == stays
+    loader.shutdown()

@@ -211,12 +211,19 @@ class ExceptionNotifier(Callback):
 
     Args:
         notify: Called with the exception; returns the error to raise in its place, or None.
+        end_validation: Called when a validation has ended, which may have drawn not all batches;
+            None: nothing.
     """
 
     is_rank_local = True  # attached by the DataModule: not compared over ranks
 
-    def __init__(self, notify: Callable[[BaseException], PeerFailedError | None]) -> None:
+    def __init__(
+        self,
+        notify: Callable[[BaseException], PeerFailedError | None],
+        end_validation: Callable[[], object] | None = None,
+    ) -> None:
         self._notify = notify
+        self._end_validation = end_validation
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -238,6 +245,12 @@ class ExceptionNotifier(Callback):
         adapter.set_batch_size(trainer, batch)
 
     on_test_batch_start = on_validation_batch_start
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End what the validation has started."""
+        del trainer, pl_module
+        if self._end_validation is not None:
+            self._end_validation()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

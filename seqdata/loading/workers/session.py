@@ -165,6 +165,8 @@ class PoolSession:
 class WorkerPoolCache:
     """A cache of worker pools, started when they are first needed.
 
+    A pool is kept for the next session, unless workers are not to stay.
+
     Args:
         fetcher: Does the work of the workers.
         options: The number of workers, and their start method.
@@ -230,7 +232,8 @@ class WorkerPoolCache:
     def _release(self, pool: WorkerPool, *, is_reusable: bool) -> None:
         with self._lock:
             self._busy.remove(pool)
-            if is_reusable and not pool.is_cancelled and pool.error is None and not self._idle:
+            is_reusable = is_reusable and not pool.is_cancelled and pool.error is None
+            if is_reusable and self._options.persistent_workers and not self._idle:
                 self._idle.append(pool)
                 return
-        pool.close(kill=True)
+        pool.close(kill=not is_reusable)

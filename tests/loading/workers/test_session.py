@@ -262,3 +262,16 @@ def test_a_process_of_multiprocessing_ends_with_the_workers_that_it_left(how):
     ended = process.exitcode
     process.kill()
     assert ended == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_workers_that_are_not_to_stay_end_with_their_epoch(prefetch):
+    with playing(num_workers=2, prefetch=prefetch, persistent_workers=False) as mine:
+        batches = iter(mine)
+        next(batches)
+        pids = mine.worker_pids
+        assert len(pids) == 2
+        assert len(list(batches)) == 14
+        assert mine.worker_pids == []
+        assert not any(map(lives, pids))
+        assert len(list(mine)) == 15
