@@ -202,6 +202,7 @@ class DataSources:
             options.make_engine_options(world, context.seed),
             tail=options.tail if kind == "train" else "fill",  # an evaluation leaves out no row
             is_evaluation=kind != "train",
+            persistent_workers=options.persistent_workers or kind == "train",
             transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=context.is_frozen,
@@ -219,6 +220,13 @@ class DataSources:
                 LOG.warning("datamodule: %s", _UNLISTED)
             self._error_log = ErrorLog(self._options.max_errors, path, count_listed=False)
         return self._error_log
+
+    def end_evaluation(self) -> None:
+        """End the workers of evaluations, unless they are to stay for the next one."""
+        for kind, engines in self._engines.items():
+            for engine in engines:
+                if kind != "train" and not engine.options.persistent_workers:
+                    engine.end_workers()
 
     def shutdown(self) -> None:
         """Stop all threads."""
