@@ -250,6 +250,7 @@ def test_compressed_sound_needs_its_package(monkeypatch):
     ):
         read_wav_header(raw)
     monkeypatch.setitem(sys.modules, "seqdata_audio.sound_file", None)
+    assert read_wav_header(wav(2, 3, 5))[0] == ArrayHeader("wav", "<i3", (2,))  # plain: it does not
     text = (
         "needs the package seqdata-audio .*: run `pip install seqdata-audio`, then `seqdata index"
     )
