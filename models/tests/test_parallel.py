@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from seqdata import ConfigError, LaneStates, Loader, ResumeError, Windows, World
+from seqdata import ConfigError, Fixed, LaneStates, Loader, ResumeError, Windows, World
 from seqdata_testing.waiting import patient
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -397,3 +397,32 @@ def test_stages_are_cut_where_their_costs_are_most_alike():
     layers = [[step.layer for step in stage if step.layer is not None] for stage in stages]
     assert layers == [[0, 1], [2, 3]]
     assert [len(stage) for stage in stages] == [4, 4]  # embedding and dropout; dropout and head
+
+
+@pytest.mark.parametrize("changed", ["epoch", "number", "seed", "step", "row", "timestep"])
+@pytest.mark.parametrize("drop", [0.2, 0.5])
+def test_dropout_hides_other_activations_in_each_place_of_a_run(changed, drop):
+    """Masks are new in every epoch, batch, part of the stack, row and timestep, and come back."""
+    x = [torch.ones(6, 1) for _ in range(3)]
+
+    def draw(seed=0, step=1, **place):
+        (batch,) = Loader(x, Fixed(3, shuffle=False))
+        for name, value in place.items():
+            setattr(batch, name, value)
+        part = split_time(split_rows(batch, 1)[0], 0, 1)
+        return dropout_mask(part, (3, 6, 8), drop, (seed, step))
+
+    mask = draw()
+    assert torch.equal(mask, draw())
+    assert set(mask.unique().tolist()) == {0.0, 1 / (1 - drop)}
+    others = {
+        "epoch": [draw(epoch=number) for number in (1, 2)],
+        "number": [draw(number=number) for number in (1, 2)],
+        "seed": [draw(seed=number) for number in (1, 2)],
+        "step": [draw(step=number) for number in (0, 2)],
+        "row": [mask.roll(number, 0) for number in (1, 2)],
+        "timestep": [mask.roll(number, 1) for number in (1, 2)],
+    }[changed]
+    assert not torch.equal(mask, others[0])
+    assert not torch.equal(mask, others[1])
+    assert not torch.equal(others[0], others[1])

@@ -298,3 +298,21 @@ def test_on_a_terminal_a_bar_is_shown_and_the_report_goes_where_it_should(store,
     assert done.returncode == 0
     assert f"verifying {store}" in shown
     assert (tmp_path / "report.txt").read_text() == run(store)
+
+
+@pytest.mark.parametrize("others", [["verified"], ["foreign"], ["verified", "verified"]])
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_stores_are_called_verified_only_if_all_have_checksums(store, tmp_path, others, at):
+    table = pa.table({"x": [[1, 2], [3]], "id": ["a", "b"]})
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    places = {"verified": store, "foreign": tmp_path / "a.arrow"}
+    stores = [places[name] for name in others]
+    stores.insert(at if at >= 0 else len(stores), tmp_path / "a.arrow")
+    stores = list(dict.fromkeys(stores))
+    assert facts(*stores)["verified"] is False
+    assert "unverified: there are no checksums" in run(*stores).splitlines()[-1]
+    assert facts(store)["verified"] is True

@@ -41,3 +41,29 @@ def test_a_nan_is_what_the_rule_says():
 def test_levels_must_rise_in_0_to_1(levels):
     with pytest.raises(ConfigError, match=r"`levels` must be rising numbers in \[0, 1\], but is"):
         Quantiles(*levels)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-300, 0.25, 0.49, 0.5, 0.51, 0.75, 1.0])
+@pytest.mark.parametrize("nan", ["error", "ignore", "impute"])
+def test_one_level_clips_one_side(level, nan):
+    """Below the median from below, else from above: no level makes the field a constant."""
+    values = np.arange(11.0)
+    found = fit([values], {"x": Quantiles(level, nan=nan)})["x"]
+    bound = np.quantile(values, level)
+    assert found.values.tolist() == [bound]
+    wide = np.arange(-5.0, 16.0)
+    clipped = np.maximum(wide, bound) if level < 0.5 else np.minimum(wide, bound)
+    made = found.apply(wide, np.array([21]), None)
+    assert made.tolist() == clipped.tolist()
+    assert len(set(made.tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    "levels", [(0.0, 1.0), (0.1, 0.2), (0.5, 0.9), (0.2, 0.5, 0.6), (0.4, 0.5)]
+)
+def test_more_levels_clip_both_sides(levels):
+    values = np.arange(11.0)
+    found = fit([values], {"x": Quantiles(*levels)})["x"]
+    low, high = np.quantile(values, [levels[0], levels[-1]])
+    wide = np.arange(-5.0, 16.0)
+    assert found.apply(wide, np.array([21]), None).tolist() == np.clip(wide, low, high).tolist()

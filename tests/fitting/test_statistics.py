@@ -218,3 +218,17 @@ def test_groups_that_no_longer_tell_what_was_stored_are_refused(encoder):
     _, stats = of_sites([1, 2, 3], encoder, "overall")
     with pytest.raises(ConfigError, match=r"the inverse of 'x' needs 'site' as it was stored"):
         stats.inverse()({"x": np.zeros((3, 2)), "site": np.array([1, 2, 3])})
+
+
+@pytest.mark.parametrize("order", [("x", "site"), ("site", "x")])
+@pytest.mark.parametrize("sites", [[1, 2, 3], [2, 0, 1], ["c", "a", "b"]])
+def test_each_group_is_standardized_by_its_own_whatever_is_encoded_first(order, sites):
+    rows, _ = of_sites(sites, Labels())
+    what = {"x": MeanStd(by="site"), "site": Labels()}
+    stats = fit(rows, {name: what[name] for name in order})
+    x = Ragged(np.concatenate([row["x"] for row in rows]), np.array([2, 2, 2]))
+    made = apply(stats, x=x, site=sites if isinstance(sites[0], str) else np.array(sites))
+    assert made["x"].values.tolist() == [-1, 1] * 3
+    assert made["site"].tolist() == np.argsort(np.argsort(sites)).tolist()
+    values = {"x": made["x"].values.reshape(3, 2), "site": made["site"]}
+    assert stats.inverse()(values)["x"].tolist() == [row["x"].tolist() for row in rows]

@@ -2,6 +2,7 @@
 
 import math
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -15,8 +16,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.weighted import Weighted
-from tests.lightning.feeding import EPOCHS, GROUP, POLICIES, feed, saved
-from tests.lightning.harness import sequences
+from tests.lightning.feeding import EPOCHS, GROUP, POLICIES, Feeding, feed, saved
+from tests.lightning.harness import QUIET, quietly, sequences
 
 MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
 pytestmark = pytest.mark.filterwarnings(MID_UPDATE)
@@ -265,3 +266,36 @@ def test_copies_of_a_sequence_in_a_view_share_its_score():
     )  # fmt: skip
     met = {0, 1} if not np.isnan(seen[0][0]) else {2, 4}
     assert set(np.flatnonzero(~np.isnan(seen[0])).tolist()) == met
+
+
+@pytest.mark.parametrize("policy", ["weighted", "mix"])
+@pytest.mark.parametrize("kept", ["trainer", "callback", "data"])
+def test_scores_of_a_fit_that_failed_do_not_count_where_its_objects_fit_again(
+    policy, kept, tmp_path
+):
+    """The fit diverges after the checkpoint, whose batches are trained again."""
+
+    class Diverging(Feeding):
+        def training_step(self, batch, batch_idx):
+            outputs = super().training_step(batch, batch_idx)
+            return {**outputs, "row_loss": outputs["row_loss"] * 10.0 ** (batch.number % 7)}
+
+    whole = feed(policy, folder=tmp_path / "whole")
+    checkpoint = saved(tmp_path / "whole")[2]
+    done = int(checkpoint.stem.split("=")[1]) * GROUP
+    data = SequenceDataModule(
+        seed=3, batches_per_update=GROUP, on_changed="error", **POLICIES[policy]()
+    )
+    callback = Feedback("row_loss", 2)
+    options = {**QUIET, "max_epochs": EPOCHS, "enable_checkpointing": False}
+    with quietly():
+        trainer = pl.Trainer(**options, callbacks=[callback])
+        with pytest.raises(OSError, match="told to fail"):
+            trainer.fit(Diverging(done + 3), datamodule=data)
+        if kept != "trainer":
+            callback = callback if kept == "callback" else Feedback("row_loss", 2)
+            trainer = pl.Trainer(**options, callbacks=[callback])
+        model = Feeding()
+        trainer.fit(model, datamodule=data, ckpt_path=checkpoint)
+    assert model.log_of.train == whole.log_of.train[done:]
+    assert model.parameters_of() == whole.parameters_of()

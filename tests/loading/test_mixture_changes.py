@@ -269,3 +269,26 @@ def test_parts_of_their_own_policies_are_compared_with_them():
     first, second = (Segments(Mix(p, batches=20, keep="batch"), 8) for p in (parts, other))
     with pytest.warns(SeqDataWarning, match="changed: 'b' has other data or another policy"):
         load(DATA, second, state_after(5, policy=first), on_changed="next_segment")
+
+
+@pytest.mark.filterwarnings("ignore:.*the mixture has changed:seqdata.errors.SeqDataWarning")
+@pytest.mark.parametrize("changes", [0, 1, 2])
+def test_a_resting_part_keeps_its_place_while_weights_change(changes):
+    """First the parts are replaced, then weights change: the part that rests is where it was."""
+    state, data = state_after(12), {**DATA, "c": OTHER["c"]}
+    second = load(data, Segments(mix(data, b=0), 8), state, **NEXT)
+    list(second)
+    for number in range(changes):
+        second.set_weights({"a": 1 + number, "b": 0, "c": 2})
+        list(second)
+    rested = json.loads(json.dumps(second.state_dict()))
+    places = [
+        {part.partition("=")[0]: part.partition("@")[2] for part in one["parts"].split(";")[1:]}
+        for one in (state, rested)
+    ]
+    assert places[0]["b"] == places[1]["b"] == "1.1"
+    third = load(data, Segments(mix(data), 8), rested, **NEXT)
+    met = [(one.part_epoch, one.ids.item()) for one in third if one.part == "b"]
+    whole = [one for one in load(DATA, state=state) if one.part == "b"]
+    due = [(one.part_epoch, one.ids.item()) for one in whole]
+    assert met[: len(due)] == due[: len(met)]

@@ -1,15 +1,18 @@
 """Writing tar shards: all or nothing, gone on with, the same on any executor."""
 
 import json
+import uuid
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
+import fsspec
 import numpy as np
 import pytest
-from seqdata_webdataset import open_webdataset, write_webdataset, writing
+from seqdata_webdataset import index_shards, open_webdataset, write_webdataset, writing
 
-from seqdata import open_store, write_store
+from seqdata import Remote, open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
+from seqdata.storage.indexed import remote_shards
 from seqdata.storage.row_order import draw_order
 from tests.few_shards import SHARD, files, rows
 
@@ -259,3 +262,29 @@ def test_a_random_order_continues_in_either_pass_with_its_seed_only(tmp_path, mi
     assert list((tmp_path / "s").glob(".seqdata-tmp-*/*.facts"))
     shuffled(tmp_path / "s", rows())
     assert files(tmp_path / "s") == mixed
+
+
+@pytest.mark.parametrize("indexed", ["beside the shards", "on this machine"])
+def test_shards_that_are_written_again_to_a_url_are_read_as_they_are_now(
+    indexed, tmp_path, monkeypatch
+):
+    """Their index may be in the cache, of a time when nothing could be written to the URL."""
+
+    def refuse(*given):
+        raise ConfigError("it cannot be written to")
+
+    url, remote = f"memory://again-{uuid.uuid4().hex}", Remote(cache_dir=tmp_path / "cache")
+    options = {"format": "webdataset", "remote": remote}
+    try:
+        for number in range(3):
+            rows = [{"x": np.arange(300 + number) * i, "id": f"r{number}-{i}"} for i in range(5)]
+            written = write_store(url, rows, **options, overwrite=number > 0)
+            for store in (written, open_webdataset(url, remote=remote)):
+                assert store.ids[:] == [row["id"] for row in rows]
+                assert [row["x"].tolist() for row in store] == [row["x"].tolist() for row in rows]
+            if indexed == "on this machine":
+                with monkeypatch.context() as patch:
+                    patch.setattr(remote_shards, "make_writable_files", refuse)
+                    index_shards(url, rebuild=True, remote=remote)
+    finally:
+        fsspec.filesystem("memory").rm(url.removeprefix("memory:/"), recursive=True)

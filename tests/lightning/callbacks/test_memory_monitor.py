@@ -237,3 +237,21 @@ def test_skew_must_be_above_1(skew):
     )
     with pytest.raises(ConfigError, match=f"^{wanted}$"):
         RankMemoryMonitor(skew=skew)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ([5, 50, 7, 9], "A batch of 50 timesteps after padding has passed before, so it is not"),
+        ([50, 5, 7, 9], "A batch of 50 timesteps after padding has passed before, so it is not"),
+        (
+            [5, 50, 7, 60],
+            "The largest batch that passed had 50 timesteps after padding, so this budget",
+        ),
+    ],
+)
+def test_the_largest_batch_that_passed_need_not_be_the_latest(lengths, said):
+    rows = [np.ones((length, 1)) for length in lengths]
+    data = seqdata.SequenceDataModule(train=rows, batching=Fixed(1, shuffle=False))
+    (note,) = notes_of(Full(at=3), data)
+    assert said in note

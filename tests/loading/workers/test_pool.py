@@ -1,10 +1,14 @@
-"""A worker that is slow and makes progress is never given up: progress is a sequence begun."""
+"""Workers that make progress are not given up; tasks of those that ended are not answered."""
 
+import os
+import signal
 from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from seqdata.errors import WorkerDiedError
 from seqdata.loading.workers import shared_slots as slots
 from seqdata.loading.workers.handle import WorkerHandle
 from seqdata.loading.workers.pool import WorkerPool
@@ -53,3 +57,28 @@ def test_each_sequence_that_a_worker_begins_is_progress():
             pass
         (crew,) = mine._engine._worker_pools._idle
         assert int(crew._status[0, slots.PROGRESS]) >= parts.ITEMS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_task_that_no_worker_began_is_not_answered_by_an_earlier_one(num_workers, monkeypatch):
+    """All slots have been used; the workers end before they begin a task of the next epoch."""
+    submit, ending = WorkerPool.submit, []
+
+    def submit_and_end(pool, requests):
+        for pid in pool.pids if ending else ():
+            os.kill(pid, signal.SIGSTOP)  # before it sees the task
+        task = submit(pool, requests)
+        for pid in pool.pids if ending else ():
+            os.kill(pid, signal.SIGKILL)
+        return task
+
+    monkeypatch.setattr(WorkerPool, "submit", submit_and_end)
+    with parts.playing(num_workers=num_workers, prefetch=2) as mine:
+        for _ in range(2):
+            assert len(list(mine)) == parts.ITEMS // 4
+        ending.append(True)
+        came = []
+        with pytest.raises(WorkerDiedError):
+            came.extend(mine)
+        assert not came
