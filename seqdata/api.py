@@ -37,6 +37,7 @@ from seqdata.storage.splitting import Folds
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.time_split import TimeUnit, split_along
 from seqdata.storage.views import SequenceStore, View, as_sequence_store
+from seqdata.storage.writing.table_files import refuse_table_name
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -169,6 +170,7 @@ def write_store(  # noqa: PLR0913
         [3, 1]
     """
     check_flags("write_store", resume=resume, overwrite=overwrite)
+    refuse_table_name("write_store", location)
     options = {"remote": remote, "shuffle": _check_seed(shuffle)}
     write, options = _find_writer(format, options)
     sequences, axes = _prepare_input(sequences, axes, key, group, order)

@@ -1,9 +1,9 @@
-"""Merges predictions into a store: every sequence once, in the order of the predicted store."""
+"""Merges predictions into a store or a table: each sequence once, in the order of the data."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.capabilities import get_base_keys
-from seqdata.errors import IncompleteEpochError, PlanError
+from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
+from seqdata.lightning.predictions.outputs import PredictionField
 from seqdata.lightning.predictions.spill import MergedRows
-from seqdata.protocols import Store
+from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.views import View
+from seqdata.storage.writing.table_files import find_table_kind, write_table_file
 
 _KEYS_AT_ONCE = 1 << 12  # sequences whose ids are looked up together
 
@@ -28,13 +30,13 @@ class PredictionTarget:
 
     Attributes:
         store: The predicted store.
-        root: The folder of the store that is written.
+        root: The folder of the store that is written, or the file of a table.
         axis: The axis that was planned on.
         rows: Number of planned rows.
         is_per_span: Whether a row is written for each span.
         is_partial: Whether rows may be missing.
         is_last_kept: Whether the last timesteps of a truncated sequence are planned.
-        overwrite: Whether a store in ``root`` is replaced.
+        overwrite: Whether what is in ``root`` is replaced.
     """
 
     store: Store
@@ -48,7 +50,7 @@ class PredictionTarget:
 
 
 def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
-    """Write the rows of all ranks as one store.
+    """Write the rows of all ranks as one store, or as one table where the suffix says so.
 
     Raises:
         IncompleteEpochError: If rows are missing.
@@ -57,6 +59,9 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
     """
     offsets = _find_sequence_offsets(rows, target)
     _check_complete(rows, offsets, target)
+    if find_table_kind(target.root) is not None:
+        _write_table(rows, offsets, target)
+        return
     axes: dict[str, str | None] = dict.fromkeys(rows.fields)
     axes.update(
         {name: target.axis for name, field in rows.fields.items() if field.per == "timestep"}
@@ -70,6 +75,44 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
         progress=False,
         overwrite=target.overwrite,
     )
+
+
+def _write_table(rows: MergedRows, offsets: NDArray[np.int64], target: PredictionTarget) -> None:
+    sequences = _iterate_sequences(rows, offsets, target.store)
+    fields = {
+        "id": Field("str", (), None),
+        "position": Field("int64", (), None),
+        **{
+            name: Field(field.dtype, field.shape, "time" if field.per == "timestep" else None)
+            for name, field in rows.fields.items()
+        },
+        "spans": Field("int64", (2,), "spans"),
+    }
+    if find_table_kind(target.root) == "csv":
+        check_csv_fields(target.root, rows.fields)
+        del fields["spans"]
+        fields |= dict.fromkeys(("start", "stop"), Field("int64", (), None))
+        sequences = (
+            {**sequence, "start": sequence["spans"][0, 0], "stop": sequence["spans"][-1, 1]}
+            for sequence in sequences
+        )
+    write_table_file(target.root, sequences, fields)
+
+
+def check_csv_fields(path: Path, fields: Mapping[str, PredictionField]) -> None:
+    """Raise if predictions are more than a number in each row: cells of CSV hold no lists.
+
+    Raises:
+        ConfigError: If so; it names the first.
+    """
+    for name, field in fields.items():
+        if field.per == "timestep" or field.shape:
+            raise ConfigError.at(
+                f"PredictionWriter: {path}: prediction {name!r} must be one number per row to be "
+                f"written as CSV, but is {field}. Choose a path that ends in .parquet, .arrow or "
+                ".jsonl, whose cells may be lists, or name other fields",
+                file=str(path),
+            )
 
 
 def _select_axes(axes: dict[str, str | None], rows: MergedRows) -> dict[str, str | None]:

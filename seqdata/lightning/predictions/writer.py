@@ -20,6 +20,7 @@ from seqdata.errors import ConfigError, SeqDataError, check_flags, must_be
 from seqdata.lightning import adapter
 from seqdata.lightning.predictions.merge import (
     PredictionTarget,
+    check_csv_fields,
     make_left_out_error,
     write_predictions,
 )
@@ -38,13 +39,14 @@ from seqdata.sharing import World
 from seqdata.storage.arrow.manifest import STORE_FILES
 from seqdata.storage.local_files import is_plain_name, local_path
 from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
+from seqdata.storage.writing.table_files import check_table_target, find_table_kind
 
 WRITE_TIMEOUT = timedelta(days=1)
 """How long ranks wait for a slower one, and for rank 0 to write; a dead rank is noticed earlier"""
 
 
 class PredictionWriter(Callback):
-    """Writes predictions as one Arrow store: each sequence once, in the order of the data.
+    """Writes predictions as one store or table: each sequence once, in the order of the data.
 
     Without filler rows, whatever the number of ranks. The store has the fields ``id``;
     ``position``, the number in the predicted store; the predictions, cut to their timesteps; and
@@ -52,20 +54,24 @@ class PredictionWriter(Callback):
     sequence occurs once, its id names it in the new store. Several data sets, given by name, become
     stores in folders of these names.
 
+    A location that ends in ``.parquet``, ``.arrow``, ``.feather``, ``.jsonl`` or ``.csv`` is a file
+    with the same columns, and lists for values of several numbers; in CSV, which has none, spans
+    become ``start`` and ``stop``. Several data sets become ``NAME-DATASET.parquet``.
+
     ``predict_step`` returns a tensor with a row for each row of ``batch`` or of ``batch.real()``,
     on any device, or a dict of such tensors. The batch must be a SequenceBatch: not ``as_tuple``.
     All ranks must share the parent folder of the location. Pass ``return_predictions=False`` to
     ``trainer.predict``, which otherwise keeps everything in memory.
 
     Args:
-        location: A folder, created if it does not exist.
+        location: A folder, created if it does not exist, or a file of a table.
         field: The name of a tensor, or the entry of a dict; None: ``prediction``, or all entries.
         fields: Several entries of a dict.
         per: What a prediction is for, for all fields or by name: ``sequence``; ``timestep`` (the
             second dimension is the padded width), sequences that were split are put together;
             ``span``: one row of the store for each window or piece. None: ``timestep`` if the
             second dimension is the width of every batch, else ``sequence``.
-        overwrite: Whether existing stores are replaced, at the end.
+        overwrite: Whether existing stores or files are replaced, at the end.
         partial: Whether some sequences may be missing, as with ``limit_predict_batches``.
 
     Raises:
@@ -176,13 +182,18 @@ class PredictionWriter(Callback):
                     "PredictionWriter: the name of a data set must be a plain file name, for "
                     f"the folder of its predictions, but is {loader.name!r}. Rename it."
                 )
-            root = root / loader.name
+            is_file = find_table_kind(root) is not None
+            name = f"{root.stem}-{loader.name}{root.suffix}" if is_file else loader.name
+            root = root.with_name(name) if is_file else root / name
         if engine.options.on_error == "replace":
             raise ConfigError(
                 "PredictionWriter: `on_error` must be 'raise' or 'mask', but is 'replace', which "
                 "predicts another sequence twice. Pass on_error='mask' and `partial`=True."
             )
-        check_target(root, STORE_FILES, overwrite=self._overwrite)
+        if find_table_kind(root) is None:
+            check_target(root, STORE_FILES, overwrite=self._overwrite)
+        else:
+            check_table_target(root, overwrite=self._overwrite)
         plan = engine.plan(0)
         target = PredictionTarget(
             store=engine.store,
@@ -311,6 +322,8 @@ class _PredictionSession:
         )
         if rows is None or dataset.spill_writer is None:
             return
+        if not dataset.spill_writer.fields and find_table_kind(dataset.target.root) == "csv":
+            check_csv_fields(dataset.target.root, rows.fields)
         if not dataset.spill_writer.fields and rows.guessed_names:
             max_lengths = dataset.engine.plan(0).measures.longest
             if max_lengths.min() == max_lengths.max():
