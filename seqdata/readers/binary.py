@@ -153,9 +153,10 @@ def _check_npy_header(file: SourceFile, begin: bytes) -> None:
     if begin and not begin.startswith((_NPY_MAGIC, *_OTHER_NUMPY)):
         raise DecodeError.at(
             f"file {str(file.path)!r}: cannot be read (it begins with {begin!r} and has no "
-            "header of NumPy), but must be a .npy file of one array. Raw numbers, such as the tokens that "
-            "dolma writes, are opened by `open_store(path, backend=Tokens(dtype='uint16'))` of the "
-            "plugin seqdata-tokens, with the dtype that they were written with",
+            "header of NumPy), but must be a .npy file of one array. Raw numbers, such as the "
+            "tokens that dolma writes, are opened by `open_store(path, "
+            "backend=Tokens(dtype='uint16'))` of the plugin seqdata-tokens, with the dtype that "
+            "they were written with",
             file=str(file.path),
         )
 

@@ -41,7 +41,10 @@ def saved(array, **options):
     ("content", "message"),
     [
         (b"no array", r"cannot be read \(it begins with b'no arr' and has no header of NumPy\)"),
-        (np.arange(9, dtype="<u2").tobytes(), r"cannot be read .* no header of NumPy\)"),  # as dolma writes
+        (
+            np.arange(9, dtype="<u2").tobytes(),
+            r"cannot be read .* no header of NumPy\)",
+        ),  # as dolma writes
         (b"", "cannot be read"),
         (pickle.dumps(Bomb()), "cannot be read"),
         (saved(np.array([Bomb()], dtype=object), allow_pickle=True), "cannot be read .Object"),
