@@ -23,6 +23,7 @@ from seqdata.fitting.vocabulary import FittedVocabulary
 from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.local_files import write_atomically
+from seqdata.storage.writing.table_files import check_suffix
 
 VERSION = 1
 _PACKED = "zlib:"  # before content that is compressed
@@ -149,7 +150,13 @@ class Statistics:
         return StatisticsInverse(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole or not at all."""
+        """Write a JSON file, whole or not at all.
+
+        Raises:
+            ConfigError: If the path is that of another kind of table.
+            OSError: If the file cannot be written.
+        """
+        check_suffix("Statistics.save: the path", path, ".json")
         fitted_on = dict(self.fitted_on)
         plain = {"digest": self.digest, "fitted_on": fitted_on, "statistics": self.plain}
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)

@@ -15,6 +15,7 @@ from typing import Any
 
 from seqdata.errors import ConfigError, SeqDataError, as_whole_number, must_be
 from seqdata.loading.step_requests import StepRequest
+from seqdata.storage.writing.table_files import check_suffix
 
 MAX_ERRORS = 100
 """Most errors in the data that a run skips, by default."""
@@ -53,6 +54,8 @@ class ErrorLog:
             )
         if not (path is None or isinstance(path, str | os.PathLike)):
             raise ConfigError(must_be("loader: `error_log`", "a path or None", repr(path)))
+        if path is not None:
+            check_suffix("loader: `error_log`", path, ".jsonl")
         self.path = path = None if path is None else Path(path)
         self._max_errors = most
         self._lock = threading.Lock()

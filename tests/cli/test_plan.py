@@ -360,3 +360,16 @@ def test_ids_are_printed_letter_by_letter(tmp_path):
         "--max-length", "2", "--too-long", "drop",
     )  # fmt: skip
     assert "dropped: 2 sequences: spk:a:2, spk:a:3" in done
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "text"),
+    [("--plot", "plan.pdf", "`--plot` must be a path that ends in .png, as what is drawn, but is"),
+     ("--ledger", "left.csv", "`--ledger` must be a path that ends in .jsonl, as what is written")],
+)  # fmt: skip
+def test_a_file_is_named_as_what_is_written(store, tmp_path, option, name, text):
+    path = tmp_path / name
+    done = CliRunner().invoke(app, ["plan", str(store), "--max-tokens", "500", option, str(path)])
+    assert done.exit_code == 2
+    assert text in done.stderr
+    assert not path.exists()

@@ -232,3 +232,9 @@ def test_each_group_is_standardized_by_its_own_whatever_is_encoded_first(order, 
     assert made["site"].tolist() == np.argsort(np.argsort(sites)).tolist()
     values = {"x": made["x"].values.reshape(3, 2), "site": made["site"]}
     assert stats.inverse()(values)["x"].tolist() == [row["x"].tolist() for row in rows]
+
+
+def test_a_file_is_not_named_as_a_table(fitted, tmp_path):
+    with pytest.raises(ConfigError, match=r"the path must be a path that ends in \.json"):
+        fitted.save(tmp_path / "stats.parquet")
+    assert not list(tmp_path.iterdir())

@@ -53,3 +53,9 @@ def test_facts_of_errors_that_are_not_ours_are_not_listed(tmp_path):
 def test_the_list_is_a_path(path):
     with pytest.raises(ConfigError, match="loader: `error_log` must be a path or None, but is "):
         ErrorLog(100, path)
+
+
+def test_a_list_is_not_named_as_another_table(tmp_path):
+    with pytest.raises(ConfigError, match=r"`error_log` must be a path that ends in \.jsonl"):
+        ErrorLog(100, tmp_path / "errors.csv")
+    ErrorLog(100, tmp_path / "errors.ndjson")

@@ -16,6 +16,7 @@ from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.sharing import Tail, World, share
 from seqdata.storage.local_files import open_atomically
+from seqdata.storage.writing.table_files import check_suffix
 
 STDOUT = "-"
 _CHUNK = 1 << 14  # sequences whose ids are looked up together
@@ -87,6 +88,7 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
     """Write lines of JSON to a file or to stdout, and return their number.
 
     Raises:
+        ConfigError: If the file is named as a table of another kind.
         OSError: If the file cannot be written.
     """
     count = 0
@@ -94,6 +96,7 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
         for count, line in enumerate(lines, 1):  # noqa: B007, the last number is returned
             click.echo(json.dumps(line))
         return count
+    check_suffix("plan: `--ledger`", target, ".jsonl")
     path = Path(target).resolve()  # the file that a link leads to
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_atomically(path) as file:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.cli._report.statistics import compute_idle_share
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
@@ -117,7 +117,15 @@ def make_figure(size: tuple[float, float]) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG, and create its folder."""
+    """Write a figure as a PNG, and create its folder.
+
+    Raises:
+        ConfigError: If the path has another suffix.
+        OSError: If it cannot be written.
+    """
+    if path.suffix.lower() not in ("", ".png"):
+        needed = "a path that ends in .png, as what is drawn"
+        raise ConfigError(must_be("`--plot`", needed, repr(str(path)), "Choose another"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_atomically(path.resolve()) as file:  # that a link leads to
         figure.savefig(file, dpi=120, format="png")

@@ -42,6 +42,22 @@ def find_table_kind(location: str | os.PathLike[str]) -> str | None:
     return _KINDS.get(os.path.splitext(os.fspath(location).rstrip("/"))[1].lower())
 
 
+def check_suffix(argument: str, path: str | os.PathLike[str], suffix: str) -> None:
+    """Raise if a file would be named as another kind of table than what is written.
+
+    Args:
+        argument: The argument that gives the path, for the message.
+        path: The path.
+        suffix: Of what is written.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if find_table_kind(path) not in (None, _KINDS.get(suffix)):
+        text, needed = os.fspath(path), f"a path that ends in {suffix}, as what is written"
+        raise ConfigError(must_be(argument, needed, repr(text), "Choose another"))
+
+
 def refuse_table_name(name: str, location: str | os.PathLike[str]) -> None:
     """Raise if a store would be written to a location that is named as the file of a table.
 
