@@ -7,7 +7,7 @@ for a fit with the Trainer, how it counted its steps.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -204,18 +204,19 @@ class ResumeState:
                 "the release of seqdata that saved it."
             )
 
-    def check_plan(self, current: ResumeState) -> None:
+    def check_plan(self, current: ResumeState, may_change: Collection[str] = ("data",)) -> None:
         """Raise if a plan differs from that of the state.
 
         Args:
             current: The state of the same position, with the current data and policy.
+            may_change: What may change where an epoch begins.
 
         Raises:
             ResumeError: If they differ; it names what does.
         """
         changed = self.find_changes(current)
         if changed:
-            raise ResumeError(self._describe_changes(current, changed))
+            raise ResumeError(self._describe_changes(current, changed, may_change))
         if self.fingerprint != current.fingerprint:
             raise ResumeError(
                 f"{self._WHERE}: the plan of epoch {self.epoch} must have the saved fingerprint "
@@ -254,17 +255,26 @@ class ResumeState:
             for name in changed
         )
 
-    def _describe_changes(self, current: ResumeState, changed: Sequence[str]) -> str:
+    def _describe_changes(
+        self, current: ResumeState, changed: Sequence[str], may_change: Collection[str]
+    ) -> str:
         return (
             f"{self._WHERE}: {self.describe_differences(current, changed)}. A state continues "
             "only over the same plan: restore "
-            f"what changed{self._get_hint(changed)}, or {self._ELSE}."
+            f"what changed{self._get_hint(changed, may_change)}, or {self._ELSE}."
         )
 
-    def _get_hint(self, changed: Sequence[str]) -> str:
-        if list(changed) != ["data"]:
+    def _get_hint(self, changed: Sequence[str], may_change: Collection[str]) -> str:
+        if not set(changed) <= set(may_change):
             return ""
-        return ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
+        if list(changed) == ["data"]:
+            return ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
+        if not self.position:
+            return f", pass on_changed='next_epoch' to begin epoch {self.epoch} with it"
+        return (
+            f" (batch {self.position} of epoch {self.epoch} is next), continue from the end of an "
+            "epoch, with on_changed='next_epoch', to begin the next one with it"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -339,6 +339,11 @@ def has_loaded_checkpoint(trainer: Trainer) -> bool:
     return bool(trainer._checkpoint_connector._loaded_checkpoint)
 
 
+def get_datamodule_name(trainer: Trainer) -> str:
+    """Return the key of the DataModule's state in a checkpoint."""
+    return type(trainer.datamodule).__qualname__  # type: ignore[attr-defined]
+
+
 def is_in_step(trainer: Trainer) -> bool:
     """Return whether a training step has its batch and has not ended (no validation, fetching)."""
     counters = read_counters(trainer)

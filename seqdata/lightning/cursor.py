@@ -32,6 +32,7 @@ from seqdata.lightning.adapter import (
     end_restart,
     find_unknown_monitors,
     force_validation,
+    get_datamodule_name,
     has_validated,
     is_in_validation,
     is_restarting,
@@ -44,6 +45,7 @@ from seqdata.lightning.adapter import (
     step_plateau_schedulers_of_epoch,
     take_back_failed_step,
 )
+from seqdata.loading.options import OnChanged
 from seqdata.resume_state import RunPosition
 
 _LACKS_SCHEDULER_STEP = (
@@ -157,7 +159,9 @@ class CounterRepair(Callback):
         get_resume_point: Callable[[], ResumePoint | None],
         on_restored: Callable[[], None],
         on_started: Callable[[], None],
+        on_changed: OnChanged,
     ) -> None:
+        self._on_changed = on_changed
         self._get_resume_point = get_resume_point
         self._on_restored = on_restored
         self._on_started = on_started
@@ -169,9 +173,11 @@ class CounterRepair(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Change the counters in ``checkpoint``; called before the loops are restored."""
-        del trainer, pl_module
+        del pl_module
         resume_point = self._get_resume_point()
-        if resume_point is not None:
+        if resume_point is None:
+            adopt_checkpoint(checkpoint, get_datamodule_name(trainer), self._on_changed)
+        else:
             record = checkpoint.get(RECORD, {})
             self._metrics = record.get("metrics")
             self._pending = repair_counters(
@@ -233,6 +239,40 @@ class CounterRepair(Callback):
         elif self._metrics is not None and pending is not Pending.NOTHING:
             step_plateau_schedulers(trainer)
         continue_after_step(trainer)
+
+
+def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChanged) -> None:
+    """Make a checkpoint without a state of the DataModule one that begins an epoch.
+
+    Args:
+        checkpoint: The checkpoint; its counters are changed.
+        name: Name of the DataModule's class.
+        on_changed: Whether an epoch may be left in its middle: if it is ``next_epoch``.
+
+    Raises:
+        ResumeError: If it was saved in the middle of an epoch, which may not be left.
+    """
+    if "loops" not in checkpoint:
+        return
+    states = loop_states(checkpoint)
+    steps = states.batches["current"]["processed"]
+    if not steps or states.batches["is_last_batch"]:
+        return
+    others = [key for key, value in checkpoint.items() if _is_fit_state(value)]
+    if others:
+        raise ResumeError(
+            f"resume: the checkpoint has the state of {others[0]}, but the DataModule is {name}. "
+            "Resume with the class that saved it, not renamed, passed as `datamodule`"
+        )
+    if on_changed != "next_epoch":
+        raise ResumeError(
+            f"resume: the checkpoint was saved in the middle of an epoch, after {steps} steps, by "
+            "a run without a SequenceDataModule (it has no state of one), so which data is left of "
+            "the epoch is unknown. Pass on_changed='next_epoch' to leave that epoch and begin "
+            "another one with weights, optimizers and counters of the checkpoint, or resume from a "
+            "checkpoint of an epoch's end"
+        )
+    finish_epoch(states)
 
 
 def repair_counters(
@@ -386,6 +426,10 @@ def _complete_step(states: LoopStates) -> None:
     """Count the latest step as completed: what follows it is pending."""
     for kind in ("current", "total"):
         states.batches[kind] = _make_tracker(states.batches[kind]["processed"])
+
+
+def _is_fit_state(value: Any) -> bool:
+    return isinstance(value, dict) and {"fingerprint", "position", "policy"} <= set(value)
 
 
 def _make_tracker(count: int) -> Tracker:

@@ -96,7 +96,8 @@ class SequenceDataModule(LightningDataModule):
             ``seqdata-errors-rank0.jsonl`` in the log folder.
         max_errors: Most of these errors in a run, over all ranks and resumes, each counted once.
         on_changed: What to do if the training data changed since a state was saved: ``error``;
-            ``next_epoch`` to begin the next epoch with it; ``next_segment``, with
+            ``next_epoch`` to begin the next epoch with it, at an epoch's end also with another
+            policy or seed; ``next_segment``, with
             ``Segments(Mix(...), batches=...)`` or ``Feedback``, to continue with other parts or
             shares of the mixture where the next segment begins.
         seed: Seed of order and transforms; None: that of ``seed_everything``, else 0.

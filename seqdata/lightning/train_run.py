@@ -76,7 +76,10 @@ class TrainRun:
         self.errors = ErrorCount(engine, trainer.world_size)
         self.errors.restart(0)
         self.callback = CounterRepair(
-            lambda: self._resume_point, self._on_restored, self._on_started
+            lambda: self._resume_point,
+            self._on_restored,
+            self._on_started,
+            sources.options.on_changed,
         )
         self._world = world
         self._sources = sources

@@ -314,8 +314,9 @@ class Loader:
             state: Of ``state_dict``.
             weights: The weights that ``set_weights`` had set last, if it was called.
             on_changed: What to do if the data has changed: ``error``; ``next_epoch`` to begin the
-                next epoch with it; ``next_segment``, with ``Segments(Mix(...), batches=...)``, to
-                continue with other parts or shares of the mixture where the next segment begins.
+                next epoch with it, at an epoch's end also with another policy or seed;
+                ``next_segment``, with ``Segments(Mix(...), batches=...)``, to continue with other
+                parts or shares of the mixture where the next segment begins.
 
         Raises:
             ResumeError: If the state belongs to other data, policy, seed, shift or weights, is

@@ -188,7 +188,12 @@ def _find_start(
     if changed == ["data"] and on_changed == "next_epoch":
         start_position = run_position.next_epoch if run_position.position else run_position
         return RunStart(start_position, is_changed=True)
-    saved.check_plan(current)
+    may_change = {"data"} if _has_parts(engine) else {"data", "policy", "seed"}
+    is_epoch_start = not run_position.position
+    if changed and set(changed) <= may_change and is_epoch_start and on_changed == "next_epoch":
+        warning = f"{saved.describe_differences(current, changed)}, from epoch {saved.epoch} on"
+        return RunStart(run_position, is_changed=True, warning=warning)
+    saved.check_plan(current, may_change)
     saved.check_position(engine.count_batches(saved.epoch))
     return RunStart(run_position)
 

@@ -9,6 +9,7 @@ from seqdata.lightning.adapter import loop_states
 from seqdata.lightning.cursor import finish_epoch
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.token_budget import TokenBudget
 from seqdata.resume_state import FitState
 from tests.damage import damaged
 from tests.lightning.carrying import Carrying, lanes_of
@@ -63,6 +64,71 @@ def test_changed_data_begins_the_epoch_that_comes_after_the_last_one(tmp_path):
     assert rest.log.epochs == [1, 2]
 
 
+OTHERS = [{"batching": Bucketed(2)}, {"batching": TokenBudget(16)}, {"seed": 4}]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ended")
+    fit(data_of(), folder=folder, every=6, max_epochs=2)
+    return folder / "step=6.ckpt"
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_policy_or_seed_may_begin_the_epoch_after_the_last_one(ended, other):
+    data = data_of(**other, on_changed="next_epoch")
+    with pytest.warns(SeqDataWarning, match=r"`(policy|seed)` was .*, but is .*, from epoch 1 on"):
+        rest = fit(data, ckpt=ended, max_epochs=3)
+    whole = fit(data_of(**other), max_epochs=3).log.train
+    assert rest.log.train == [batch for batch in whole if batch[0] > 0]
+    assert rest.trainer.global_step == 6 + len(rest.log.train)
+    assert rest.log.validations()[0] == 6  # of the epoch of the checkpoint
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_policy_or_seed_at_an_epochs_end_is_refused_with_the_way_to_continue(ended, other):
+    with pytest.raises(ResumeError, match="pass on_changed='next_epoch' to begin epoch 1 with it"):
+        fit(data_of(**other), ckpt=ended, max_epochs=3)
+
+
+@pytest.mark.parametrize("on_changed", ["error", "next_epoch"])
+@pytest.mark.parametrize("other", [*OTHERS, {"count": 30, "seed": 4}])
+def test_another_policy_or_seed_in_the_middle_of_an_epoch_is_refused_with_where_it_may_change(
+    checkpoint, other, on_changed
+):
+    advice = r"batch 2 of epoch 1 is next.*from the end of an epoch, with on_changed='next_epoch'"
+    with pytest.raises(ResumeError, match=advice):
+        fit(data_of(**other, on_changed=on_changed), ckpt=checkpoint, max_epochs=2)
+
+
+def test_another_shift_is_refused_between_epochs_too(ended):
+    with pytest.raises(ResumeError, match="restore what changed, or fit without"):
+        fit(data_of(shift=1, on_changed="next_epoch"), ckpt=ended, max_epochs=3)
+
+
+def leave_out_state(saved):
+    del saved["SequenceDataModule"]
+
+
+def test_a_checkpoint_of_a_run_without_the_datamodule_is_refused_in_the_middle_of_an_epoch(
+    checkpoint, tmp_path
+):
+    path = edited(checkpoint, tmp_path, leave_out_state)
+    with pytest.raises(
+        ResumeError, match=r"after 2 steps, by a run without a SequenceDataModule.*'next_epoch'"
+    ):
+        fit(data_of(), ckpt=path, max_epochs=3)
+
+
+def test_a_checkpoint_of_a_run_without_the_datamodule_may_begin_another_epoch(checkpoint, tmp_path):
+    path = edited(checkpoint, tmp_path, leave_out_state)
+    with pytest.warns(SeqDataWarning, match="so the data begins at epoch 0"):
+        rest = fit(data_of(on_changed="next_epoch"), ckpt=path, max_epochs=3)
+    assert rest.log.train == fit(data_of(), max_epochs=1).log.train
+    assert rest.log.epochs == [2]
+    assert rest.trainer.global_step == 8 + 6
+
+
 def test_a_plan_that_another_release_made_is_refused(checkpoint, tmp_path):
     def forge(saved):
         saved["SequenceDataModule"]["fingerprint"] = "0" * 32
@@ -75,7 +141,9 @@ def test_a_missing_state_is_noticed_before_the_first_batch(checkpoint, tmp_path)
     def rename(saved):
         saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
 
-    with pytest.raises(ResumeError, match=r"is at step 2, but the data is at step 0.*has no state"):
+    with pytest.raises(
+        ResumeError, match=r"has the state of SomeOtherDataModule, but the .* is Seq"
+    ):
         fit(data_of(), ckpt=edited(checkpoint, tmp_path, rename), max_epochs=2)
 
 

@@ -263,6 +263,28 @@ def test_changed_data_may_begin_the_next_epoch_of_a_loader():
     assert [batch.epoch for batch in loader] == [1] * 6
 
 
+@pytest.mark.parametrize(("policy", "seed"), [(Bucketed(3), 0), (Fixed(4), 0), (Bucketed(2), 7)])
+def test_another_policy_or_seed_may_begin_an_epoch_of_a_loader(policy, seed):
+    def make():
+        return Loader(DATA["a"], policy, seed=seed, prefetch=0)
+
+    state = state_after(5, DATA["a"], Bucketed(2))
+    with pytest.raises(ResumeError, match="on_changed='next_epoch' to begin epoch 1 with it, or"):
+        make().load_state_dict(state)
+    loader, fresh = make(), make()
+    with pytest.warns(SeqDataWarning, match=r"`(policy|seed)` was .*, but is .*, from epoch 1 on"):
+        loader.load_state_dict(state, on_changed="next_epoch")
+    list(fresh)
+    assert [batch.ids.tolist() for batch in loader] == [batch.ids.tolist() for batch in fresh]
+
+
+def test_another_seed_of_a_mixture_is_refused_since_its_parts_are_in_their_own_epochs():
+    state = state_after(20, DATA, mix(DATA))
+    made = Loader(DATA, mix(DATA), seed=7, prefetch=0)
+    with pytest.raises(ResumeError, match="restore what changed, or begin a new run"):
+        made.load_state_dict(state, on_changed="next_epoch")
+
+
 def test_parts_of_their_own_policies_are_compared_with_them():
     parts = {"a": Part(1, Fixed(1)), "b": Part(1, Fixed(1))}
     other = {**parts, "b": Part(1, Fixed(2))}
