@@ -1,11 +1,16 @@
 """The command as a whole: help, version, plugins."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib import metadata
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from seqdata.api import write_store
 from seqdata.builtin import POLICIES
 from seqdata.cli import main
 from seqdata.cli.app import app
@@ -55,3 +60,32 @@ def test_plugins_as_json():
 
 def test_plugins_may_be_checked():
     assert "built in" in run("plugins", "--check")
+
+
+UNREAD = {
+    "ledger": ["plan", "store", "--batching", "fixed", "--batch-size", "4", "--world", "2",
+               "--tail", "drop", "--ledger", "-"],
+    "plan": ["plan", "store", "--batching", "fixed", "--batch-size", "4"],
+    "stats": ["stats", "store", "--json"],
+    "verify": ["verify", "store", "--json"],
+    "doctor": ["doctor", "--json"],
+    "help": ["plan", "--help"],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name not in ("ledger", "plan")
+             else name for name in UNREAD],
+)  # fmt: skip
+def test_a_command_ends_quietly_if_nobody_reads_on(name, tmp_path):
+    """As with ``seqdata plan ... | head``."""
+    write_store(tmp_path / "store", [np.arange(3.0)] * 9)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as stdout:
+        told = subprocess.run(
+            [sys.executable, "-m", "seqdata", *UNREAD[name]], stdout=stdout,
+            stderr=subprocess.PIPE, cwd=tmp_path, check=False,
+        )  # fmt: skip
+    assert told.stderr == b""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import select
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TextIO
@@ -39,11 +41,23 @@ def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, N
                 warnings.showwarning = _show_warning
                 command(*args, **options)
         except (SeqDataError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+                raise  # click ends quietly: whoever reads, such as `head`, has enough
             text = redact_secrets(f"error: {_rewrite_arguments(str(error))}")
             make_console(stderr=True).print(text, style="red")
             raise SystemExit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_DATA) from error
 
     return wrapper
+
+
+def _is_stdout_closed() -> bool:
+    """Return whether nobody reads the standard output any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+    except (AttributeError, OSError):  # no such call on this system, or not a file
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _rewrite_arguments(text: str) -> str:

@@ -50,3 +50,14 @@ def test_errors_and_warnings_show_no_secrets_of_urls():
         "note: https://host/a is slow. Wait?\n"
         "error: https://host/a must be a store, but is none. Check it?\n"
     )
+
+
+def test_a_broken_pipe_of_something_else_is_an_error():
+    @click.command()
+    @report_errors
+    def fail():
+        raise BrokenPipeError(32, "Broken pipe", "worker")
+
+    done = CliRunner().invoke(fail)
+    assert done.exit_code == 1
+    assert "error: [Errno 32] Broken pipe: 'worker'" in done.output
