@@ -103,10 +103,18 @@ class WavHeader:
         return (self.end - self.begin) // self.frame_bytes
 
     def decode(self, content: bytes) -> NDArray[Any]:
-        """Return samples that are not compressed, (T, *shape), of the bytes of a whole file."""
+        """Return the samples of a whole file, (T, *shape).
+
+        Raises:
+            ValueError: If they are compressed.
+        """
+        if self.stored is None:
+            raise ValueError(
+                f"must hold samples that are not compressed, but has format {self.tag}"
+            )
         raw = np.frombuffer(content, np.uint8, self.end - self.begin, self.begin)
         if self.is_24_bit:
-            return widen_24_bit(raw, str(self.stored)).reshape(-1, *self.shape)
+            return widen_24_bit(raw, self.stored).reshape(-1, *self.shape)
         values: NDArray[Any] = raw.view(self.stored)
         return values.astype(values.dtype.newbyteorder("=")).reshape(-1, *self.shape)
 

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdata.backends import WavHeader
@@ -203,6 +203,7 @@ def test_what_is_not_a_whole_wav_file_is_refused(made):
     assert "at most 4096 chunks" in refused(made, made.riff(many, fmt, data))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_whatever_is_changed_in_a_header_is_read_or_refused(data):
     """No other exception, and never a place outside of the file."""
