@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from seqdata.policies.windows import Windows
     from seqdata.policies.zip import Zip
     from seqdata.random_streams import RandomStreams
+    from seqdata.recurrent.autocast import check_autocast
     from seqdata.recurrent.cells import unwrap_module
     from seqdata.recurrent.lane_states import LaneStates
     from seqdata.sharing import World, share
@@ -157,6 +158,7 @@ __all__ = [
     "__version__",
     "balanced",
     "batch_size_fn",
+    "check_autocast",
     "columnar",
     "concat",
     "fit",
@@ -215,6 +217,7 @@ _DEFINED_IN = {
     "Zip": "policies.zip",
     "balanced": "policies.weighted",
     "batch_size_fn": "batch",
+    "check_autocast": "recurrent.autocast",
     "columnar": "loading.transforms.declare",
     "concat": "api",
     "fit": "fitting.fit",

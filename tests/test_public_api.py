@@ -64,6 +64,7 @@ NAMES = [
     "Zip",
     "balanced",
     "batch_size_fn",
+    "check_autocast",
     "columnar",
     "concat",
     "folds",

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import check_rows, field_name, token_nll
+from seqdata_models.functional import (
+    check_precision,
+    check_rows,
+    field_name,
+    token_nll,
+)
 from seqdata_models.metrics import ExactMeanMetric
 
 BYTES = 256
@@ -50,6 +55,11 @@ class ByteLM(L.LightningModule):
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden, BYTES)
         self.val_bits, self.test_bits = ExactMeanMetric(), ExactMeanMetric()
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision in which this processor cannot run the LSTM."""
+        del stage
+        check_precision(self)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of each next byte.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import ConfigError, SequenceBatch
-from seqdata_models.functional import field_name, linear_exactly
+from seqdata_models.functional import check_precision, field_name, linear_exactly
 from seqdata_models.metrics import ExactMeanMetric
 
 
@@ -48,6 +48,11 @@ class Forecaster(L.LightningModule):
         self.decoder = nn.LSTM(features, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, features)
         self.val_mse, self.test_mse = ExactMeanMetric(), ExactMeanMetric()
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision in which this processor cannot run the LSTM."""
+        del stage
+        check_precision(self)
 
     def forward(self, context: Tensor, future: Tensor | None = None) -> Tensor:
         """Return the forecast.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import warnings
 from typing import Literal
 
+import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from seqdata import ConfigError, SequenceBatch, unwrap_module
+from seqdata import ConfigError, SequenceBatch, check_autocast, unwrap_module
 
 Layout = Literal["packed", "dense"]  # how an LSTM is trained over padded rows
 
@@ -35,6 +36,19 @@ def check_layout(model: str, layout: str) -> None:
         raise ConfigError(
             f"{model}: `layout` must be 'packed' or 'dense', but is {layout!r}. Use 'packed'."
         )
+
+
+def check_precision(module: L.LightningModule) -> None:
+    """Raise if this processor cannot run a module's LSTM in the Trainer's precision.
+
+    Args:
+        module: Within its ``setup``: no step has been made.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    with module.trainer.precision_plugin.forward_context():
+        check_autocast(module, module.trainer.strategy.root_device)
 
 
 def check_rows(model: str, batch: SequenceBatch) -> None:

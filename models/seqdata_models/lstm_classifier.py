@@ -12,6 +12,7 @@ from seqdata import SequenceBatch
 from seqdata_models.functional import (
     Layout,
     check_layout,
+    check_precision,
     check_rows,
     last_valid,
     linear_exactly,
@@ -77,6 +78,11 @@ class LSTMClassifier(L.LightningModule):
         self.head = nn.Linear(hidden * (2 if bidirectional else 1), classes)
         self.val_loss, self.val_accuracy = ExactMeanMetric(), ExactMeanMetric()
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision in which this processor cannot run the LSTM."""
+        del stage
+        check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Return the logits, (B, classes).

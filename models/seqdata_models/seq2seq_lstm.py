@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import check_rows, token_nll
+from seqdata_models.functional import check_precision, check_rows, token_nll
 from seqdata_models.metrics import ExactMeanMetric
 
 State = tuple[Tensor, Tensor]
@@ -71,6 +71,11 @@ class Seq2SeqLSTM(L.LightningModule):
             ExactMeanMetric(),
             ExactMeanMetric(),
         )
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision in which this processor cannot run the LSTM."""
+        del stage
+        check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Return the logits of each target token from the true ones before it (teacher forcing).

@@ -7,7 +7,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from seqdata import LaneStates, SequenceBatch
-from seqdata_models.functional import field_name, token_nll
+from seqdata_models.functional import check_precision, field_name, token_nll
 from seqdata_models.metrics import BitsPerToken, ExactMeanMetric, Perplexity
 from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
@@ -70,6 +70,11 @@ class StatefulLM(L.LightningModule):
         self.val_loss, self.test_loss = ExactMeanMetric(), ExactMeanMetric()
         self.val_perplexity, self.test_perplexity = Perplexity(), Perplexity()
         self.val_bits, self.test_bits = BitsPerToken(), BitsPerToken()
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision in which this processor cannot run the LSTM."""
+        del stage
+        check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Return the logits of each next token, and update the states of the batch's lanes.

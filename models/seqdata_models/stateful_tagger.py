@@ -7,7 +7,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from seqdata import LaneStates, SequenceBatch
-from seqdata_models.functional import token_nll
+from seqdata_models.functional import check_precision, token_nll
 from seqdata_models.metrics import ExactMeanMetric, update_label_means
 from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
@@ -60,6 +60,11 @@ class StatefulTagger(L.LightningModule):
         self.lanes = LaneStates()
         self.val_loss, self.val_accuracy = ExactMeanMetric(), ExactMeanMetric()
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision in which this processor cannot run the LSTM."""
+        del stage
+        check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Return the logits, (r, T, classes), and update the states of the batch's lanes.

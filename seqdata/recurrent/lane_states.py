@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError, must_be
+from seqdata.recurrent.autocast import check_autocast
 from seqdata.recurrent.cells import Recurrent, make_cell, to_features
 from seqdata.recurrent.continuity import advance, check_continues, starts_within
 from seqdata.recurrent.forward import run
@@ -130,12 +131,14 @@ class LaneStates:
 
         Raises:
             ConfigError: If ``rnn`` is bidirectional, a module that does not tell whether it takes
-                rows first, or inputs do not fit the batch.
+                rows first, cannot run under autocast, or inputs do not fit the batch.
         """
         cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
             padded = batch if batch.layout == "padded" else batch.as_layout("padded")
             x = to_features(cell, padded[x], x)
+        if cell.layer is not None:
+            check_autocast(cell.layer, x.device)
         start = self._initial_rows(batch)
         return run(cell, batch, x, start if state is None else state, start)
 

@@ -20,7 +20,7 @@ from tests.lightning.harness import sequences
 GOOD = Machine(
     cores=8, core_limit=None, memory=8 << 30, shared=64 << 20, open_files=1024, processes=None,
     mappings=65530, methods=("fork", "spawn", "forkserver"), kernel="c",
-    algorithms=("crc32c", "crc32"),
+    algorithms=("crc32c", "crc32"), processor="AVX512", autocast=("bfloat16", "float16"),
 )  # fmt: skip
 
 
@@ -54,6 +54,10 @@ def test_a_good_machine_is_all_right():
         ),
         ({"methods": ("spawn",)}, "start methods", "note", "spawn; spawn is used", ""),
         ({"kernel": "numpy"}, "kernel", "warn", "numpy, which is slower", "a C compiler"),
+        (
+            {"processor": "AVX2", "autocast": ("bfloat16",)}, "LSTM on the CPU", "note",
+            "AVX2: no float16 under autocast", "precision='32-true' or 'bf16-true'",
+        ),
         ({"algorithms": ("crc32",)}, "checksums", "warn", "not compared", "[checksums]"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from seqdata.cli._doctor.finding import DoctorFinding
@@ -20,6 +21,7 @@ _SPARE_FILES, _FILES_OF_A_WORKER = 256, 8
 _SPARE_MAPS = 4_096  # of Python, torch and what else is mapped
 _SPARE_PROCESSES = 512  # threads are counted as well
 _LITTLE_MEMORY = 1 << 30
+_AUTOCAST = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Machine:
         methods: How workers can be started.
         kernel: ``c`` or ``numpy``.
         algorithms: Checksums that can be computed.
+        processor: What torch uses of it; empty without torch.
+        autocast: Dtypes in which an LSTM runs here under autocast.
     """
 
     cores: int
@@ -49,10 +53,13 @@ class Machine:
     methods: tuple[str, ...]
     kernel: str
     algorithms: tuple[str, ...]
+    processor: str
+    autocast: tuple[str, ...]
 
 
 def inspect_machine() -> Machine:
     """Return the resources and limits of this machine."""
+    processor, autocast = _inspect_processor()
     return Machine(
         cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         core_limit=_core_limit(),
@@ -64,6 +71,8 @@ def inspect_machine() -> Machine:
         methods=tuple(multiprocessing.get_all_start_methods()),
         kernel=get_kernel_name(),
         algorithms=tuple(get_kernel().algorithms()),
+        processor=processor,
+        autocast=autocast,
     )
 
 
@@ -110,6 +119,8 @@ def check_machine(machine: Machine, *, shards: int, workers: int) -> Iterator[Do
             "slowly",
         )  # fmt: skip
     yield from _check_kernel(machine)
+    if machine.processor:
+        yield _check_autocast(machine)
 
 
 def _check_limits(machine: Machine, shards: int, workers: int) -> Iterator[DoctorFinding]:
@@ -158,6 +169,27 @@ def _check_kernel(machine: Machine) -> Iterator[DoctorFinding]:
             (f"{', '.join(machine.algorithms)}: checksums of stores (crc32c) are not compared"),
             "pip install lightning-seqdata[checksums]",
         )
+
+
+def _check_autocast(machine: Machine) -> DoctorFinding:
+    missing = [name for name in _AUTOCAST if name not in machine.autocast]
+    if not missing:
+        return _make_finding("LSTM on the CPU", "ok", f"{', '.join(_AUTOCAST)} under autocast")
+    return _make_finding(
+        "LSTM on the CPU", "note",
+        f"{machine.processor}: no {', '.join(missing)} under autocast (precision='bf16-mixed')",
+        "precision='32-true' or 'bf16-true', a GRU, or a GPU",
+    )  # fmt: skip
+
+
+def _inspect_processor() -> tuple[str, tuple[str, ...]]:
+    if find_spec("torch") is None:
+        return "", ()
+    from seqdata.recurrent import autocast
+
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in autocast.DTYPES}
+    usable = (name for name in _AUTOCAST if autocast.can_run(names[name]))
+    return autocast.describe_processor(), tuple(usable)
 
 
 def _make_finding(name: str, state: str, seen: str, fix: str = "") -> DoctorFinding:

@@ -1,0 +1,80 @@
+"""The dtypes in which this processor runs an LSTM under autocast.
+
+Torch hands an LSTM over rows of equal length to oneDNN if autocast makes it bfloat16 or float16,
+and oneDNN has no kernel for that on older processors. What is packed, other dtypes, ``bf16-true``,
+and GRUs run everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import nn
+
+from seqdata.errors import ConfigError, must_be
+
+DTYPES = (torch.bfloat16, torch.float16)
+_FEATURES = {torch.bfloat16: "AVX-512", torch.float16: "AVX-512 FP16"}
+
+
+def check_autocast(module: nn.Module, device: torch.device | str) -> None:
+    """Raise if an LSTM of a module cannot run in the dtype of the active autocast.
+
+    Args:
+        module: The LSTM, or what has it.
+        device: Where it runs.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if torch.device(device).type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return
+    dtype = torch.get_autocast_dtype("cpu")
+    names = (name for name, part in module.named_modules() if _goes_to_onednn(part))
+    name = next(names, None)
+    if name is None or can_run(dtype):
+        return
+    short = str(dtype).removeprefix("torch.")
+    raise ConfigError(
+        must_be(
+            f"precision: the LSTM{name and f' {name!r}'} under autocast",
+            "in float32",
+            f"in {short}, for which oneDNN has no kernel on this processor "
+            f"({describe_processor()}; it needs {_FEATURES.get(dtype, 'another one')})",
+            "Pass precision='32-true' or 'bf16-true' to the Trainer, or use a GRU or a GPU",
+        )
+    )
+
+
+def can_run(dtype: torch.dtype) -> bool:
+    """Return whether an LSTM of float32 runs on this processor under autocast to a dtype."""
+    return _try(dtype, torch._C._get_mkldnn_enabled())
+
+
+def describe_processor() -> str:
+    """Return what torch uses of this processor, such as ``AVX2``."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def _goes_to_onednn(part: nn.Module) -> bool:
+    return (
+        isinstance(part, nn.LSTM)
+        and not part.proj_size
+        and any(weight.dtype == torch.float32 for weight in part.parameters())
+    )
+
+
+@functools.cache
+def _try(dtype: torch.dtype, is_enabled: bool) -> bool:
+    """Run one timestep; without random numbers, which others may be drawing."""
+    del is_enabled  # of oneDNN
+    zeros = functools.partial(torch.zeros, dtype=torch.float32, device="cpu")
+    x, state = zeros(1, 1, 1), zeros(1, 1, 1)
+    weights = [zeros(4, 1), zeros(4, 1), zeros(4), zeros(4)]
+    try:
+        with torch.no_grad(), torch.autocast("cpu", dtype):
+            torch.lstm(x, (state, state), weights, True, 1, 0.0, False, False, True)
+    except RuntimeError:  # torch has no narrower one for what oneDNN cannot do
+        return False
+    return True
