@@ -65,8 +65,8 @@ class Labels:
 
     def __post_init__(self) -> None:
         is_integer = isinstance(self.unknown, int) and not isinstance(self.unknown, bool)
-        if self.unknown != "error" and not is_integer:
-            needed = "'error' or an integer such as -100"
+        if self.unknown != "error" and not (is_integer and abs(int(self.unknown)) < 1 << 63):
+            needed = "'error' or an integer such as -100, of 64 bits"
             raise ConfigError(must_be("Labels: `unknown`", needed, repr(self.unknown)))
 
     def start(self, name: str, field: Field) -> ClassesAccumulator:

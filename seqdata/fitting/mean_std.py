@@ -23,7 +23,7 @@ from seqdata.protocols import Field
 
 NanRule = Literal["error", "ignore", "impute"]
 
-_COARSE = 2.0**-6  # of a deviation: rounding by more of it shows in values
+COARSE = 2.0**-6  # of a deviation: rounding by more of it shows in values
 _MANY = 1 << 10  # deviations that values may be away from their mean
 
 
@@ -145,7 +145,7 @@ class MomentsAccumulator:
         """
         if np.dtype(self._field.dtype).kind not in "iu":
             return
-        is_coarse = (std > 0) & (np.spacing(np.abs(mean)) > std * _COARSE)
+        is_coarse = (std > 0) & (np.spacing(np.abs(mean)) > std * COARSE)
         if is_coarse.any():
             at = int(np.flatnonzero(is_coarse.reshape(-1))[0])
             raise DataError.at(
@@ -385,7 +385,7 @@ def _exceeds_float32(means: NDArray[np.float64], scales: NDArray[np.float64]) ->
     largest = float(np.finfo(np.float32).max)
     sizes = np.abs(means) + scales
     steps = np.spacing(np.minimum(sizes, largest / 2).astype(np.float32)).astype(np.float64)
-    return bool(((steps > scales * _COARSE) | (sizes > largest / _MANY)).any())
+    return bool(((steps > scales * COARSE) | (sizes > largest / _MANY)).any())
 
 
 def _rescale_tensor(

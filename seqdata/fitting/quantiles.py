@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError, must_be
+from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
     NAN_RULES,
     FieldChunk,
@@ -16,7 +16,7 @@ from seqdata.fitting.field_chunk import (
     check_number_field,
     to_plain_floats,
 )
-from seqdata.fitting.mean_std import NanRule
+from seqdata.fitting.mean_std import COARSE, NanRule
 from seqdata.protocols import Field
 
 _COUNTS_IN_MEMORY = 1 << 22  # of a pass, over all features and places
@@ -148,6 +148,7 @@ class DigitsAccumulator:
         values = _interpolate(below, above, weights)
         values[self._counts == 0] = np.nan
         values = np.moveaxis(values.reshape(*self._field.shape, -1), -1, 0)
+        self._check_resolution(values)
         has_median = self._estimator.nan == "impute"
         return {
             "kind": "quantiles",
@@ -157,6 +158,31 @@ class DigitsAccumulator:
             "values": to_plain_floats(values[:-1] if has_median else values),
             "median": to_plain_floats(values[-1]) if has_median else None,
         }
+
+    def _check_resolution(self, values: NDArray[np.float64]) -> None:
+        """Raise if float32, in which integers are clipped, hardly tells them apart.
+
+        Raises:
+            DataError: If its steps are not small beside the difference of the quantiles.
+        """
+        if np.dtype(self._field.dtype).kind not in "iu" or len(self._estimator.levels) < 2:
+            return
+        bounds = np.stack([values[0], values[len(self._estimator.levels) - 1]])
+        largest = np.abs(bounds).max(axis=0)
+        steps = np.spacing(np.minimum(largest, np.finfo(np.float32).max / 2).astype(np.float32))
+        spread = bounds[1] - bounds[0]
+        is_coarse = (spread > 0) & (steps > spread * COARSE)
+        if is_coarse.any():
+            raise DataError.at(
+                must_be(
+                    f"fit: integers of field {self._name!r} of Quantiles",
+                    "such that float32 tells them apart",
+                    f"up to {largest[is_coarse].reshape(-1)[0]:.17g} with quantiles only "
+                    f"{spread[is_coarse].reshape(-1)[0]:.3g} apart",
+                    "Subtract a constant from them, such as the smallest, or store them as float64",
+                ),
+                field=self._name,
+            )
 
     def _begin_digit(self) -> None:
         features = range(self._features)

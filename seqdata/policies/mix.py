@@ -63,6 +63,7 @@ from seqdata.report import make_report
 
 ShareUnit = Literal["batches", "timesteps", "sequences"]
 Keep = Literal["update", "batch"]
+_LEAST_TEMPERATURE = 0.01  # weights are multiplied by up to the 100th power of a count
 _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many ranks end with it
 
 
@@ -329,10 +330,10 @@ class Mix:
             )
         temperature: Any = self.temperature
         is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-        if temperature is not None and not (is_number and 0 < temperature < math.inf):
-            raise ConfigError(
-                must_be("policy 'mix': `temperature`", "above 0, or None", f"{temperature!r}")
-            )
+        is_usable = is_number and _LEAST_TEMPERATURE <= temperature < math.inf
+        if temperature is not None and not is_usable:
+            needed = f"at least {_LEAST_TEMPERATURE}, or None"
+            raise ConfigError(must_be("policy 'mix': `temperature`", needed, f"{temperature!r}"))
 
     def _check_policy(self, name: str) -> None:
         """Raise if a part has no policy, or one whose batches cannot be mixed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -76,7 +77,8 @@ def _check_fractions(parts: Any) -> list[float]:
         )
     fractions = list(parts.values())
     numbers = all(isinstance(fraction, int | float | np.number) for fraction in fractions)
-    if not numbers or not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+    are_shares = numbers and all(0 < fraction < math.inf for fraction in fractions)
+    if not are_shares or not abs(sum(fractions) - 1) <= 1e-6:  # not a NaN
         raise ConfigError(
             f"split: `parts` must be fractions above 0 that add up to 1, but are {dict(parts)!r}. "
             "Name the rest, too"
@@ -154,6 +156,8 @@ def folds(
         ConfigError: If there are fewer sequences, or values of ``by``, than folds.
     """
     _check_exclusive("folds", by, stratify)
+    if as_whole_number(count) is None:
+        raise ConfigError(must_be("folds: `count`", "a whole number", repr(count)))
     all_hashes = hash_sequences("folds", store, seed, by)
     if stratify is None:
         fold, distinct = _assign_folds(all_hashes, max(2, count))

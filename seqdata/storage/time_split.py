@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +25,9 @@ Bound = int | float | np.datetime64
 TimeUnit = Literal["s", "ms", "us", "ns"]
 
 _CHUNK_ROWS = 1 << 20
+_MOST_TIMESTEPS = 1 << 62  # what is farther away is beyond every sequence
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_PER_SECOND = {**_UNITS, "ps": 10**12, "fs": 10**15, "as": 10**18}
 _EARLIEST, _LATEST = 315_532_800, 4_102_444_800  # 1980 and 2100, in seconds
 _INTEGER, _FRACTION = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d*\.\d+")
 _DATE = re.compile(r"\d{4}-\d\d[-0-9T:. ]*")
@@ -98,7 +102,7 @@ def _cut(
             f"{len(store)} sequences. Look at its bounds, and at the timestamps of the data"
         )
     starts, stops = starts[sequences], stops[sequences]
-    contexts = np.minimum(starts, context)
+    contexts = np.minimum(starts, min(context, _MOST_TIMESTEPS))
     return SpanStore(store, axis, sequences, starts - contexts, stops, contexts)
 
 
@@ -204,7 +208,7 @@ def _locate_timestep(bound: Bound, lengths: NDArray[np.int64]) -> NDArray[np.int
         if not 0 <= bound <= 1:
             raise ConfigError(must_be("split: fractions", "in [0, 1]", repr(bound)))
         return np.asarray(np.floor(lengths * bound + 1e-9).astype(np.int64))
-    timestep = int(bound)
+    timestep = min(max(int(bound), -_MOST_TIMESTEPS), _MOST_TIMESTEPS)
     return np.asarray(np.clip(timestep if timestep >= 0 else lengths + timestep, 0, lengths))
 
 
@@ -216,7 +220,8 @@ def _locate_values(
     last_number, last_value = -1, 0
     if unit is None and any(isinstance(bound, np.datetime64) for bound in bounds):
         unit = _guess_unit(store, field, axis)
-    limits = np.array([_to_number(bound, unit) for bound in bounds])
+    exact_limits = [_to_number(bound, unit) for bound in bounds]
+    limits = [_make_limit(limit, np.dtype(store.fields[field].dtype)) for limit in exact_limits]
     for spans in RowChunks.along(store, axis, _CHUNK_ROWS):
         values = flatten_column(store.read(spans, [field], axis=axis)[field])
         numbers = np.repeat(spans[:, 0], spans[:, 2] - spans[:, 1])
@@ -263,12 +268,24 @@ def _guess_unit(store: Store, field: str, axis: str) -> TimeUnit:
     )
 
 
-def _to_number(bound: Bound, unit: TimeUnit | None) -> int | float:
+def _to_number(bound: Bound, unit: TimeUnit | None) -> Fraction:
+    """Return a bound in the unit of the data, exactly: a date may lie between two of its values."""
     if not isinstance(bound, np.datetime64):
-        return bound
+        return Fraction(bound)
     if unit not in _UNITS:
         raise ConfigError(must_be("split: `unit`", "'s', 'ms', 'us' or 'ns'", repr(unit)))
-    return int(bound.astype(f"datetime64[{unit}]").astype(np.int64))
+    written_unit = np.datetime_data(bound.dtype)[0]
+    if written_unit not in _PER_SECOND:  # days, and what is longer than seconds
+        bound, written_unit = bound.astype("datetime64[s]"), "s"
+    return Fraction(int(bound.astype(np.int64)) * _UNITS[unit], _PER_SECOND[written_unit])
+
+
+def _make_limit(limit: Fraction, dtype: np.dtype[Any]) -> int | np.float64:
+    """Return the least number that values of a dtype are below if they are below a limit."""
+    if dtype.kind in "iu":
+        return math.ceil(limit)
+    nearest = float(limit)
+    return np.float64(nearest if nearest >= limit else np.nextafter(nearest, np.inf))
 
 
 def _check_disjoint(spans: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:

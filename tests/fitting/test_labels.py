@@ -62,3 +62,9 @@ def test_the_number_of_an_unknown_label_comes_back_as_none():
     stats = fit(rows, {"y": Labels(unknown=-100), "n": Labels(unknown=-1)})
     found = stats.inverse()({"y": np.array([-100, 0]), "n": np.array([[0, -1]])})
     assert found == {"y": [None, "a"], "n": [[5, None]]}
+
+
+@pytest.mark.parametrize("unknown", [2**63, -(2**63) - 1, 2**70, -(2**70)])
+def test_the_number_of_an_unknown_label_has_64_bits(unknown):
+    with pytest.raises(ConfigError, match="`unknown` must be 'error' or an integer such as -100"):
+        Labels(unknown=unknown)

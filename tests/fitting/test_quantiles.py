@@ -67,3 +67,15 @@ def test_more_levels_clip_both_sides(levels):
     low, high = np.quantile(values, [levels[0], levels[-1]])
     wide = np.arange(-5.0, 16.0)
     assert found.apply(wide, np.array([21]), None).tolist() == np.clip(wide, low, high).tolist()
+
+
+def test_integers_that_float32_does_not_tell_apart_are_refused():
+    with pytest.raises(DataError, match=r"field 'x' of Quantiles must be such that float32 tells"):
+        fit([np.array([2**53 + 1, 2**53 + 3])], {"x": Quantiles(0.0, 1.0)})
+    seconds = 1_700_000_000 + 3600 * np.arange(24 * 30)  # steps of 128 s in a month
+    assert fit([seconds], {"x": Quantiles(0.0, 1.0)})["x"].values.tolist() == [
+        seconds[0],
+        seconds[-1],
+    ]
+    same = fit([np.array([2**53 + 1] * 2)], {"x": Quantiles(0.0, 1.0)})["x"]
+    assert same.values.tolist() == [2**53] * 2

@@ -45,8 +45,9 @@ def test_what_cannot_be_mixed_is_refused(arguments, said):
         ({"keep": "step"}, r"`keep` must be one of 'update', 'batch', but is 'step'"),
         ({"batches": 0}, r"`batches` must be an integer of at least 1, but is 0"),
         ({"batches_per_update": 0}, r"`batches_per_update` must be an integer of at least 1"),
-        ({"temperature": 0}, r"`temperature` must be above 0, or None, but is 0"),
-        ({"temperature": float("nan")}, r"`temperature` must be above 0, or None, but is nan"),
+        ({"temperature": 0}, r"`temperature` must be at least 0.01, or None, but is 0"),
+        ({"temperature": 1e-11}, r"`temperature` must be at least 0.01, or None, but is 1e-11"),
+        ({"temperature": float("nan")}, r"`temperature` must be at least 0.01, or None, but is n"),
     ],
 )
 def test_an_invalid_option_is_refused(options, said):

@@ -373,3 +373,26 @@ def test_stratified_folds_keep_copies_together():
 def test_divisions_that_cannot_be_are_refused(change, text):
     with pytest.raises(ConfigError, match=text):
         change(MemoryStore.of(rows_of(20)))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "fractions",
+    [(np.nan, 0.5), (0.5, np.nan), (np.inf, -np.inf), (1.5, -0.5), (0.0, 1.0), (1e-300, 1e300)],
+)
+def test_fractions_that_are_no_shares_are_refused(fractions, exact):
+    with pytest.raises(ConfigError, match="`parts` must be fractions above 0 that add up to 1"):
+        split(made(9), dict(zip("ab", fractions, strict=True)), exact=exact)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("fraction", [1e-300, 1e-11])
+def test_a_fraction_below_one_sequence_is_refused_and_not_rounded_up(fraction, exact):
+    with pytest.raises(ConfigError, match="part 'a' must have at least one sequence, but is empty"):
+        split(made(9), {"a": fraction, "b": 1 - fraction}, exact=exact)
+
+
+@pytest.mark.parametrize("count", [2.0, 1e300, np.nan, "2", None, True])
+def test_folds_are_a_whole_number(count):
+    with pytest.raises(ConfigError, match="folds: `count` must be a whole number, but is"):
+        folds(made(9), count)

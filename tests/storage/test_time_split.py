@@ -290,3 +290,71 @@ def test_what_carries_a_transform_or_a_context_is_refused():
     for view in (val, measured):
         with pytest.raises(ConfigError, match="must not carry a transform or a context, but does"):
             split(view, {"a": "..1"}, along="time")
+
+
+# bounds that lie between two values, or beyond all
+
+
+LARGE = 2**53
+
+
+def cut(values, bound, **options):
+    """Return the values before a bound, and those from it on; neither part may be empty."""
+    parts = split([{"t": values}], {"a": f"..{bound}", "b": f"{bound}.."}, along="t", **options)
+    return [parts[name][0]["t"].tolist() for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("values", "bound", "first"),
+    [
+        (np.array([LARGE, LARGE + 1, LARGE + 2]), LARGE + 1, 1),
+        (np.array([LARGE, LARGE + 2], dtype=float), LARGE + 1, 1),
+        (np.array([LARGE, LARGE + 2], dtype=float), LARGE + 2, 1),
+        (np.array([2**24, 2**24 + 2], dtype=np.float32), 2**24 + 1, 1),
+        (np.array([1, 2**64 - 2, 2**64 - 1], dtype=np.uint64), 2**64 - 1, 2),
+        (np.array([-(2**63), -(2**63) + 1]), -(2**63) + 1, 1),
+        (np.array([-3, 1, 2]), -1, 1),
+        (np.array([0, 1, 2]), "0.5", 1),
+        (np.array([0.1, 0.2, 0.3]), "0.2", 1),
+        (np.array([1e-300, 2e-300]), "0." + "0" * 299 + "2", 1),
+    ],
+)
+def test_a_bound_is_compared_exactly(values, bound, first):
+    assert cut(values, bound) == [values[:first].tolist(), values[first:].tolist()]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+@pytest.mark.parametrize(
+    "bound", ["2024-01-01", "2024-01-01T00:00:00.25", "2024-01-01T00:00:00.000001"]
+)
+def test_a_date_within_a_unit_of_time_is_not_moved(unit, dtype, bound):
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    start = 1_704_067_200 * per_second
+    values = np.array([start - per_second, start, start + per_second], dtype=dtype)
+    first = 1 if bound == "2024-01-01" else 2
+    found = cut(values, bound, unit=unit)
+    assert found == [values[:first].tolist(), values[first:].tolist()]
+
+
+@pytest.mark.parametrize("unit", ["s", "ns"])
+@pytest.mark.parametrize("year", [2300, 3000, 9999])
+def test_a_date_beyond_those_of_the_unit_is_beyond_all_timestamps(unit, year):
+    """Nanoseconds since 1970 end in 2262, as 64-bit integers."""
+    stamps = np.array([1_704_067_200, 1_714_067_200]) * (1 if unit == "s" else 10**9)
+    parts = split(
+        [{"t": stamps}], {"a": "..2024-02-01", "b": f"2024-02-01..{year}-01-01"}, along="t"
+    )
+    assert [part.lengths.tolist() for part in parts.values()] == [[1], [1]]
+
+
+@pytest.mark.parametrize("bound", [2**63, 2**70, 10**30])
+def test_timesteps_beyond_all_sequences_are_their_ends(bound):
+    parts = {"a": f"..{bound}", "b": f"{bound}..", "c": f"-{bound}.."}
+    store = open_store([[1, 2, 3], [4]])
+    for name, lengths in (("a", [3, 1]), ("c", [3, 1])):
+        assert split(store, {name: parts[name]}, along="time")[name].lengths.tolist() == lengths
+    with pytest.raises(ConfigError, match="part 'b' must have at least one timestep"):
+        split(store, {"b": parts["b"]}, along="time")
+    found = split(store, {"a": "..1", "b": "1.."}, along="time", context=bound)["b"]
+    assert found.lengths.tolist() == [3]
