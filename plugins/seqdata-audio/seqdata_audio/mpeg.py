@@ -6,6 +6,7 @@ length from the size of the first frame, and reads no further.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 _TABLE = {  # kbit/s by index: (MPEG-1?, layer); MPEG-2.5 has those of MPEG-2
@@ -119,32 +120,39 @@ class _Kind:
             raise ValueError(
                 f"must say its bit rate in each frame, but is of free format (byte {at})"
             )
-        rate_index, is_first = head[2] >> 2 & 3, version == 3
-        rates, samples = _RATES[version], 1152 if is_first and layer == 3 else 576
-        samples = {1: 384, 2: 1152, 3: samples}[layer]
-        sizes = tuple(
-            _frame_bytes(third, layer, samples, _TABLE[is_first, layer], rates)
-            if third >> 2 & 3 == rate_index
-            else 0
-            for third in range(256)
-        )
+        sizes = _sizes_of(version, layer, head[2] >> 2 & 3)
         if not sizes[head[2]]:
             raise ValueError(f"must have an MPEG frame at byte {at}, but has {head!r}")
-        is_mono = head[3] >> 6 == _MONO
+        is_mono, is_first = head[3] >> 6 == _MONO, version == 3
         side = (17 if is_mono else 32) if is_first else (9 if is_mono else 17)
-        return cls(head[1] & 0xFE, is_mono, samples, sizes, side, sizes[head[2]])
+        return cls(
+            head[1] & 0xFE, is_mono, _samples_of(version, layer), sizes, side, sizes[head[2]]
+        )
 
 
-def _frame_bytes(
-    third: int, layer: int, samples: int, kilobits: tuple[int, ...], rates: tuple[int, ...]
-) -> int:
-    """Return the bytes of a frame by the third byte of its header; 0 if this says none."""
-    rate, bits, padding = third >> 2 & 3, third >> 4, third >> 1 & 1
-    if rate == 3 or bits in (0, 15):
-        return 0
-    if layer == 1:
-        return (12_000 * kilobits[bits] // rates[rate] + padding) * 4
-    return samples * 125 * kilobits[bits] // rates[rate] + padding
+def _samples_of(version: int, layer: int) -> int:
+    """Return the timesteps of a frame."""
+    return {1: 384, 2: 1152, 3: 1152 if version == 3 else 576}[layer]
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes_of(version: int, layer: int, rate_index: int) -> tuple[int, ...]:
+    """Return the bytes of frames of one rate, by the third byte of their headers; 0: of none."""
+    if rate_index == 3:
+        return (0,) * 256
+    rate, samples = _RATES[version][rate_index], _samples_of(version, layer)
+    sizes = []
+    for third in range(256):
+        bits, padding = third >> 4, third >> 1 & 1
+        if third >> 2 & 3 != rate_index or bits in (0, 15):
+            sizes.append(0)
+            continue
+        bit_rate = 1000 * _TABLE[version == 3, layer][bits]
+        if layer == 1:
+            sizes.append((12 * bit_rate // rate + padding) * 4)
+        else:
+            sizes.append(samples // 8 * bit_rate // rate + padding)
+    return tuple(sizes)
 
 
 def _skip_tags(content: bytes, at: int) -> int:
