@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterable
@@ -334,5 +335,5 @@ def refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
 
 def _is_exact(text: str) -> bool:
     if _WHOLE_NUMBER.fullmatch(text) is None:
-        return np.isfinite(float(text))
+        return math.isfinite(float(text))
     return len(text) <= _MOST_DIGITS and int(float(text)) == int(text)

@@ -208,12 +208,11 @@ def _refuse_apart(group: str, names: list[Any], codes: NDArray[np.int32]) -> Non
 def _refuse_dates_that_decrease(table: pa.Table, group: str, grouped: GroupedRows) -> None:
     """Raise if a column of dates goes back within a group: rows may not be in order of time."""
     for name in table.column_names:
-        column = combine_column(table, name)
-        if name == group or column.null_count:  # an error of its own where the column is read
+        if name == group or not _may_be_dates(table.schema.field(name).type):
             continue
-        dates = _find_dates(column)
-        back = grouped.find_steps(dates, back=True) if dates is not None else ()
-        if not len(back):
+        column = combine_column(table, name)
+        dates = None if column.null_count else _find_dates(column)  # nulls are refused when read
+        if dates is None or not len(back := grouped.find_steps(dates, back=True)):
             continue
         before, row = grouped.rows[back[0] - 1 : back[0] + 1].tolist()
         raise DecodeError.at(
@@ -240,13 +239,21 @@ def _warn_of_equal_keys(order: str, column: Any, keys: NDArray[Any], grouped: Gr
     )
 
 
+def _may_be_dates(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    type_ = type_.value_type if types.is_dictionary(type_) else type_
+    return _is_string(type_) or types.is_timestamp(type_) or types.is_date(type_)
+
+
 def _find_dates(column: Any) -> NDArray[np.int64] | None:
     """Return dates, or strings that are all dates, as numbers; None if a column holds others."""
     from pyarrow import types
 
     if types.is_timestamp(column.type) or types.is_date(column.type):
         return _to_integers(column)
-    return _parse_dates(column)[0] if _is_string(column.type) else None
+    are_likely = _parse_dates(column.slice(0, 1))[0] is not None
+    return _parse_dates(column)[0] if are_likely else None
 
 
 def _is_string(type_: pa.DataType) -> bool:

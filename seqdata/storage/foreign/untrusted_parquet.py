@@ -31,7 +31,12 @@ _TAIL_BYTES = 8  # bytes of the footer's size and the magic
 _CHUNK_FIELDS = {1: None, 3: [bytes], 5: None, 7: None, 9: None, 11: None}  # ColumnMetaData
 _GROUP_FIELDS = {1: [{3: _CHUNK_FIELDS}], 3: None}
 _ENCRYPTION = 8  # of FileMetaData: its encryption algorithm
-_FOOTER_FIELDS = {2: [{2: None, 5: None}], 3: None, 4: [_GROUP_FIELDS], _ENCRYPTION: {}}
+_FOOTER_FIELDS: Mapping[int, Any] = {
+    2: [{2: None, 5: None}],
+    3: None,
+    4: [_GROUP_FIELDS],
+    _ENCRYPTION: {},
+}
 _PAGE_FIELDS = {2: None, 3: None, 5: {1: None}, 8: {1: None}}  # PageHeader
 MAX_NESTING = 12  # maximum depth of structs and lists
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
