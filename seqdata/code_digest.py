@@ -123,8 +123,8 @@ class CodeFacts(NamedTuple):
         changing: The content of dicts and sets, which may be caches of what a process has seen.
     """
 
-    fixed: dict[str, str | None]
-    changing: dict[str, str | None]
+    fixed: dict[str, str | float | None]
+    changing: dict[str, str | float | None]
 
 
 def describe_code(name: str, obj: Any) -> CodeFacts:

@@ -310,8 +310,8 @@ def get_settings(trainer: Trainer) -> dict[str, Any]:
     return {**launch_settings, **settings}
 
 
-def get_compared_settings(trainer: Trainer) -> dict[str, str | None]:
-    """Return the settings by which steps and collective operations are done, as text by name."""
+def get_compared_settings(trainer: Trainer) -> dict[str, str | float | None]:
+    """Return the settings by which steps and collective operations are done, by name."""
     strategy: Any = trainer.strategy
     seconds = getattr(trainer, "_val_check_time_interval", None)
     settings = {name: getattr(trainer, name, None) for name in _COMPARED_SETTINGS}
@@ -329,7 +329,7 @@ def get_compared_settings(trainer: Trainer) -> dict[str, str | None]:
         "sync_batchnorm": layer_sync and type(layer_sync).__name__,
     }
     return {
-        name: None if value is None else str(value)
+        name: value if isinstance(value, str | int | float | None) else str(value)
         for name, value in {**settings, **own_settings}.items()
     }
 

@@ -195,7 +195,7 @@ class SequenceDataModule(LightningDataModule):
         Raises:
             SeqDataError: If it failed on any rank; raised on every rank.
         """
-        error, facts, noted = None, dict[str, str | None](), dict[str, str | None]()
+        error, facts, noted = None, dict[str, Any](), dict[str, Any]()
         try:
             facts, noted = self._prepare(stage)
         except SeqDataError as failure:
@@ -348,7 +348,7 @@ class SequenceDataModule(LightningDataModule):
             for number, engine in enumerate(self._sources.prepare_engines(kind, context)):
                 described = {**engine.describe(), "batches": engine.num_batches}
                 facts.update(
-                    {f"{fact} of {kind} {number}": str(value) for fact, value in described.items()}
+                    {f"{fact} of {kind} {number}": value for fact, value in described.items()}
                 )
         if stage == "fit":
             self._prepare_fit(context)

@@ -95,7 +95,9 @@ class DataOptions:
             value = getattr(self, name)
             if isinstance(value, Mapping):
                 value = dict(sorted(value.items()))
-            facts.fixed[name] = repr(tuple(value) if isinstance(value, list) else value)
+            value = tuple(value) if isinstance(value, list) else value
+            is_plain = isinstance(value, str | int | None)
+            facts.fixed[name] = value if is_plain else repr(value)
         for name in ("transform", "eval_transform", "collator"):
             value = getattr(self, name)
             if callable(value):
@@ -103,7 +105,7 @@ class DataOptions:
                 facts.fixed.update(described.fixed)
                 facts.changing.update(described.changing)
             else:
-                facts.fixed[name] = value
+                facts.fixed[name] = value  # None, or a name
         for kind in get_args(DataKind):
             facts.fixed[f"names of {kind}"] = repr(self.get_names(kind))
         return facts

@@ -49,8 +49,14 @@ def test_two_runs_of_200_steps_on_two_ranks_are_bitwise_equal(ranks, determinist
         ({"data": {"val": 6}}, "`data of val 0` is '"),
         ({"data": {"val": None}}, "`data of val 0` is '"),
         ({"data": {"tail": "drop"}}, "`tail` is 'fill' on ranks 0, 1 but 'drop' on rank 2"),
-        ({"trainer": {"accumulate_grad_batches": 2}}, "`accumulate` is 1 on ranks 0, 1 but 2 on"),
-        ({"trainer": {"limit_train_batches": 1}}, "`trained steps` is 2 on ranks 0, 1 but 1 on"),
+        (
+            {"trainer": {"accumulate_grad_batches": 2}},
+            "`accumulate_grad_batches` is 1 on ranks 0, 1 but 2",
+        ),
+        (
+            {"trainer": {"limit_train_batches": 1}},
+            "`limit_train_batches` is 1.0 on ranks 0, 1 but 1 on",
+        ),
     ],
 )
 def test_ranks_that_were_given_other_things_are_named_before_the_first_step(ranks, other, named):

@@ -247,7 +247,7 @@ class _PredictionSession:
         self._world = world
         self._spec = spec
         self._datasets: list[_PredictedDataset] = []
-        self._folder = Path()
+        self._root = self._folder = Path()
         self._stack = ExitStack()
 
     def begin(
@@ -257,6 +257,7 @@ class _PredictionSession:
         targets: Callable[[], list[tuple[BaseEngine, PredictionTarget]]],
     ) -> None:
         """Check what can be checked before predicting, and create the folder for spill files."""
+        self._root = root
         targets_by_loader = self._run_on_all_ranks(targets)
         folder = self._run_on_all_ranks(
             lambda: self._make_folder(root) if self._world.rank == 0 else None
@@ -346,8 +347,8 @@ class _PredictionSession:
             error = failure
         except OSError as failure:
             error = ConfigError(
-                f"PredictionWriter: the folder cannot be written: {failure}. Free space, or pass "
-                "another location."
+                f"PredictionWriter: {self._root} cannot be written ({failure}), and nothing is "
+                "saved there. Free space, or pass another location"
             )
             error.__cause__ = failure
         agree(self._world, {}, error, timeout=WRITE_TIMEOUT)

@@ -23,7 +23,7 @@ GATHER_TIMEOUT = timedelta(seconds=60)
 """How long a rank waits for the others, which normally takes milliseconds."""
 
 _MAX_NAMED = 4  # most ranks whose numbers are in a message
-Facts = Mapping[str, str | int | None]
+Facts = Mapping[str, str | float | None]
 Value = TypeVar("Value")
 
 
@@ -78,11 +78,11 @@ def describe_differences(facts: Sequence[Facts]) -> str:
     """
     descriptions = []
     for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
-        ranks_of: dict[str | int | None, list[int]] = {}
+        ranks_of: dict[str, list[int]] = {}  # by text: a limit of 1 is not one of 1.0
         for rank, rank_facts in enumerate(facts):
-            ranks_of.setdefault(rank_facts.get(name), []).append(rank)
+            ranks_of.setdefault(repr(rank_facts.get(name)), []).append(rank)
         if len(ranks_of) > 1:
-            values = (f"{value!r} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
+            values = (f"{value} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
             descriptions.append(f"`{name}` is {' but '.join(values)}")
     return "; ".join(descriptions)
 

@@ -9,7 +9,9 @@ to the old name find nothing.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from seqdata.storage.file_lock import (
@@ -55,6 +57,9 @@ def create_staging_dir(root: Path) -> tuple[Path, int]:
         descriptor = _lock_new(folder)
     except FileNotFoundError as error:
         raise WriterLockedError from error
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     if not folder.exists():
         os.close(descriptor)
         raise WriterLockedError
@@ -106,13 +111,12 @@ def _lock_new(folder: Path) -> int:
     """Lock a folder that no other process knows, and record this process as its owner."""
     descriptor = _open_lock_file(folder)
     try:
-        lock(descriptor)
-    except NoLocksError:
-        pass  # the recorded owner counts
+        with suppress(NoLocksError):  # the recorded owner counts
+            lock(descriptor)
+        record_owner(descriptor)
     except OSError:
         os.close(descriptor)
         raise
-    record_owner(descriptor)
     return descriptor
 
 

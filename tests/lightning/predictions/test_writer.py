@@ -1,6 +1,11 @@
 """Predictions become a store: each sequence once, in the data's own order, or an error."""
 
+import errno
+import os
 import pickle
+import resource
+import signal
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import lightning.pytorch as pl
@@ -9,7 +14,7 @@ import pytest
 import torch
 
 from seqdata.api import concat, open_store
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.predictions.outputs import PredictionSpec
 from seqdata.lightning.predictions.writer import PredictionWriter, _PredictionSession
@@ -397,3 +402,39 @@ def test_a_writer_may_be_pickled_and_does_nothing_outside_of_predict(tmp_path):
     writer.setup(trainer, Predictor(), "fit")
     writer.teardown(trainer, Predictor(), "fit")
     assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def limited(size):
+    """Let no file grow beyond some bytes, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 3_000, 40_000])
+def test_a_full_disk_leaves_nothing_and_names_the_path(size, tmp_path):
+    """In the first batch, when files are closed, and in the middle."""
+    data = SequenceDataModule(predict=[np.ones((30 + number % 20, 1)) for number in range(200)])
+    with limited(size), pytest.raises(ConfigError, match="cannot be written") as raised:
+        predict(data, tmp_path / "out")
+    assert str(tmp_path) in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_when_the_store_is_written_leaves_nothing(call, tmp_path, monkeypatch):
+    def fail(*arguments, **keywords):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    data = SequenceDataModule(predict=sequences(29))
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(SeqDataError) as raised:
+        predict(data, tmp_path / "out", model=Predictor("sum"))
+    monkeypatch.undo()
+    assert str(tmp_path) in str(raised.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

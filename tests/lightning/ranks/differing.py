@@ -105,6 +105,7 @@ DATA: dict[str, list[tuple[Any, Any, str]]] = {
 DATA_FREE: dict[str, tuple[Any, Any]] = {
     "num_workers": (0, 1), "prefetch": (0, 3), "start_method": ("fork", "spawn"),
     "stall_timeout": (60.0, 120.0), "pin_memory": (None, False),
+    "persistent_workers": (False, True),
 }  # fmt: skip
 
 TRAINER: dict[str, list[tuple[Any, Any, str]]] = {
@@ -115,7 +116,9 @@ TRAINER: dict[str, list[tuple[Any, Any, str]]] = {
     "min_steps": [(1, 2, "min_steps")],
     "max_time": [("00:00:01:00", "00:00:02:00", "max_time"), (UNSET, "00:00:02:00", "max_time")],
     "limit_train_batches": [(4, 5, "limit_train_batches"), (4, 0.5, "limit_train_batches")],
-    "limit_val_batches": [(1, 2, "limit_val_batches"), (0, 1, "limit_val_batches")],
+    "limit_val_batches": [
+        (1, 2, "limit_val_batches"), (0, 1, "limit_val_batches"), (1, 1.0, "limit_val_batches"),
+    ],
     "limit_test_batches": [(1, 2, "limit_test_batches")],
     "limit_predict_batches": [(1, 2, "limit_predict_batches")],
     "overfit_batches": [(1, 2, "overfit_batches")],

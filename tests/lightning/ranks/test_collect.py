@@ -26,3 +26,8 @@ def test_equal_facts_have_no_difference():
 )
 def test_each_difference_is_told_with_its_ranks(facts, text):
     assert describe_differences(facts) == text
+
+
+def test_a_count_is_not_the_fraction_that_is_equal_to_it():
+    text = describe_differences([{"limit_val_batches": 1}, {"limit_val_batches": 1.0}])
+    assert text == "`limit_val_batches` is 1 on rank 0 but 1.0 on rank 1"
