@@ -18,6 +18,7 @@ from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
 from seqdata.lightning.ranks.settings import describe_settings
+from seqdata.lightning.safe_classes import register_safe_classes
 from seqdata.lightning.train_run import TrainRun, make_run_context
 from seqdata.lightning.trainer_loader import (
     EpochCounter,
@@ -48,6 +49,7 @@ from seqdata.runs.run_record import RunRecord
 from seqdata.sharing import Tail
 
 register_policy_names()
+register_safe_classes()
 _KINDS_BY_STAGE: dict[str, tuple[DataKind, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
