@@ -42,6 +42,10 @@ class Audio:
         ".aiff", ".aif", ".aifc", ".au", ".snd", ".caf", ".nist", ".sph",
     )  # fmt: skip
     version: ClassVar[int] = 1
+    remedy_for_dtypes: ClassVar[str] = (
+        "Pass `backend=Audio(dtype='float32')` of seqdata_audio, which decodes all files to floats "
+        "in [-1, 1], or open them as two stores"
+    )
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:

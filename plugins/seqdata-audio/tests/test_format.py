@@ -248,12 +248,16 @@ def test_a_file_without_samples_is_an_error_unless_it_is_allowed(tmp_path):
 def test_files_of_other_dtypes_or_channels_go_together_as_floats_alone(tmp_path):
     write(tmp_path / "a", [{"audio": sound(90), "rate": 8000}])
     write(tmp_path / "b", [{"audio": sound(90), "rate": 8000}], subtype="FLOAT")
-    with pytest.raises(DecodeError, match=r"must hold int16 \[\] .* but holds float32 \[\]"):
+    text = (
+        r"must hold int16 \[\] .* but holds float32 \[\] on axis time\. Pass `backend=Audio\("
+        r"dtype='float32'\)` of seqdata_audio, .*, or open them as two stores"
+    )
+    with pytest.raises(DecodeError, match=text):
         open_store(tmp_path)
     floats = open_store(tmp_path, backend=Audio(dtype="float32"))
     assert floats.fields["audio"].dtype == "float32"
     write(tmp_path / "c", [{"audio": sound(90, 0, 2), "rate": 8000}])
-    with pytest.raises(DecodeError, match=r"holds float32 \[2\]"):
+    with pytest.raises(DecodeError, match=r"holds float32 \[2\] on axis time\. Open them as two"):
         open_store(tmp_path, backend=Audio(dtype="float32"))
     text = "Audio: `dtype` must be one of None, 'float32', 'float64', but is 'int16'. Leave"
     with pytest.raises(ConfigError, match=re.escape(text)):

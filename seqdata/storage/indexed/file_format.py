@@ -182,7 +182,8 @@ class FileFormat(Protocol):
     """A format of files: all that most backends write. It must be picklable.
 
     Its options (the fields of a dataclass) are stored in its indexes: other options, or another
-    ``version``, rebuild them.
+    ``version``, rebuild them. A text ``remedy_for_dtypes`` is the end of the error about files of
+    several dtypes.
     """
 
     @property

@@ -43,6 +43,7 @@ from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.limits import MAX_ROWS
 
 _FEW = 4  # values of a field in a file
+_TWO_STORES = "Open them as two stores"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class UserFormat:
         said = ", ".join(f"{name}={value!r}" for name, value in sorted(state.items()))
         version = getattr(self.format, "version", 1)
         return f"{format_class.__module__}:{format_class.__qualname__}({said}) version {version}"
+
+    @property
+    def _remedy_for_dtypes(self) -> str:
+        """What to do with files of several dtypes: the format may know more."""
+        return str(getattr(self.format, "remedy_for_dtypes", _TWO_STORES))
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -175,7 +181,7 @@ class UserFormat:
         """
         first = opened.indexes[0]
         for i, index in enumerate(opened.indexes):
-            _check_alike(opened, i, index, first)
+            _check_alike(opened, i, index, first, self._remedy_for_dtypes)
         return [
             self._make_indexed_field(opened, name, first.members[name]) for name in first.members
         ]
@@ -371,7 +377,9 @@ def _pack_keys(
     return np.frombuffer(b"".join(raw), dtype=np.uint8), ends
 
 
-def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardIndex) -> None:
+def _check_alike(
+    opened: OpenedFiles, i: int, index: ShardIndex, first: ShardIndex, remedy: str
+) -> None:
     """Raise if a file has other fields than the first; their storage may differ.
 
     Raises:
@@ -383,7 +391,7 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
         raise replace(opened.file_of(i), verify=False).make_error(  # its bytes may be right
             DecodeError,
             f"must have the fields {', '.join(must)} as {opened.names[0]!r}, but has "
-            f"{', '.join(mine)}. Open them as two stores",
+            f"{', '.join(mine)}. {_TWO_STORES}",
         )
     if mine == must:
         return
@@ -394,5 +402,5 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
                 DecodeError,
                 f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} as "
                 f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "
-                f"{found.axis}. Open them as two stores",
+                f"{found.axis}. " + (remedy if found.shape == due.shape else _TWO_STORES),
             )
