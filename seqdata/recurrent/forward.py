@@ -1,8 +1,10 @@
 """Runs a recurrent module over the rows of a batch of lanes, each up to its end, without idle rows.
 
-If all rows are full this is one call, whose result is bitwise that of the module for the whole
-sequence. Otherwise rows are cut into pieces (a row's timesteps, or each sequence in it) that are
-packed, or run length by length if the callable takes no packed sequences.
+Chunk by chunk the result is that of the module for the whole sequence, up to rounding (1e-6 in
+float32, 1e-14 in float64): kernels add in an order that depends on the processor and on how many
+rows they are given. If all rows are full this is one call. Otherwise rows are cut into pieces (a
+row's timesteps, or each sequence in it) that are packed, or run length by length if the callable
+takes no packed sequences.
 """
 
 from __future__ import annotations

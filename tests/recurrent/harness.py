@@ -11,7 +11,7 @@ from seqdata.batch.batch import SequenceBatch
 from seqdata.loading.loader import Loader
 from seqdata.recurrent.lane_states import LaneStates
 
-SIZE = 4  # BLAS sums rows that are no multiple of 4 in another order when there are fewer
+SIZE = 4
 
 MODULES: dict[str, Callable[[], Any]] = {
     "lstm": lambda: nn.LSTM(SIZE, 8, 2, batch_first=True),

