@@ -53,6 +53,8 @@ class FoundFiles:
         hidden: Paths of hidden files of the same suffixes as those that are read.
         repeated: Paths of links to what is read by another path, or to a folder above them.
         stores: Paths of folders that are stores of seqdata.
+        folders: Names of folders that are not searched: those behind a URL.
+        url: Of the folder, without secrets; empty on this machine.
     """
 
     root: Path
@@ -61,6 +63,8 @@ class FoundFiles:
     hidden: Sequence[str] = ()
     repeated: Sequence[str] = ()
     stores: Sequence[str] = ()
+    folders: Sequence[str] = ()
+    url: str = ""
 
 
 def natural_key(path: str) -> tuple[str, ...]:
@@ -162,10 +166,8 @@ def _find_at(path: Path, wanted: Wanted, skip: Path | None) -> FoundFiles:
     return walk.choose(wanted)
 
 
-def choose_names(
-    location: str, existing: Iterable[str], wanted: Wanted
-) -> tuple[list[str], list[str]]:
-    """Return the files that are read of those in a listing, in natural order, and the others.
+def choose_names(location: str, existing: Iterable[str], wanted: Wanted) -> list[str]:
+    """Return the files that are read of those in a listing, in natural order.
 
     Args:
         location: For messages.
@@ -175,7 +177,38 @@ def choose_names(
     Raises:
         ConfigError: If they are of several splits, or the name of one is not UTF-8.
     """
-    return _choose(location, [name for name in existing if not _is_hidden(name)], wanted)
+    return list(find_listed(location, existing, (), wanted).names)
+
+
+def find_listed(
+    url: str, existing: Iterable[str], folders: Iterable[str], wanted: Wanted
+) -> FoundFiles:
+    """Return the files that are read of those in the listing of a URL; see ``choose_names``.
+
+    Args:
+        url: Of the folder, without secrets.
+        existing: The names of its files.
+        folders: The names of its folders, which are not searched.
+        wanted: Chooses files.
+    """
+    existing = list(existing)
+    names, others = _choose(url, [name for name in existing if not _is_hidden(name)], wanted)
+    suffixes = set(map(_suffix, names))
+    return FoundFiles(
+        root=Path(), url=url, names=names, others=others,
+        hidden=[name for name in existing if _is_hidden(name) and _suffix(name) in suffixes],
+        folders=[
+            name for name in folders if name not in _NOTE_FOLDERS and name[:1] not in ("_", ".")
+        ],
+    )  # fmt: skip
+
+
+def describe_folders(found: FoundFiles) -> str:
+    """Return the advice for a URL whose folder holds folders; empty if it holds none."""
+    if not found.folders:
+        return ""
+    shown = ", ".join(map(repr, found.folders[:_MOST_SHOWN]))
+    return f". Folders below a URL are not searched: name one of its {len(found.folders)} ({shown})"
 
 
 def _choose(location: str, names: Sequence[str], wanted: Wanted) -> tuple[list[str], list[str]]:
@@ -207,7 +240,8 @@ def warn_left_out(
     besides = list(read)
     for found in places:
         if text := describe_left_out(found, read=besides):
-            warnings.warn(f"{found.root}: left out: {text}", SeqDataWarning, stacklevel=stacklevel)
+            where = found.url or found.root
+            warnings.warn(f"{where}: left out: {text}", SeqDataWarning, stacklevel=stacklevel)
 
 
 def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
@@ -226,14 +260,13 @@ def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
     suffixes = ", ".join([*shown, *([f"{more} more"] if more else [])])
     total = sum(counts.values())
     texts = [f"{_count(total, 'file')} of other suffixes ({suffixes})"] if total else []
-    for names, what in (
-        (found.hidden, "hidden file"),
-        (found.repeated, "link"),
-        (found.stores, "store"),
+    for names, what, tail in (
+        (found.hidden, "hidden file", ""),
+        (found.repeated, "link", " to what is read already"),
+        (found.stores, "store", " of seqdata"),
+        (found.folders, "folder", " below, as behind every URL"),
     ):
         if names:
-            tail = " to what is read already" if what == "link" else ""
-            tail = " of seqdata" if what == "store" else tail
             texts.append(f"{_count(len(names), what)}{tail} ({names[0]!r})")
     return ", ".join(texts)
 

@@ -12,6 +12,7 @@ from seqdata.storage.find_files import (
     choose_names,
     describe_left_out,
     find_files,
+    find_listed,
     iter_names,
     natural_key,
     warn_left_out,
@@ -255,7 +256,12 @@ def test_braces_that_are_not_balanced_are_refused(tmp_path):
 
 def test_names_of_a_listing_are_chosen_by_the_same_rules():
     listed = ["part.10.x", "part.2.x", "._part.2.x", "a.y", ".z/b.x", "d/c.x"]
-    assert choose_names("/d", listed, is_x) == (["part.2.x", "part.10.x", "d/c.x"], ["a.y"])
+    assert choose_names("/d", listed, is_x) == ["part.2.x", "part.10.x", "d/c.x"]
+    found = find_listed("s3://d", listed, ["e", "_f", "seqdata-index"], is_x)
+    assert describe_left_out(found) == (
+        "1 file of other suffixes (1 .y), 2 hidden files ('._part.2.x'), "
+        "1 folder below, as behind every URL ('e')"
+    )
     with pytest.raises(ConfigError, match="must be the files of one split"):
         choose_names("/d", ["train.x", "test.x"], is_x)
 

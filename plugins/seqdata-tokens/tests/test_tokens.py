@@ -4,6 +4,7 @@ import re
 import struct
 from pathlib import Path
 
+import fsspec
 import lightning as L
 import numpy as np
 import pytest
@@ -14,7 +15,13 @@ from seqdata_tokens import Tokens
 from seqdata import TBPTT, Loader, Packed, SequenceDataModule, open_store
 from seqdata.backends import FormatBackend
 from seqdata.cli.app import app
-from seqdata.errors import ConfigError, DataError, FingerprintMismatch, SeqDataError
+from seqdata.errors import (
+    ConfigError,
+    DataError,
+    FingerprintMismatch,
+    SeqDataError,
+    SeqDataWarning,
+)
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store
 
@@ -410,3 +417,20 @@ def test_training_and_validation_tokens_in_one_folder_are_not_one_store(tmp_path
     with pytest.raises(ConfigError, match=r"holds 2: train \('train\*'\), validation \('val\*'\)"):
         open_store(tmp_path, backend=Tokens())
     assert len(open_store(f"{tmp_path}/train*", backend=Tokens())) == 1
+
+
+def test_behind_a_url_files_are_found_by_the_same_rules(tmp_path):
+    url = f"memory://{tmp_path.name}/data"
+    files = fsspec.filesystem("memory")
+    for name in ("part.10.bin", "part.2.bin", "notes.txt", "more/0.bin"):
+        files.pipe(f"{url}/{name}", bytes(4 if "10" in name else 2))
+    with pytest.warns(
+        SeqDataWarning, match=r"1 file of other suffixes \(1 \.txt\), 1 folder below"
+    ):
+        assert open_store(url, backend=Tokens()).lengths.tolist() == [1, 2]
+    files.pipe(f"{url}/train.bin", bytes(2))
+    files.pipe(f"{url}/val.bin", bytes(2))
+    with pytest.raises(ConfigError, match="must be the files of one split"):
+        open_store(url, backend=Tokens())
+    with pytest.raises(ConfigError, match=r"holds none.*Folders below a URL are not searched"):
+        open_store(url.removesuffix("/data"), backend=Tokens())

@@ -27,6 +27,7 @@ from seqdata.storage.arrow.mapped_files import (
 )
 from seqdata.storage.arrow.remote_shards import ArrowShards, check_shard_size
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.find_files import describe_folders, find_listed
 from seqdata.storage.foreign.file_discovery import is_data_file
 from seqdata.storage.integrity.verify import resolve_verify_mode
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
@@ -36,6 +37,7 @@ from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_fil
 from seqdata.storage.remote.urls import WEB, check_url
 from seqdata.storage.shards_on_demand import ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
+from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict
 from seqdata.storage.store import ShardStore, StoreFacts
 
 
@@ -186,6 +188,14 @@ def _open_without_manifest(
         from seqdata.storage.foreign.store import open_foreign  # it opens local files, too
 
         return open_foreign(location, verify=verify, remote=remote)
+    if DATASET_DICT in names:
+        content = files.read(DATASET_DICT, 0, files.stat(DATASET_DICT).size)
+        refuse_dataset_dict(files.location, files.location, content, names)
+    found = find_listed(files.location, (), files.folders(), is_data_file)
+    if not names and found.folders:
+        raise DataLocation(dataset=files.location).make_error(
+            DataError, f"must hold files, but holds folders only{describe_folders(found)}"
+        )
     if not names:
         raise missing
     raise DataLocation(dataset=files.location).make_error(

@@ -88,7 +88,7 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
                 f"{len(existing & set(listed))} are there), but is not. Restore it, or save the "
                 "dataset again",
             )
-    names = list(listed) or choose_names(location, existing, is_data_file)[0]
+    names = list(listed) or choose_names(location, existing, is_data_file)
     _check_kind(location, names)
     return names
 

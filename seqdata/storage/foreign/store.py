@@ -19,13 +19,14 @@ from seqdata.errors import CacheError, SeqDataWarning
 from seqdata.storage.braces import JOINED, split_location
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, find_key
-from seqdata.storage.find_files import warn_left_out
+from seqdata.storage.find_files import FoundFiles, find_listed, warn_left_out
 from seqdata.storage.foreign.file_discovery import (
     MAX_STATE_BYTES,
     STATE_FILE,
     choose_files,
     describe_gaps,
     has_table_suffix,
+    is_data_file,
     parse_dataset_state,
 )
 from seqdata.storage.foreign.table_dataset import TableSet, make_fields, open_paths, open_tables
@@ -74,12 +75,11 @@ class OpenCachedFile:
 
 def download_files(
     location: str, remote: Remote
-) -> tuple[str, dict[str, Path], tuple[OpenCachedFile, ...]]:
+) -> tuple[FoundFiles, dict[str, Path], tuple[OpenCachedFile, ...]]:
     """Download the file, or the files of the folder, at a URL.
 
     Returns:
-        The URL for messages; name -> local path, in the order of their sequences; and the open
-        files.
+        What was found; name -> local path, in the order of their sequences; and the open files.
 
     Raises:
         ConfigError: If the URL is invalid.
@@ -91,7 +91,7 @@ def download_files(
     dataset = redact_url(location)
     if has_table_suffix(dataset):
         files, name = make_remote_file(location, remote)
-        names = [name]
+        found = FoundFiles(root=Path(), url=dataset, names=[name])
     else:
         files = make_remote_files(location, remote)
         existing = list(files.names())
@@ -102,14 +102,16 @@ def download_files(
         if STATE_FILE in existing and (size := files.stat(STATE_FILE).size) <= MAX_STATE_BYTES:
             listed = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
         names = choose_files(dataset, existing, listed)
-    for name in names:
+        found = find_listed(dataset, existing, files.folders(), is_data_file)
+        found = replace(found, names=names)
+    for name in found.names:
         check_name(DataLocation(dataset=dataset, file=name), name)
     cache = make_cache(files)
     opened_files = ForkSafeThreadPool(remote.connections).map(
-        lambda name: _open_cached(cache, name), names
+        lambda name: _open_cached(cache, name), found.names
     )
-    paths = {name: file.path for name, file in zip(names, opened_files, strict=True)}
-    return dataset, paths, tuple(opened_files)
+    paths = {name: file.path for name, file in zip(found.names, opened_files, strict=True)}
+    return found, paths, tuple(opened_files)
 
 
 def _open_cached(cache: FileCache, name: str) -> OpenCachedFile:
@@ -165,16 +167,18 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     if remote is None:
         root = location = _from_root(location)
         tables, left_out = open_tables(root, unique_ids=first)
-        if first and tables.found is not None:
-            warn_left_out([tables.found])
+        found = tables.found
     else:
         from seqdata.storage.foreign.store import download_files  # local files do without
 
-        root, paths, cached_files = download_files(location, remote)
+        found, paths, cached_files = download_files(location, remote)
+        root = found.url
         versions = {cached.path: cached.version for cached in cached_files}
         tables, left_out = open_paths(
             root, remote.folder, paths, versions.__getitem__, unique_ids=first
         )
+    if first and found is not None:
+        warn_left_out([found])
     if left_out and first:
         columns = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
         warnings.warn(

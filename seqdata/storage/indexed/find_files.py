@@ -119,13 +119,14 @@ def search_shards(
         for path_or_url in _expand(part, location, file_format.name):
             _refuse_packed(path_or_url, file_format)
             if is_remote(path_or_url):
-                fetched = find_remote(path_or_url, remote or Remote(), file_format.suffixes)
+                fetched, found = find_remote(path_or_url, remote or Remote(), file_format.suffixes)
                 if not is_probed:
                     fetched[0].check_exists(
                         DataLocation(dataset=where, shard=0, file=fetched[0].name)
                     )
                     is_probed = True
                 shards.extend(fetched)
+                places.append(found)
                 continue
             path = local_path(path_or_url)
             files, found = _find_local(path, file_format)

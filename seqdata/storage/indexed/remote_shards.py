@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.find_files import choose_names
+from seqdata.storage.find_files import FoundFiles, describe_folders, find_listed
 from seqdata.storage.indexed.files import check_small, join_names, read_small_file
 from seqdata.storage.indexed.index_storage import (
     INDEX_FOLDER,
@@ -214,8 +214,13 @@ def _read_shard_list(url: str, remote: Remote) -> bytes | None:
     )
 
 
-def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[RemoteShard]:
+def find_remote(
+    url: str, remote: Remote, suffixes: tuple[str, ...]
+) -> tuple[list[RemoteShard], FoundFiles]:
     """Return the file at a URL, or those of its folder, in natural order; ``*`` stands for any.
+
+    Returns:
+        The files, and what was found besides.
 
     Raises:
         ConfigError: If there is none, they are of several splits, or the URL is invalid.
@@ -229,24 +234,28 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
         where, pattern = split_url(url)
         if not any(sign in pattern for sign in "*?["):
             check_name(DataLocation(dataset=redact_url(where), file=pattern), pattern)
-            return [RemoteShard(where, pattern, remote)]
+            return [RemoteShard(where, pattern, remote)], FoundFiles(root=Path(), names=[pattern])
     raw = _read_shard_list(where, remote)
 
     def is_wanted(name: str) -> bool:
         return name.lower().endswith(suffixes) and fnmatch(name, pattern)
 
     if raw is None:
-        names, _ = choose_names(
-            redact_url(where), make_remote_files(where, remote).names(), is_wanted
-        )
+        files = make_remote_files(where, remote)
+        existing = files.names()
+        found = find_listed(redact_url(where), existing, files.folders(), is_wanted)
+        if pattern != "*":  # a glob leaves out what it does not name
+            found = replace(found, others=(), hidden=(), folders=())
     else:
-        names = list(filter(is_wanted, load_list(raw, redact_url(where))))
+        listed = list(filter(is_wanted, load_list(raw, redact_url(where))))
+        found = FoundFiles(root=Path(), names=listed)
+    names = found.names
     if not names:
         raise ConfigError(
             f"{redact_url(url)}: must hold at least one file that ends with "
-            f"{join_names(suffixes)}, but holds none. Check the location"
+            f"{join_names(suffixes)}, but holds none. Check the location{describe_folders(found)}"
         )
     if raw is None:
         for name in names:
             check_name(DataLocation(dataset=redact_url(where), file=name), name)
-    return [RemoteShard(where, name, remote) for name in names]
+    return [RemoteShard(where, name, remote) for name in names], found

@@ -73,6 +73,10 @@ class RemoteFiles(Protocol):
         """Return the names of the files in the folder, in order; see ``sizes``."""
         ...
 
+    def folders(self) -> list[str]:
+        """Return the names of the folders in the folder, in order; see ``sizes``."""
+        ...
+
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Return size and tag of a file.
 

@@ -90,11 +90,12 @@ class FsspecFiles:
         remote: The options for reading.
     """
 
-    __slots__ = ("_folder", "_location", "_paths", "_remote", "_scheme", "_system")
+    __slots__ = ("_folder", "_folders", "_location", "_paths", "_remote", "_scheme", "_system")
 
     def __init__(self, folder: str, remote: Remote) -> None:
         self._scheme = check_url(folder)
         self._folder = folder
+        self._folders: list[str] | None = None  # of the last listing
         self._location = redact_url(folder)
         self._remote = remote
         self._system: Any = None
@@ -130,6 +131,9 @@ class FsspecFiles:
             found = call_filesystem(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # otherwise the cache would be asked
             files = [info for info in found if info.get("type") == "file"]
+            folders = [info["name"] for info in found if info.get("type") == "directory"]
+            folders = [] if self._scheme in WEB else folders  # links of a page may lead anywhere
+            self._folders = sorted(self._find_name(path.rstrip("/")) for path in folders)
             return {self._find_name(info["name"]): info.get("size") for info in files}
 
         found = retry(call, DataLocation(dataset=self._location), self._remote)
@@ -138,6 +142,12 @@ class FsspecFiles:
     def names(self) -> list[str]:
         """Return the names of the files in the folder; see ``RemoteFiles``."""
         return list(self.sizes())
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders in the folder; see ``RemoteFiles``."""
+        if self._folders is None:
+            self.sizes()
+        return list(self._folders or ())
 
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Return size and tag of a file; see ``RemoteFiles``."""

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import warnings
 
+import fsspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -240,3 +241,52 @@ def test_a_folder_gives_no_ids(tmp_path):
         DataError, match=r"must name one sequence, but is of a folder 'id=…', which"
     ):
         open_store(tmp_path)
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """Put a folder of this machine into memory://: return a function of the folder."""
+
+    def put(folder):
+        url = f"memory://{tmp_path.name}/{folder.name}"
+        fsspec.filesystem("memory").put(str(folder), url, recursive=True)
+        return url
+
+    return put
+
+
+def test_behind_a_url_the_rules_are_the_same(tmp_path, bucket):
+    for part in (10, 2):
+        write_table(tmp_path / "data" / f"part.{part}.parquet", part)
+    write_table(tmp_path / "data" / "._part.2.parquet", 1)
+    write_table(tmp_path / "data" / "more" / "0.parquet", 1)
+    write_table(tmp_path / "data" / "a.csv", 1)
+    text = (
+        r"data: left out: 1 file of other suffixes \(1 \.csv\), "
+        r"1 hidden file \('\._part.2.parquet'\),"
+        r" 1 folder below, as behind every URL \('more'\)"
+    )
+    with pytest.warns(SeqDataWarning, match=text):
+        store = open_store(bucket(tmp_path / "data"))
+    assert store.lengths.tolist() == [2, 10]
+
+
+def test_splits_behind_a_url_are_refused(tmp_path, bucket):
+    for split in ("train", "test"):
+        write_table(tmp_path / "files" / f"{split}-0.parquet", 1)
+        write_table(tmp_path / "folders" / split / "0.parquet", 1)
+        write_table(tmp_path / "dict" / split / "0.parquet", 1)
+    (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(ConfigError, match="must be the files of one split, but holds 2: test"):
+        open_store(bucket(tmp_path / "files"))
+    text = (
+        r"holds folders only. Folders below a URL are not searched: name one of its 2 \('test', 'tr"
+    )
+    with pytest.raises(DataError, match=text):
+        open_store(bucket(tmp_path / "folders"))
+    url = bucket(tmp_path / "dict")
+    with pytest.raises(
+        ConfigError, match=rf"splits train, test. Open one of them: '{url}/train' or"
+    ):
+        open_store(url)
+    assert len(open_store(f"{url}/train")) == 1
