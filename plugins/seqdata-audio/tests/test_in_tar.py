@@ -8,7 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 import soundfile
-from seqdata_audio import LogMel
+from seqdata_audio import Audio, LogMel
 
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import DecodeError, SeqDataError
@@ -272,3 +272,14 @@ def test_samples_of_24_bits_are_not_cut_to_16(tmp_path):
     store = open_store(path, index="build", schema={"flac": "int16"})
     with pytest.raises(DecodeError, match="holds samples of 24 bits, which int16 cannot hold"):
         store[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_floats_are_those_of_soundfile_bit_by_bit(tmp_path, name, dtype):
+    (tmp_path / "a.wav").write_bytes(write(name))
+    store = open_store(tmp_path, backend=Audio(dtype=dtype))
+    found = np.asarray(store[0]["audio"])
+    due = soundfile.read(tmp_path / "a.wav", dtype=dtype)[0]
+    assert found.dtype == due.dtype
+    assert np.array_equal(found, due)
