@@ -12,6 +12,8 @@ MUTANTS := .venv-mutants
 STAMP_OF_MUTANTS := $(MUTANTS)/.made-by-make
 # Five processes on two cores, too: tests wait for a third of their time, and each collects all tests.
 PYTEST := $(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder
+# Without AVX: what a fresh clone meets on another machine, as far as this one can show it.
+OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
@@ -63,6 +65,9 @@ quick: env  ## the tests that take less than a second each (2 minutes); before y
 test: env  ## all tests but the nightly ones
 	@echo "== test: pytest, without what is marked nightly"
 	@$(PYTEST) -m "not nightly"
+	@echo "== test: tests/recurrent once more, with the kernels of an old processor"
+	@$(OLD_PROCESSOR) $(BIN)/python -m pytest -q -m "not nightly and not slow" tests/recurrent \
+		--ignore=tests/recurrent/test_wrapped_modules.py
 
 test-loaded: env  ## what make test runs, five times beside four busy loops (2 hours; NIGHTLY=--again goes on)
 	@echo "== test-loaded: five runs of pytest; reports go to .nightly/"

@@ -177,7 +177,8 @@ def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
     """Apply a linear layer with sums in float64, rounded once to the type of ``x``.
 
     The order of a matrix product's sums depends on its number of rows; in float32 that changes
-    logits by several 1e-6. Summed in float64, a row's result does not depend on the other rows.
+    logits by several 1e-6. Summed in float64, what the other rows change is far below the rounding
+    of float32.
 
     Args:
         layer: The layer.

@@ -34,7 +34,7 @@ class LSTMClassifier(L.LightningModule):
         dropout: Share of activations dropped between layers and before the head.
         layout: How to train: ``"packed"`` skips padding; ``"dense"`` computes it and ignores it,
             which suits rows of nearly equal lengths. Same parameters, same results to rounding.
-            Evaluation runs dense, which on most CPUs gives a row the same bits in any batch.
+            Evaluation runs dense; a row's result in another batch differs by rounding only.
         learning_rate: Of Adam; the peak of one cycle over the whole fit, which more epochs stretch.
         weight_decay: Of Adam.
         x: Name of the field of features.

@@ -72,8 +72,9 @@ def test_lanes_run_under_autocast_or_say_why_not(dtype, sequences):
 def test_the_message_names_layer_dtype_processor_and_ways_out():
     model = nn.ModuleDict({"head": nn.Linear(1, 1), "rnn": nn.LSTM(3, 4)})
     text = (
-        "precision: the LSTM 'rnn' under autocast must be in float32, but is in bfloat16, for which "
-        "oneDNN has no kernel on this processor (AVX2; it needs AVX-512). Pass precision='32-true'"
+        "precision: the LSTM 'rnn' under autocast must be in float32, but is in bfloat16, for "
+        "which oneDNN has no kernel on this processor (AVX2; it needs AVX-512). Pass "
+        "precision='32-true'"
     )
     with torch.autocast("cpu"), pytest.raises(ConfigError, match=re.escape(text)):
         check_autocast(model, "cpu")
