@@ -229,6 +229,11 @@ def get_running_stage(trainer: Trainer | None) -> str:
     return str(trainer.state.fn.value) if trainer and running and trainer.state.fn else ""
 
 
+def is_interrupted(trainer: Trainer) -> bool:
+    """Return whether an exception or a signal ends the run."""
+    return bool(trainer.state.status == TrainerStatus.INTERRUPTED)
+
+
 def is_in_validation(trainer: Trainer) -> bool:
     """Return whether a validation of the fit has begun; it may be in its last hook."""
     return trainer.validating and is_fitting(trainer)
@@ -495,13 +500,45 @@ def step_plateau_schedulers_of_epoch(trainer: Trainer) -> None:
         progress.completed += 1
 
 
-def continue_after_step(trainer: Trainer) -> None:
-    """Make a resumed fit begin with the next step or, after the last one, with the epoch's end."""
+def continue_after_step(trainer: Trainer, *, is_at_limit: bool = False) -> None:
+    """Make a resumed fit begin with the next step or, after the last one, with the epoch's end.
+
+    Args:
+        trainer: The Trainer.
+        is_at_limit: Whether its ``max_steps`` are trained, so that the epoch ends early.
+    """
     loop = trainer.fit_loop.epoch_loop
     loop.reset_restart_stage()  # else Lightning ends the latest step a second time
     current = loop.batch_progress.current
+    if is_at_limit:
+        loop.batch_progress.is_last_batch = True
     if current.ready == current.completed and loop._num_ready_batches_reached():
         loop.val_loop._has_run = True  # the epoch is done then
+
+
+def extend_limit(trainer: Trainer, step: int) -> int | None:
+    """Let a resumed fit end a step that has reached ``max_steps``: Lightning would do nothing.
+
+    Args:
+        trainer: The Trainer.
+        step: The updates of the checkpoint.
+
+    Returns:
+        The limit, to be restored before a step is trained; None if it is not reached.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    limit = loop.max_steps
+    if not 0 <= limit <= step:
+        return None
+    loop.max_steps = step + 1
+    return limit
+
+
+def restore_limit(trainer: Trainer, limit: int) -> None:
+    """Restore ``max_steps``."""
+    loop = trainer.fit_loop.epoch_loop
+    loop.max_steps = limit
+    loop.batch_progress.is_last_batch = loop.batch_idx + 1 >= trainer.num_training_batches
 
 
 def is_restarting(trainer: Trainer) -> bool:

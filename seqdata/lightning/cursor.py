@@ -30,16 +30,19 @@ from seqdata.lightning.adapter import (
     continue_after_step,
     copy_metrics,
     end_restart,
+    extend_limit,
     find_unknown_monitors,
     force_validation,
     get_datamodule_name,
     has_validated,
     is_in_validation,
+    is_interrupted,
     is_restarting,
     is_resuming,
     lacks_scheduler_step,
     loop_states,
     read_counters,
+    restore_limit,
     restore_metrics,
     step_plateau_schedulers,
     step_plateau_schedulers_of_epoch,
@@ -167,6 +170,8 @@ class CounterRepair(Callback):
         self._on_started = on_started
         self._validated_step: int | None = None  # the step after which the latest one has begun
         self._pending = Pending.NOTHING
+        self._saved_updates = 0
+        self._limit: int | None = None  # of the Trainer's steps, while it is extended
         self._metrics: dict[str, Tensor] | None = None  # of the loaded checkpoint
 
     def on_load_checkpoint(
@@ -179,6 +184,7 @@ class CounterRepair(Callback):
             adopt_checkpoint(checkpoint, get_datamodule_name(trainer), self._on_changed)
         else:
             record = checkpoint.get(RECORD, {})
+            self._saved_updates = checkpoint["global_step"]
             self._metrics = record.get("metrics")
             self._pending = repair_counters(
                 loop_states(checkpoint), resume_point, is_validated=record.get("is_validated")
@@ -191,18 +197,22 @@ class CounterRepair(Callback):
     ) -> None:
         """Record what a resumed fit has to do before the next step, and the metrics for it."""
         del pl_module
-        is_validated = False
-        if is_in_validation(trainer):
+        is_validated, has_failed = False, is_interrupted(trainer)
+        if is_in_validation(trainer) and not has_failed:
             has_begun = self._validated_step == read_counters(trainer).total
             is_validated = has_begun and has_validated(trainer)
         if is_in_validation(trainer) and not is_validated:
             reopen_validation(loop_states(checkpoint))
+        if has_failed:
+            reopen_epoch_end(loop_states(checkpoint))
         checkpoint[RECORD] = {"is_validated": is_validated, "metrics": copy_metrics(trainer)}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Notify the DataModule that a checkpoint is loaded, if there is one."""
-        del trainer, pl_module
+        del pl_module
         self._on_restored()
+        if self._pending not in {Pending.NOTHING, Pending.EPOCH_SCHEDULERS}:
+            self._limit = extend_limit(trainer, self._saved_updates)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset a step that failed, begin with what is pending, and notify the DataModule."""
@@ -215,11 +225,13 @@ class CounterRepair(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the step after which a validation begins."""
         del pl_module
+        self._restore_limit(trainer)
         self._validated_step = read_counters(trainer).total
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let schedulers that monitor a metric step at the end of a resumed epoch, too."""
         del pl_module
+        self._restore_limit(trainer)
         if not is_restarting(trainer):
             return
         unknown = [] if self._metrics is not None else find_unknown_monitors(trainer)
@@ -227,6 +239,18 @@ class CounterRepair(Callback):
             names = ", ".join(map(repr, unknown))
             warnings.warn(_LACKS_METRICS.format(names=names), SeqDataWarning, stacklevel=2)
         end_restart(trainer, has_metrics=not unknown)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Restore the limit of steps."""
+        del pl_module, exception
+        self._restore_limit(trainer)
+
+    def _restore_limit(self, trainer: Trainer) -> None:
+        if self._limit is not None:
+            restore_limit(trainer, self._limit)
+            self._limit = None
 
     def _begin(self, trainer: Trainer) -> None:
         pending, self._pending = self._pending, Pending.NOTHING
@@ -238,7 +262,7 @@ class CounterRepair(Callback):
             step_plateau_schedulers_of_epoch(trainer)
         elif self._metrics is not None and pending is not Pending.NOTHING:
             step_plateau_schedulers(trainer)
-        continue_after_step(trainer)
+        continue_after_step(trainer, is_at_limit=self._limit is not None)
 
 
 def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChanged) -> None:
@@ -336,6 +360,13 @@ def reopen_validation(states: LoopStates) -> None:
     }
 
 
+def reopen_epoch_end(states: LoopStates) -> None:
+    """Count the end of an epoch as not begun, if it has begun and not ended: it is repeated."""
+    for tracker in states.epochs.values():
+        if tracker["started"] == tracker["processed"] > tracker["completed"]:
+            tracker["processed"] -= 1
+
+
 def align_totals(states: LoopStates) -> None:
     """Make the totals of batches differ from those of the epoch by the same number.
 
@@ -399,11 +430,11 @@ def _find_pending(states: LoopStates, *, is_validated: bool | None) -> Pending:
     validation: Tracker = states.validation["total"]
     if current["ready"] > current["processed"] or not current["processed"]:
         return Pending.NOTHING  # a step failed, or an epoch's first batch was not fetched
-    if states.batches["is_last_batch"] and epochs["processed"] == epochs["started"]:
+    if current["started"] == current["processed"] > current["completed"]:
+        return Pending.STEP_END
+    if epochs["processed"] == epochs["started"]:
         is_closed = epochs["completed"] == epochs["processed"]
         return Pending.NOTHING if is_closed else Pending.EPOCH_SCHEDULERS
-    if current["processed"] > current["completed"]:
-        return Pending.STEP_END
     if validation["ready"] > validation["completed"]:
         return Pending.VALIDATION
     return Pending.NOTHING if is_validated is False else Pending.SCHEDULERS
