@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import tarfile
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_an_empty_folder_is_said(tmp_path):
 def test_a_folder_in_place_of_a_shard_is_said(folder):
     (folder / "x-000.tar").unlink()
     os.mkfifo(folder / "x-000.tar")
-    with pytest.raises(DataError, match="must be an ordinary file, but is not"):
+    with pytest.raises(DataError, match="must be an ordinary file, but is a pipe or device"):
         open_webdataset(folder)
 
 
@@ -277,3 +278,18 @@ def test_a_shard_without_samples_is_told(tmp_path, members):
         DataError, match=r'"x.tar"\): must hold at least one sample .*, but holds none'
     ):
         open_webdataset(path, index="build", progress=False)
+
+
+def test_shards_below_a_folder_are_found_with_their_own_indexes(shards, tmp_path):
+    """Each subfolder keeps its indexes, so that it can also be opened alone."""
+    data = tmp_path / "nested"
+    (data / "10").mkdir(parents=True)
+    (data / "9").mkdir()
+    source, _ = shards
+    names = sorted(path.name for path in source.glob("*.tar"))
+    for number, name in enumerate(names):
+        shutil.copy(source / name, data / ("9" if number == 0 else "10") / name)
+    store = open_webdataset(data, index="build")
+    assert list(store.shards) == names
+    assert len(open_webdataset(data / "9")) + len(open_webdataset(data / "10")) == len(store)
+    assert list(open_webdataset(f"{data}/*/*.tar").shards) == names
