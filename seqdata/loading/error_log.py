@@ -78,6 +78,11 @@ class ErrorLog:
         return len(self._counted) + self._elsewhere
 
     @property
+    def max_errors(self) -> int:
+        """Most errors of a run."""
+        return self._max_errors
+
+    @property
     def entries(self) -> list[dict[str, Any]]:
         """The errors, in order.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from seqdata.arguments import check_arguments
+from seqdata.code_digest import describe_code
 from seqdata.errors import ConfigError, SeqDataWarning, as_whole_number, must_be
 from seqdata.host import default_host
 from seqdata.loading.accelerate_state import announce_epoch
@@ -30,6 +31,7 @@ from seqdata.loading.options import (
     ValueOptions,
     check_on_changed,
 )
+from seqdata.loading.rank_comparison import RankComparison
 from seqdata.loading.zip_engine import make_engine
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
@@ -42,6 +44,8 @@ from seqdata.resolve import (
 )
 from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
 from seqdata.sharing import Tail, World
+
+_COMPARED = ("fields", "as_tuple", "as_dict", "shift", "tail", "on_error")  # over ranks
 
 
 class Loader:
@@ -169,10 +173,14 @@ class Loader:
         rule = _resolve_batching(batching, policy)
         self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
+        self._comparison = RankComparison(options.world)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy: its next iteration continues at the position of this one."""
-        return {**self.__dict__, "_next_position": self._get_position(), "_active": None}
+        return {
+            **self.__dict__, "_next_position": self._get_position(), "_active": None,
+            "_comparison": RankComparison(self._engine.options.world),
+        }  # fmt: skip
 
     def __len__(self) -> int:
         """Steps of the next iteration's epoch; equal for all epochs unless a policy varies them."""
@@ -214,11 +222,35 @@ class Loader:
     def _begin_epoch(self) -> EpochProgress:
         """Begin the next epoch, or continue a loaded one."""
         self._check_single_process()
+        self._comparison.check(self._describe)
         _ = self._engine.transform_label  # before it is used
         start = self._next_position
         self._active = self._engine.begin(start.epoch, start.position)
         self._next_position = start.next_epoch
         return self._active
+
+    def _describe(self) -> dict[str, str | float | None]:
+        """Return what must be equal on all ranks, by the names of the arguments."""
+        options, start = self._engine.options, self._next_position
+        described: dict[str, Any] = {
+            **self._engine.describe(),
+            "batches": self._engine.num_batches,
+            "epoch": start.epoch,
+            "position": start.position,
+            "accumulate": self._update_schedule.accumulate,
+            "max_errors": options.error_log.max_errors,
+            "dtype": options.value_options.dtype,
+            "check_values": options.value_options.check,
+            **{name: getattr(options, name) for name in _COMPARED},
+        }
+        facts = {
+            name: value if isinstance(value, str | int | None) else repr(value)
+            for name, value in described.items()
+        }
+        for name in ("transform", "collator"):
+            value = getattr(options, name)
+            facts.update({name: None} if value is None else describe_code(name, value).fixed)
+        return facts
 
     @property
     def epoch(self) -> int:

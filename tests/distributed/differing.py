@@ -8,6 +8,8 @@ import torch
 
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.loading import rank_comparison
+from seqdata_testing.waiting import patient
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, quietly
 from tests.lightning.ranks import differing
@@ -69,4 +71,37 @@ def differ(spec: dict[str, Any]) -> dict[str, Any]:
     return {"error": None, "train": model.log_of.train, "parameters": model.parameters_of()}
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {"differ": differ}
+def play(spec: dict[str, Any]) -> dict[str, Any]:
+    """Iterate over a Loader with the argument that is meant for this rank, in step with all."""
+    rank = torch.distributed.get_rank()
+    found = differing.LOADER[spec["name"]][spec["number"]][rank if spec["differs"] else 0]
+    loader, ids = differing.make_loader(spec["name"], found), list[list[int]]()
+    try:
+        for _ in range(2):
+            for batch in loader:
+                ids.append(batch.real().ids.tolist())
+                torch.distributed.barrier()
+    except SeqDataError as error:
+        return {"error": f"{type(error).__name__}: {error}", "ids": ids}
+    return {"error": None, "ids": ids}
+
+
+def play_alone(spec: dict[str, Any]) -> int | str:
+    """Iterate on rank 0 only, before the others do."""
+    loader = differing.make_loader("seed", torch.distributed.get_rank() if spec["differs"] else 0)
+    if torch.distributed.get_rank() == 0:
+        patience, rank_comparison.PATIENCE = rank_comparison.PATIENCE, 0.1
+        next(iter(loader))
+        rank_comparison.PATIENCE = patient(patience)
+    torch.distributed.barrier()
+    try:
+        return sum(1 for _ in loader)
+    except SeqDataError as error:
+        return str(error)
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "differ": differ,
+    "play": play,
+    "play_alone": play_alone,
+}

@@ -5,6 +5,7 @@ import pytest
 from tests.lightning.ranks.differing import (
     DATA,
     DATA_FREE,
+    LOADER,
     TRAINER,
     TRAINER_FREE,
     list_cases,
@@ -57,3 +58,32 @@ def test_a_checkpoint_on_one_rank_only_ends_all_ranks(ranks, tmp_path):
     told = ranks.play("fit", 2, {"trainer": {"max_epochs": 1}}, ranks=own)
     assert told[0]["text"] == told[1]["text"]
     assert told[0]["text"].startswith("ranks: `ckpt_path` is 'loaded' on rank 0 but None on rank 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(*case, marks=() if case[0] in ("batching", "seed") else pytest.mark.nightly)
+        for case in list_cases(LOADER)
+    ],
+)
+def test_loaders_of_a_plain_loop_that_differ_end_all_ranks_at_once(ranks, name, number):
+    spec = {"name": name, "number": number, "differs": True}
+    one, two = ranks.play("play", 2, spec)
+    assert one == two
+    assert one["error"].startswith("PlanError: loader: ranks: `")
+    assert f"`{LOADER[name][number][2]}" in one["error"]
+    assert one["ids"] == []
+
+
+def test_equal_loaders_of_a_plain_loop_go_on(ranks):
+    one, two = ranks.play("play", 2, {"name": "seed", "number": 0, "differs": False})
+    assert one["error"] is two["error"] is None
+    assert sorted(i for ids in one["ids"] + two["ids"] for i in ids) == sorted([*range(23)] * 2)
+
+
+def test_a_loader_that_one_rank_looks_into_does_not_wait_for_the_others(ranks):
+    assert ranks.play("play_alone", 2, {"differs": False}) == [3, 3]
+    told = ranks.play("play_alone", 2, {"differs": True})
+    assert told[0] == told[1]
+    assert told[0].startswith("loader: ranks: `seed` is 0 on rank 0 but 1 on rank 1, which must be")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,13 +17,12 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
+from seqdata.loading.rank_comparison import Facts, describe_differences
 from seqdata.sharing import World
 
 GATHER_TIMEOUT = timedelta(seconds=60)
 """How long a rank waits for the others, which normally takes milliseconds."""
 
-_MAX_NAMED = 4  # most ranks whose numbers are in a message
-Facts = Mapping[str, str | float | None]
 Value = TypeVar("Value")
 
 
@@ -68,29 +67,6 @@ def agree(
             SeqDataWarning,
             stacklevel=2,
         )
-
-
-def describe_differences(facts: Sequence[Facts]) -> str:
-    """Return which facts differ, with the ranks' values; empty if none differ.
-
-    Args:
-        facts: The facts of each rank, in order; a missing fact is None.
-    """
-    descriptions = []
-    for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
-        ranks_of: dict[str, list[int]] = {}  # by text: a limit of 1 is not one of 1.0
-        for rank, rank_facts in enumerate(facts):
-            ranks_of.setdefault(repr(rank_facts.get(name)), []).append(rank)
-        if len(ranks_of) > 1:
-            values = (f"{value} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
-            descriptions.append(f"`{name}` is {' but '.join(values)}")
-    return "; ".join(descriptions)
-
-
-def _format_ranks(ranks: list[int]) -> str:
-    first = ", ".join(map(str, ranks[:_MAX_NAMED]))
-    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {first}{more}"
 
 
 def _complete(work: Any) -> None:

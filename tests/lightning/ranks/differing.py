@@ -21,6 +21,7 @@ from seqdata.lightning.callbacks.data_monitor import DataMonitor
 from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
 from seqdata.lightning.predictions.writer import PredictionWriter
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.weighted import Weighted
@@ -102,10 +103,30 @@ DATA: dict[str, list[tuple[Any, Any, str]]] = {
     "on_changed": [("error", "next_epoch", "on_changed")],
     "seed": [(1, 2, "seed of train 0")],
 }  # fmt: skip
+LOADER: dict[str, list[tuple[Any, Any, str]]] = {
+    "store": [(ROWS, ROWS[:20], "data")],
+    "batching": [(Bucketed(4), Bucketed(3), "policy"), (Bucketed(4), Fixed(4), "policy")],
+    "seed": [(1, 2, "seed")],
+    "accumulate": [(1, 2, "accumulate")],
+    "epoch": [(0, 1, "epoch")],
+    **{
+        name: [case for case in DATA[name] if case[0] is not UNSET]
+        for name in (
+            "fields", "as_tuple", "as_dict", "transform", "dtype", "check_values", "collator",
+            "shift", "tail", "on_error", "max_errors",
+        )
+    },
+    "lengths": [([3] * 8, [3] * 7 + [2], "data")],
+}  # fmt: skip
 DATA_FREE: dict[str, tuple[Any, Any]] = {
     "num_workers": (0, 1), "prefetch": (0, 3), "start_method": ("fork", "spawn"),
     "stall_timeout": (60.0, 120.0), "pin_memory": (None, False),
     "persistent_workers": (False, True),
+}  # fmt: skip
+LOADER_FREE: dict[str, tuple[Any, Any]] = {
+    "error_log": (None, "errors.jsonl"), "name": ("", "other"),
+    "world": (UNSET, UNSET), "policy": (UNSET, UNSET),  # the rank itself; an alias of `batching`
+    **DATA_FREE, "pin_memory": (False, UNSET),
 }  # fmt: skip
 
 TRAINER: dict[str, list[tuple[Any, Any, str]]] = {
@@ -193,3 +214,9 @@ def make_options(name: str, value: Any) -> dict[str, Any]:
         return {}
     is_made = name in ("strategy", "callbacks") and callable(value)
     return {name: value() if is_made else value}
+
+
+def make_loader(name: str, value: Any, **options: Any) -> Loader:
+    """Return a Loader that was given one argument."""
+    store = Items() if name == "lengths" else ROWS
+    return Loader(**{"store": store, "batching": ANY, **make_options(name, value), **options})

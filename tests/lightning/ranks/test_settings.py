@@ -10,10 +10,13 @@ from seqdata.lightning.callbacks.preemption import Preemption
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.ranks.collect import describe_differences
 from seqdata.lightning.ranks.settings import describe_settings
+from seqdata.loading.loader import Loader
 from tests.lightning.harness import QUIET, quietly
 from tests.lightning.ranks.differing import (
     DATA,
     DATA_FREE,
+    LOADER,
+    LOADER_FREE,
     ROWS,
     TRAINER,
     TRAINER_FREE,
@@ -21,6 +24,7 @@ from tests.lightning.ranks.differing import (
     Adding,
     Items,
     list_cases,
+    make_loader,
     make_options,
 )
 
@@ -53,7 +57,11 @@ def describe_data(name, value):
 
 @pytest.mark.parametrize(
     ("of", "cases", "free"),
-    [(pl.Trainer, TRAINER, TRAINER_FREE), (SequenceDataModule, DATA, DATA_FREE)],
+    [
+        (pl.Trainer, TRAINER, TRAINER_FREE),
+        (SequenceDataModule, DATA, DATA_FREE),
+        (Loader, LOADER, LOADER_FREE),
+    ],
 )
 def test_each_argument_is_compared_or_may_differ(of, cases, free):
     names = set(inspect.signature(of).parameters)
@@ -67,6 +75,21 @@ def test_an_argument_of_the_datamodule_that_differs_is_named(name, number):
     facts = [describe_data(name, one).fixed, describe_data(name, other).fixed]
     assert f"`{named}" in describe_differences(facts)
     assert not describe_differences([facts[0], describe_data(name, one).fixed])
+
+
+@pytest.mark.parametrize(("name", "number"), list_cases(LOADER))
+def test_an_argument_of_the_loader_that_differs_is_named(name, number):
+    one, other, named = LOADER[name][number]
+    facts = [make_loader(name, value)._describe() for value in (one, other, one)]
+    assert f"`{named}" in describe_differences(facts[:2])
+    assert not describe_differences(facts[::2])
+
+
+@pytest.mark.parametrize("name", LOADER_FREE)
+def test_how_a_loader_reads_may_differ(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    facts = [make_loader(name, value)._describe() for value in LOADER_FREE[name]]
+    assert not describe_differences(facts)
 
 
 @pytest.mark.parametrize(("name", "number"), list_cases(TRAINER))

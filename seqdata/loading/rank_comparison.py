@@ -1,0 +1,104 @@
+"""The comparison of what the ranks of a plain loop have given their Loaders.
+
+Ranks with another plan would take another number of steps and wait for each other, or train on
+other batches. Facts go by the store of the process group, not by a collective operation: a Loader
+that only one rank iterates over must not wait for others without an end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seqdata.errors import PlanError
+from seqdata.sharing import World
+
+Facts = Mapping[str, str | float | None]
+PATIENCE = 10.0
+"""Seconds that an iteration of a Loader waits for the first ones of the other ranks."""
+_INTERVAL = 0.01  # seconds between two looks
+_MAX_NAMED = 4  # most ranks whose numbers are in a message
+_logger = logging.getLogger("seqdata")
+
+
+def describe_differences(facts: Sequence[Facts]) -> str:
+    """Return which facts differ, with the ranks' values; empty if none differ.
+
+    Args:
+        facts: The facts of each rank, in order; a missing fact is None.
+    """
+    descriptions = []
+    for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
+        ranks_of: dict[str, list[int]] = {}  # by text: a limit of 1 is not one of 1.0
+        for rank, rank_facts in enumerate(facts):
+            ranks_of.setdefault(repr(rank_facts.get(name)), []).append(rank)
+        if len(ranks_of) > 1:
+            values = (f"{value} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
+            descriptions.append(f"`{name}` is {' but '.join(values)}")
+    return "; ".join(descriptions)
+
+
+def _format_ranks(ranks: list[int]) -> str:
+    first = ", ".join(map(str, ranks[:_MAX_NAMED]))
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {first}{more}"
+
+
+class RankComparison:
+    """Compares the facts of one Loader over all ranks, once.
+
+    Args:
+        world: This rank and the number of ranks, as the Loader has them.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._keys: list[str] | None = None  # where each rank puts its facts
+        self._is_done = world.size == 1
+
+    def check(self, describe: Callable[[], Facts]) -> None:
+        """Compare the facts of this rank with those of the others, if they are there in time.
+
+        Where they are not, the next call looks for them again.
+
+        Args:
+            describe: Returns the facts of this rank.
+
+        Raises:
+            PlanError: If facts differ; it names each and the ranks' values.
+        """
+        store = None if self._is_done else _find_store(self._world)
+        if store is None:
+            return
+        if self._keys is None:
+            number = store.add(f"seqdata/loaders of rank {self._world.rank}", 1)
+            self._keys = [f"seqdata/loader {number}/{rank}" for rank in range(self._world.size)]
+            store.set(self._keys[self._world.rank], json.dumps(describe()))
+        wait_until = time.monotonic() + PATIENCE
+        while not store.check(self._keys):
+            if time.monotonic() >= wait_until:
+                _logger.warning(
+                    "loader: the other ranks have not begun to iterate, so that what they were "
+                    "given is compared when this Loader begins its next epoch"
+                )
+                return
+            time.sleep(_INTERVAL)
+        self._is_done = True
+        difference = describe_differences([json.loads(store.get(key)) for key in self._keys])
+        if difference:
+            raise PlanError(
+                f"loader: ranks: {difference}, which must be equal. Give the Loader of every rank "
+                "the same data and options"
+            )
+
+
+def _find_store(world: World) -> Any:
+    """Return the store of the default process group; None if its ranks are not those of a world."""
+    if World.current() != world:
+        return None
+    distributed: Any = sys.modules["torch.distributed.distributed_c10d"]
+    return distributed._get_default_store()
