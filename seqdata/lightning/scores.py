@@ -7,6 +7,7 @@ values stay where they are until they are taken.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, did_you_mean, must_be
+from seqdata.errors import ConfigError, SeqDataWarning, did_you_mean, must_be
 
 FRACTION_BITS = 30
 """Sums are multiples of ``2**-FRACTION_BITS``: integers, whose sum does not depend on the order."""
 
 MAX_SCORE = 2.0**20
+_SMALL_SCORE = 2.0**-20  # where all are smaller, steps of a sum are a thousandth and more of them
 """The largest size of a score that is summed: 8,192 such scores of a sequence fit an int64."""
 
 LOSS = "loss"
@@ -99,6 +101,7 @@ class ScoreCollector:
     score: str = LOSS
     owner: str = "ScoreCollector"
     _pending: list[_Pending] = field(default_factory=list, init=False)
+    _has_warned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.score, str) or not self.score:
@@ -179,6 +182,7 @@ class ScoreCollector:
         """
         for batch in batches:
             self._check_summable(batch)
+        self._warn_of_small(batches)
         columns: list[tuple[str | None, NDArray[np.int64], NDArray[np.int64], NDArray[Any]]] = []
         for part, ids, scores in _group_by_part(batches):
             units = np.rint(np.ldexp(scores, FRACTION_BITS)).astype(np.int64)
@@ -252,6 +256,20 @@ class ScoreCollector:
                     f"{tuple(score.shape)}",
                     "Sum or average over timesteps and features",
                 )
+            )
+
+    def _warn_of_small(self, batches: Sequence[BatchScores]) -> None:
+        """Warn once if all scores are so small that their sums do not tell them apart."""
+        largest = max((float(np.abs(b.scores).max(initial=0)) for b in batches), default=0.0)
+        if 0 < largest < _SMALL_SCORE and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self.owner}: {self.score!r} should be above {_SMALL_SCORE:.0e} in some rows, "
+                f"but is at most {largest:.3g}: scores are summed in steps of "
+                f"{2.0**-FRACTION_BITS:.0e}, which hardly tell these apart. Multiply it before it "
+                "is returned",
+                SeqDataWarning,
+                stacklevel=2,
             )
 
     def _check_summable(self, batch: BatchScores) -> None:

@@ -207,7 +207,9 @@ class TransformedRows:
     @property
     def axes(self) -> dict[str, str | None]:
         """Field -> axis, of all fields of numbers except single numbers."""
-        results, _ = self._compute(np.arange(min(1, len(self)), dtype=np.int64))
+        if not len(self):
+            return {}
+        results, _ = self._compute(np.zeros(1, dtype=np.int64))
         return {
             name: results.axis_of[name]
             for name, column in results.columns.items()

@@ -9,7 +9,7 @@ import torch
 
 from seqdata import TBPTT, Bucketed, Fixed, Loader, Mix, Packed
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning.scores import FRACTION_BITS, MAX_SCORE, ScoreCollector
 
 
@@ -249,3 +249,21 @@ def test_scores_of_a_batch_that_is_not_there_are_refused():
 def test_the_score_is_a_key(score):
     with pytest.raises(ConfigError, match="`score` must be a key of the step's output, but is"):
         ScoreCollector(score)
+
+
+@pytest.mark.parametrize("largest", [1e-300, 1e-11, 9e-7])
+def test_scores_too_small_to_be_told_apart_are_told_once(largest):
+    collector = ScoreCollector("each")
+    scores = torch.tensor([largest, largest / 3, 0.0], dtype=torch.float64)
+    collector.add({"each": scores}, batch_of([1, 2, 3]))
+    with pytest.warns(SeqDataWarning, match="'each' should be above 1e-06 in some rows, .* Mult"):
+        collector.take()
+    collector.add({"each": scores}, batch_of([1, 2, 3]))
+    collector.take()
+
+
+@pytest.mark.parametrize("scores", [[1e-6, 1e-11, 0.0], [0.0, 0.0, 0.0], [-1.0, 1e-300, 0.0]])
+def test_some_small_scores_among_others_are_nothing_to_tell(scores):
+    collector = ScoreCollector("each")
+    collector.add({"each": torch.tensor(scores, dtype=torch.float64)}, batch_of([1, 2, 3]))
+    collector.take()

@@ -430,6 +430,12 @@ def test_what_a_view_makes_is_written_as_tar_shards(folder, tmp_path):
     ]
 
 
+def test_an_empty_view_is_refused_as_any_other(tmp_path):
+    view = measure_lengths([[1, 1, 2]], runs).take([])
+    with pytest.raises(ConfigError, match="at least one sequence"):
+        write_store(tmp_path / "out", view)
+
+
 def test_numbers_in_place_of_ids_are_not_written(tmp_path):
     view = measure_lengths([[1, 1, 2], [3, 3], [4]], runs).take([2, 0])
     written = write_store(tmp_path / "out", view)
