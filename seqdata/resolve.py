@@ -102,11 +102,9 @@ def resolve_store(
         )
     store = MemoryStore.of(data, axes)
     part_names = _match_names(data, names) if isinstance(data, list | tuple) else None
-    return (
-        store
-        if part_names is None
-        else store.rename(dict(zip(store.fields, part_names, strict=True)))
-    )
+    if part_names is None:
+        return store
+    return store.rename(dict(zip(store.fields, part_names, strict=True)))
 
 
 def resolve_parts(

@@ -131,6 +131,8 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
         )
     column = combine_column(table, group)
     refuse_missing(group, column)
+    if types.is_floating(column.type):
+        refuse_missing(group, compute.if_else(compute.is_nan(column), None, column))
     if types.is_nested(column.type):
         raise ConfigError(
             f"table: column {group!r} must hold a text or a number per row to make groups, but is "
@@ -289,10 +291,8 @@ def _read_order_keys(name: str, column: Any) -> NDArray[Any]:
     if types.is_integer(type_):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     if types.is_floating(type_):
-        values = np.asarray(column.to_numpy(zero_copy_only=False))
-        if np.isnan(values).any():
-            refuse_missing(name, compute.if_else(compute.is_nan(column), None, column))
-        return values
+        refuse_missing(name, compute.if_else(compute.is_nan(column), None, column))
+        return np.asarray(column.to_numpy(zero_copy_only=False))
     if types.is_decimal(type_):
         return np.asarray(compute.rank(column, tiebreaker="dense").to_numpy())
     raise ConfigError(

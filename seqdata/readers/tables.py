@@ -161,6 +161,12 @@ def _check_delimiter(path: str, options: ReadOptions) -> None:
     """
     with open(path, encoding=_detect_encoding(path), errors="replace", newline="") as file:
         line = next((line for line in file if line.strip()), "").strip("\r\n")
+    if line.startswith("[") or '"[' in line:
+        raise ConfigError.at(
+            f"file {path!r}: must have the names of its columns in the first line, but has a list: "
+            f"{line!r:.60}. Add a line with names",
+            file=path,
+        )
     counts = {mark: len(next(csv.reader([line], delimiter=mark), ())) for mark in _DELIMITERS}
     found = max(counts, key=lambda mark: counts[mark])
     used = options.delimiter or _DELIMITER
@@ -259,7 +265,7 @@ def _refuse_json_line(path: str) -> None:
     """Raise if a line is of a kind that PyArrow does not read, with a reason in terms of the file.
 
     Raises:
-        DecodeError: If a line is no object, a list holds null, a number is out of range, or a
+        DecodeError: If a line is not an object, a list holds null, a number is out of range, or a
             column holds values of two kinds.
     """
     first: dict[str, tuple[str, int]] = {}  # by column: the kind of its values, and its first line

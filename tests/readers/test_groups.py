@@ -221,6 +221,12 @@ def test_an_order_that_is_doubtful_is_refused(keys, error, reason):
         open_store(table, group="g", order="t")
 
 
+def test_nan_names_no_group():
+    table = pa.table({"g": [1.5, float("nan")], "load": [1, 2]})
+    with pytest.raises(DecodeError, match="column 'g' has 1 missing values"):
+        open_store(table, group="g")
+
+
 def test_equal_values_of_order_stay_in_the_order_of_the_table_with_a_warning():
     table = pa.table({"g": ["a", "b", "a", "a"], "t": [2, 1, 1, 2], "load": [0, 1, 2, 3]})
     with pytest.warns(

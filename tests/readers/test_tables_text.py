@@ -213,6 +213,13 @@ def test_columns_that_are_separated_otherwise_are_never_one_column(tmp_path, mar
     assert open_store(out).keys([0]) == ["a"]
 
 
+@pytest.mark.parametrize("rows", ['"[1, 2]"\n"[3]"\n', 'a,"[1, 2]"\nb,"[3]"\n', "[1]\n[2]\n"])
+def test_a_csv_file_without_names_of_columns_is_refused(tmp_path, rows):
+    (tmp_path / "t.csv").write_text(rows)
+    with pytest.raises(ConfigError, match="must have the names of its columns in the first line"):
+        read(tmp_path, ReadOptions(), "csv")
+
+
 def test_one_column_without_any_delimiter_is_a_table(tmp_path):
     (tmp_path / "t.csv").write_text('"x;y"\n"[1, 2]"\n')
     assert read(tmp_path, ReadOptions(), "csv")[0]["x;y"].tolist() == [1, 2]

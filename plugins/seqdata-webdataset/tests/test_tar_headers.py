@@ -51,7 +51,7 @@ def test_labels_and_lists_of_folders_that_tar_writes_are_passed_over(tmp_path, f
     (tmp_path / "d" / "a.npy").write_bytes(b"1")
     (tmp_path / "d" / "b.npy").write_bytes(b"23")
     command = ["tar", "--sort=name", f"--format={form}", *more, "-cf", "x.tar", "d"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
     found = walked(tmp_path / "x.tar")
     assert [(name, size) for name, _, size in found] == [(b"d/a.npy", 1), (b"d/b.npy", 2)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _ARROW_MAGIC, _PARQUET_MAGIC, _FEATHER_1_MAGIC = b"ARROW1", b"PAR1", b"FEA1"
 _ENCRYPTED_MAGIC = b"PARE"
 _STREAM_MAGICS = (b"\xff\xff\xff\xff",)
+_MAX_OLD_SCHEMA = 1 << 20  # bytes of the first message of a stream without a magic
 _STREAM_TAIL_BYTES = 4096  # bytes that identify a stream, which has no footer
 _UNSUPPORTED = re.compile(
     r"not (currently |yet )?(implemented|supported)|unsupported|unrecognized type|not built|"
@@ -106,7 +108,17 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
         )
     if first_bytes.startswith(_ENCRYPTED_MAGIC):
         raise make_encrypted_error(location)
-    return "stream" if first_bytes.startswith(_STREAM_MAGICS) else None
+    is_stream = first_bytes.startswith(_STREAM_MAGICS) or _is_old_stream(first_bytes)
+    return "stream" if is_stream else None
+
+
+def _is_old_stream(first_bytes: bytes) -> bool:
+    """Return whether a file begins as a stream of Arrow before 0.15: the size of a flatbuffer.
+
+    Read as such sizes, the bytes of a text are far larger.
+    """
+    size, root = struct.unpack("<ii", first_bytes) if len(first_bytes) == 8 else (0, 0)
+    return 0 < root < size < _MAX_OLD_SCHEMA and root % 4 == 0
 
 
 @dataclass(frozen=True, slots=True)

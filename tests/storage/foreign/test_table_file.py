@@ -28,10 +28,17 @@ def write_stream(path):
         writer.write_table(TABLE)
 
 
+def write_old_stream(path):
+    options = pa.ipc.IpcWriteOptions(use_legacy_format=True)
+    with pa.ipc.new_stream(str(path), TABLE.schema, options=options) as writer:
+        writer.write_table(TABLE)
+
+
 WRITERS = {
     "arrow": lambda path: feather.write_feather(TABLE, str(path), compression="uncompressed"),
     "arrow zstd": lambda path: feather.write_feather(TABLE, str(path), compression="zstd"),
     "stream": write_stream,
+    "stream old": write_old_stream,
     "parquet": lambda path: parquet.write_table(TABLE, path, row_group_size=2),
 }
 
@@ -42,7 +49,7 @@ def test_a_file_is_read_by_units(name, tmp_path):
     assert detect_format(tmp_path / "a", PLACE) == name.partition(" ")[0]
     opened = open_table_file(tmp_path / "a", PLACE)
     assert (opened.name, opened.schema.names) == ("a", ["x", "y"])
-    assert opened.is_mapped == (name in ("arrow", "stream"))
+    assert opened.is_mapped == (name in ("arrow", "stream", "stream old"))
     rows = [
         row for unit in range(opened.units) for row in opened.read_column(unit, "x").to_pylist()
     ]
