@@ -101,6 +101,12 @@ def _check_path(path: str, location: str) -> Path:
         os.stat(found)
     except (FileNotFoundError, NotADirectoryError):  # it may be written; a reader reports it
         return found
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"store: location {location!a} must be a path in the encoding of this locale, "
+            f"{error.encoding}, but has {error.object[error.start : error.end]!a:.50}. Set one of "
+            "UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        ) from error
     except ValueError:
         problem = "must be a path, but holds a NUL character"
     except RuntimeError as error:  # of expanduser
@@ -191,17 +197,35 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
         os.close(descriptor)
 
 
-def describe_limit(error: OSError) -> str:
-    """Return the system limit that an open or mmap ran into, with its current value."""
+def describe_limit(error: OSError, needed: int = 1) -> str:
+    """Return the system limit that an open or mmap ran into, with its current value.
+
+    Args:
+        error: What it raised.
+        needed: Descriptors that were needed, if those of the process are used up.
+    """
     import resource
 
     if error.errno == errno.EMFILE:
-        return f"`ulimit -n` (now {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})"
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        opened = _count_descriptors(limit)
+        return (
+            f"`ulimit -n` (now {limit}) to at least {max(limit + 1, opened + needed)}: {opened} "
+            f"descriptors are open, and {needed} more {'is' if needed == 1 else 'are'} needed"
+        )
     if error.errno == errno.ENFILE:
         return f"`sysctl fs.file-max`{_describe_sysctl('fs/file-max')}"
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     memory = "" if most == resource.RLIM_INFINITY else f", or `ulimit -v` (now {most >> 10})"
     return f"`sysctl vm.max_map_count`{_describe_sysctl('vm/max_map_count')}{memory}"
+
+
+def _count_descriptors(limit: int) -> int:
+    """Return the open descriptors of this process, or ``limit`` if none is left to list them."""
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # without that of the listing
+    except OSError:
+        return limit
 
 
 def _is_descriptor_limit(error: OSError) -> bool:

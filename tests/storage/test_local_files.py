@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from seqdata import ConfigError, open_store, write_store
 from seqdata.errors import DataError, MissingShardError
 from seqdata.storage.local_files import is_remote, local_path, refuse_remote
+from seqdata_testing.waiting import patient
 
 LONG = "x" * 300
 ROWS = [{"id": "a", "x": np.zeros((3, 2), "float32")}]
@@ -63,6 +66,10 @@ OPENED = {
     ),
     "nothing": (MissingShardError, "must lead to a file, but is a link to nothing. Restore it"),
     "looped": (DataError, "must lead to a file, but is a link to itself. Restore it"),
+    "a\ud800b": (
+        ConfigError,
+        r"'a\\ud800b' must be a path in the encoding of this locale, utf-8, ",
+    ),
     "a\0b": (ConfigError, r"'a\\x00b' must be a path, but holds a NUL character. Check the path"),
     LONG: (
         ConfigError,
@@ -92,6 +99,7 @@ WRITTEN = {
     "/proc/x": r"/proc/x: cannot be created \(.*\)\. Choose another path",
     "dangling": "must be a folder, or missing, but is a link to 'nowhere', which is missing",
     "self/x": "its links lead back to itself",
+    "a\ud800b": r"but has '\\ud800'. Set one of UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1",
     "a\0b": "holds a NUL character",
     LONG: "but has one that is too long",
 }
@@ -103,6 +111,26 @@ def test_what_cannot_be_written_to_is_told(location, form):
     with pytest.raises(ConfigError, match=WRITTEN[location]):
         write_store(location, ROWS, format=form, progress=False)
     assert not os.path.lexists("nowhere")
+
+
+@pytest.mark.slow
+def test_a_name_that_the_locale_cannot_encode_is_told():
+    code = """if True:
+        from seqdata import ConfigError, open_store
+        try:
+            open_store("b\\xfccher/train")
+        except ConfigError as error:
+            print(error)
+    """
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(),
+        check=True, env={**os.environ, **plain},
+    )  # fmt: skip
+    assert done.stdout.strip() == (
+        r"store: location 'b\xfccher/train' must be a path in the encoding of this locale, ascii, "
+        r"but has '\xfc'. Set one of UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+    )
 
 
 def test_a_folder_that_may_not_be_entered_is_told(monkeypatch):

@@ -50,6 +50,13 @@ class WorkerSnapshot:
     peak_kib: int
 
 
+SCRIPT_REMEDY = (
+    "its error is printed above; put the call of a script under `if __name__ == '__main__':`, or "
+    "pass start_method='fork'"
+)
+"""What to do about a worker that ends before it is ready."""
+
+
 def make_died_error(
     snapshot: WorkerSnapshot, exitcode: int | None, stack: str, store: Store
 ) -> WorkerDiedError:
@@ -60,10 +67,7 @@ def make_died_error(
     if name is not None:
         remedy = _REMEDIES.get(name, "find out what sent the signal")
     elif not snapshot.is_ready:
-        remedy = (
-            "its error is printed above; put the call of a script under "
-            "`if __name__ == '__main__':`, or pass start_method='fork'"
-        )
+        remedy = SCRIPT_REMEDY
     else:
         remedy = "the transform or data set ended the process: raise an error there instead"
     location_text, location = _describe_location(snapshot, store)

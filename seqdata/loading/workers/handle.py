@@ -128,7 +128,7 @@ def start_worker(
             process.start()
     except Exception as error:  # pickling may raise anything
         parent_end.close()
-        if isinstance(error, OSError) or _is_bootstrapping():
+        if isinstance(error, OSError | EOFError) or _is_bootstrapping():
             raise
         raise _make_pickle_error(fetcher, error) from error
     finally:

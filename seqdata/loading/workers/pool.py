@@ -39,6 +39,7 @@ from seqdata.loading.workers.handle import WorkerHandle, WorkerTask, needs_scrip
 from seqdata.loading.workers.messages import unpack_columns, unpack_object, write_requests
 from seqdata.loading.workers.shared_slots import SharedSlots, receive_overflow
 from seqdata.loading.workers.worker import MESSAGE, OVERFLOW, STOP, WorkerTraceback
+from seqdata.storage.local_files import describe_limit
 
 LOG = logging.getLogger("seqdata")
 SLOT_BYTES = 64 << 20  # bytes of a slot, allocated by the system when written
@@ -47,12 +48,9 @@ _SPARE_TASKS = 1  # most answered tasks per worker that were not taken
 TASK_SECONDS = 0.05  # bytes of a task, estimated from earlier ones
 _WARN_SECONDS = 10.0  # seconds without progress after which a line is logged
 _POLL_SECONDS = 0.2  # timeout of every wait, in seconds
-_LIMIT_ERRNOS = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.EAGAIN,
-    errno.ENOMEM,
-)  # of resources that limits bound
+_LIMIT_ERRNOS = (errno.EAGAIN, errno.ENOMEM)  # of processes and memory, which limits bound
+_DESCRIPTORS_OF_WORKER = 5  # that this process has open for each: pipes, its memory, its sentinel
+_DESCRIPTORS_TO_START = 12  # and while they are started
 _MAX_PROGRESS_GAP = (
     1.0  # most seconds without progress per check: this process may have been stopped itself
 )
@@ -93,7 +91,7 @@ class WorkerPool:
                 self._workers.append(
                     start_worker(number, self._slots, fetcher, options, has_script=has_script)
                 )
-        except OSError as error:
+        except (OSError, EOFError) as error:
             self.close(kill=True)
             if find_interruption(error) is not None:
                 raise
@@ -348,18 +346,27 @@ def _end_workers(workers: list[WorkerHandle], pid: int, *, kill: bool) -> None:
             worker.process.close()
 
 
-def _make_start_error(error: OSError, count: int) -> ConfigError:
+def _make_start_error(error: OSError | EOFError, count: int) -> ConfigError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    where = f"loader: cannot start {count} worker processes"
+    if isinstance(error, BrokenPipeError | ConnectionResetError | EOFError):  # it has ended
+        return ConfigError(
+            f"{where}: one ended while it was sent its work ({reason}); {diagnosis.SCRIPT_REMEDY}."
+        )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        needed = _DESCRIPTORS_TO_START + _DESCRIPTORS_OF_WORKER * count
+        return ConfigError(
+            f"{where} ({reason}). Raise {describe_limit(error, needed)}; or use fewer "
+            "`num_workers`."
+        )
     if error.errno not in _LIMIT_ERRNOS:
         return ConfigError(
-            f"loader: cannot start {count} worker processes ({error.strerror or error}). Change "
-            "what the error names, or use num_workers=0."
+            f"{where} ({reason}). Change what the error names, or use num_workers=0."
         )
-    files, processes = (
-        resource.getrlimit(limit)[0] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
-    )
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return ConfigError(
-        f"loader: cannot start {count} worker processes ({error.strerror}). Raise `ulimit -n` "
-        f"(now {files}) or `ulimit -u` (now {processes}), or use fewer `num_workers`."
+        f"{where} ({reason}). Raise `ulimit -u` (now {processes}) or the limits of the container, "
+        "or use fewer `num_workers`."
     )
 
 

@@ -6,7 +6,8 @@ inside of it, so that they can be taken even if the worker was killed.
 
 from __future__ import annotations
 
-import resource
+import errno
+import os
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import LimitError
+from seqdata.storage.local_files import describe_limit
 from seqdata.storage.shared_memory import AnonymousMemory
 
 STATUS_WIDTH = 8  # int64 per worker
@@ -101,10 +103,10 @@ def receive_overflow(connection: Connection, size: int, *, timeout: float) -> An
     except ConnectionError as error:
         raise EOFError from error
     except (OSError, RuntimeError) as error:  # RuntimeError: the message had no descriptor
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         raise LimitError(
             f"loader: a batch of {size} bytes does not fit its slot, and separate memory could "
-            f"not be received ({error}). Use smaller batches, or raise `ulimit -n` (now {files})."
+            f"not be received ({error}). Use smaller batches, or raise {describe_limit(full)}."
         ) from error
     memory.close()
     return memory

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import functools
 import io
 import os
 import pickle
@@ -57,24 +56,32 @@ _POLL_SECONDS = 1.0  # timeout of every wait, in seconds
 class DeferredPickle:
     """An object for a worker, which unpickles it itself, so that it can report errors.
 
+    It goes in shared memory: a process that ends while it is started would leave the training
+    process waiting for the end of a pipe.
+
     Args:
         content: Any picklable object; a forked process has it unchanged.
+        memory: Its pickle, in a started process.
     """
 
-    def __init__(self, content: Any, *, pickled: bool = False) -> None:
+    def __init__(self, content: Any, memory: AnonymousMemory | None = None) -> None:
         self._content = content
-        self._pickled = pickled
+        self._memory = memory
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._pickled:
-            return functools.partial(DeferredPickle, pickled=True), (self._content,)
         file = io.BytesIO()
         _DeferredPickler(file, 5).dump(self._content)
-        return functools.partial(DeferredPickle, pickled=True), (file.getvalue(),)
+        self._memory = AnonymousMemory(file.tell())  # kept until the process is started
+        self._memory.mapping[:] = file.getbuffer()
+        return DeferredPickle, (None, self._memory)
 
     def load(self) -> Any:
-        """Return the content."""
-        return pickle.loads(self._content) if self._pickled else self._content
+        """Return the content, which is unpickled once."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._content = pickle.loads(memory.mapping)
+            memory.close()
+        return self._content
 
 
 class _DeferredPickler(reduction.ForkingPickler):

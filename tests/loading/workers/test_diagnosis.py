@@ -4,10 +4,12 @@
 """
 
 import copyreg
+import errno
 import gc
 import multiprocessing
 import os
 import pickle
+import re
 import resource
 import signal
 import traceback
@@ -305,16 +307,42 @@ def test_every_end_has_its_words(known, exitcode, text):
     assert (str(again), again.facts) == (str(error), error.facts)
 
 
-def test_processes_that_cannot_be_started_say_which_limit(monkeypatch):
-    def no_more(self, *_):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("multiprocessing.context.ForkProcess.start", no_more)
+@pytest.mark.parametrize("free", [0, 3, 8])
+def test_processes_that_cannot_be_started_say_how_many_descriptors_they_need(free):
     message = (
-        r"loader: cannot start 2 worker processes \(Too many open files\). Raise `ulimit "
-        r"-n` \(now \d+\)"
+        r"loader: cannot start 2 worker processes \(Too many open files\). Raise `ulimit -n` \(now "
+        r"(\d+)\) to at least (\d+): (\d+) descriptors are open, and 22 more are needed; or use "
+        r"fewer `num_workers`."
     )
-    with pytest.raises(ConfigError, match=message):
+    made = loader(num_workers=2)
+    with no_descriptors(free), pytest.raises(ConfigError, match=message) as caught:
+        list(made)
+    limit, advised, opened = map(int, re.search(message, str(caught.value)).groups())
+    assert opened <= limit < advised
+    assert advised >= opened + 22
+    assert len(list(made)) == 15  # once there are enough
+    made.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (BlockingIOError(errno.EAGAIN, "none left"), r"\(none left\). Raise `ulimit -u` \(now"),
+        (
+            BrokenPipeError(errno.EPIPE, "Broken pipe"),
+            r"one ended while it was sent its work \(Broken pipe\); its error is printed above; "
+            r"put the call of a script under `if __name__ == '__main__':`",
+        ),
+        (EOFError(), r"one ended while it was sent its work \(EOFError\); its error is"),
+        (OSError(errno.EIO, "bad"), r"\(bad\). Change what the error names, or use num_workers=0"),
+    ],
+)
+def test_processes_that_cannot_be_started_say_why(error, message, monkeypatch):
+    def fail(self, *_):
+        raise error
+
+    monkeypatch.setattr("multiprocessing.context.ForkProcess.start", fail)
+    with pytest.raises(ConfigError, match=r"loader: cannot start 2 worker processes:? " + message):
         list(loader(num_workers=2))
 
 
@@ -331,6 +359,7 @@ def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free
         with no_descriptors(free), pytest.raises(LimitError, match=message) as one:
             list(batches)
         assert "or raise `ulimit -n` (now " in str(one.value)
+        assert "descriptors are open, and 1 more is needed" in str(one.value)
         assert one.value.facts["batch"] == 1
         assert until(lambda: mine.worker_pids == [])
 

@@ -98,7 +98,7 @@ UNGUARDED = """
     from seqdata import Fixed, Loader, WorkerDiedError
     from seqdata.storage.memory import MemoryStore
 
-    store = MemoryStore.of([[1], [2, 2]])
+    store = MemoryStore.of([[1] * 100_000, [2, 2]])  # larger than a pipe
     options = {"num_workers": 1, "start_method": sys.argv[1]}
     print(len(list(Loader(store, Fixed(1), **options))), "batches", flush=True)
 
