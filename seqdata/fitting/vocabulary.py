@@ -185,7 +185,8 @@ class FittedVocabulary:
 def _split_words(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
     """Return the words of texts and how many each has, int64 (texts,)."""
     words = f" {_BOUNDARY} ".join(texts).split()
-    ends = np.flatnonzero(np.array(words, dtype=object) == _BOUNDARY)
+    # NumPy takes a text of NULs for an empty one, and finds no boundary
+    ends = np.array([at for at, word in enumerate(words) if word == _BOUNDARY], dtype=np.int64)
     if len(ends) != max(len(texts) - 1, 0):  # a text holds the boundary as a word
         split = [text.split() for text in texts]
         counts = np.array([len(each) for each in split], dtype=np.int64)

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seqdata import Quantiles, fit
 from seqdata.errors import ConfigError, DataError
@@ -79,3 +81,25 @@ def test_integers_that_float32_does_not_tell_apart_are_refused():
     ]
     same = fit([np.array([2**53 + 1] * 2)], {"x": Quantiles(0.0, 1.0)})["x"]
     assert same.values.tolist() == [2**53] * 2
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True).map(sorted),
+    st.lists(st.integers(-120, 120), min_size=1, max_size=30),
+    st.sampled_from(["float64", "float32", "int16", "int64", "uint8", "bool"]),
+    st.sampled_from(["error", "ignore", "impute"]),
+)
+def test_any_levels_of_any_numbers_are_those_of_numpy(levels, numbers, dtype, nan):
+    values = np.array(numbers).astype(dtype)
+    rows = [{"x": np.atleast_1d(part)} for part in np.array_split(values, 2) if len(part)]
+    found = fit(rows, {"x": Quantiles(*levels, nan=nan)})["x"]
+    due = np.quantile(values.astype(np.float64), levels)
+    np.testing.assert_allclose(found.values, due, rtol=1e-12, atol=1e-12)
+    if dtype.startswith("float") and nan != "error":
+        missing = np.append(values, np.nan).astype(dtype)
+        again = fit([missing], {"x": Quantiles(*levels, nan=nan)})["x"]
+        assert again.values.tolist() == found.values.tolist()
+        last = again.apply(missing, np.array([len(missing)]), None)[-1]
+        median = np.median(values.astype(np.float64)).astype(dtype)
+        assert np.isnan(last) if nan == "ignore" else np.isclose(last, median)

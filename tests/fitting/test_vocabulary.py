@@ -1,7 +1,11 @@
 """Vocabulary: which tokens have ids, in which order, and texts as ids and back."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seqdata import Vocabulary, fit
 from seqdata.errors import ConfigError, DecodeError
@@ -44,3 +48,40 @@ def test_ids_become_tokens_and_padding_none():
 def test_a_token_without_an_id_is_an_error_if_that_is_asked_for():
     with pytest.raises(DecodeError, match="token 'or' of field 'text' has no id"):
         vocabulary_of(["to be"], unknown="error").apply(["to be or"], None, None)
+
+
+# every combination of what can be asked for, beside a simple count
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.text("ab \t\n\0\u2003", max_size=9), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.integers(1, 4)),
+    st.sampled_from(["words", "characters"]),
+)
+def test_tokens_are_those_of_a_simple_count(texts, min_count, max_size, kind):
+    split = str.split if kind == "words" else list
+    counts = Counter(token for text in texts for token in split(text))
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))
+    due = [token for token in ranked if counts[token] >= min_count][:max_size]
+    rows = [{"x": [1], "t": text} for text in texts]
+    if not counts:
+        return
+    estimator = Vocabulary(min_count=min_count, max_size=max_size, tokens=kind)
+    found = fit(rows, {"t": estimator})["t"]
+    assert found.tokens == due
+    assert found.size == len(due) + 2
+    ids, lengths = found.apply(texts, np.ones(len(texts)), None)
+    assert lengths.tolist() == [len(split(text)) for text in texts]
+    number_of = {token: number for number, token in enumerate(due, 2)}
+    assert ids.tolist() == [number_of.get(token, 1) for text in texts for token in split(text)]
+
+
+def test_an_estimator_is_used_for_several_fields_and_fits():
+    estimator = Vocabulary(min_count=2)
+    rows = [{"x": [1], "a": "u v u", "b": "w w"}]
+    stats = fit(rows, {"a": estimator, "b": estimator})
+    assert (stats["a"].tokens, stats["b"].tokens) == (["u"], ["w"])
+    assert fit(rows, {"a": estimator, "b": estimator}) == stats
+    assert fit([{"x": [1], "a": "z z", "b": "w"}] * 2, {"a": estimator})["a"].tokens == ["z"]

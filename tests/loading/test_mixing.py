@@ -17,6 +17,7 @@ from seqdata import (
     Packed,
     Part,
     ResumeError,
+    Segments,
     TokenBudget,
     Weighted,
     Windows,
@@ -317,3 +318,59 @@ def test_errors_are_listed_with_the_part_that_they_are_of(rows):
         list(loader)
     found = {(line["part"], line["sequence"]) for line in loader.errors}
     assert found == {("a", 20), ("b", 30 + 3)}
+
+
+# passes, parts, epochs and seeds are each shuffled by themselves
+
+
+@pytest.mark.parametrize("batches", [24, 40])
+def test_no_two_passes_parts_or_seeds_have_one_order(batches):
+    """The parts hold the same data, of which the epochs of the mixture have several passes."""
+    rows = [np.ones(1)] * 8
+    orders = {}
+    for seed in (0, 1):
+        loader = Loader(
+            {"a": rows, "b": rows}, Mix({"a": 1, "b": 1}, Fixed(1), batches=batches), seed=seed
+        )
+        for _ in range(3):
+            for batch in loader:
+                key = (seed, batch.part, batch.part_epoch)
+                orders.setdefault(key, []).append(batch.ids.item())
+    whole = [tuple(order) for order in orders.values() if len(order) == len(rows)]
+    assert len(whole) >= 2 * 2 * 4
+    assert all(sorted(order) == list(range(8)) for order in whole)
+    assert len(set(whole)) == len(whole)
+
+
+RESUMED = {
+    "mix": lambda: Mix({"a": 2, "b": 1}, Fixed(2), batches=24),
+    "rows": lambda: Mix({"a": 2, "b": 1}, Fixed(4), rows=True),
+    "segments": lambda: Segments(Mix({"a": 2, "b": 1}, Fixed(2), batches=24), 3),
+    "weighted": lambda: Mix({"a": 2, "b": 1}, Weighted(Fixed(2)), batches=24),
+}
+
+
+@pytest.mark.parametrize("make", RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize("earlier", [0, 3, 11])
+def test_a_loader_that_is_resumed_again_forgets_where_it_was(make, earlier):
+    """A state is loaded twice, and by a loader that has played something else before."""
+    data = {"a": [np.ones(1)] * 7, "b": [np.ones(1)] * 12}
+
+    def record(batch):
+        return batch.number, batch.part, batch.part_epoch, batch.ids.tolist()
+
+    loader = Loader(data, make(), seed=4, prefetch=0)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    if isinstance(make(), Segments):
+        loader.set_weights({"a": 1, "b": 5})
+    state = loader.state_dict()
+    due = [record(batch) for batch in iterator]
+    again = Loader(data, make(), seed=4, prefetch=0)
+    for _ in range(2):
+        other = iter(again)
+        for _ in range(earlier):
+            next(other, None)
+        again.load_state_dict(state)
+        assert [record(batch) for batch in again] == due
