@@ -1,4 +1,7 @@
-"""Reference models train in every precision that this processor has, and refuse others by name."""
+"""Reference models train in every precision that this processor has, and refuse others by name.
+
+What users set of torch changes nothing of what they find.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from seqdata_models.parallel import Mesh, Ring, Wavefront
 
 from seqdata import TBPTT, Bucketed, ConfigError, Loader, SequenceDataModule, Windows, write_store
 from seqdata.recurrent import autocast
+from tests.test_torch_defaults import SETTINGS
 
 RANDOM = np.random.default_rng(0)
 LENGTHS = [7, 5, 9, 7, 12, 7]
@@ -40,14 +44,17 @@ REFUSED = "the LSTM '.*' under autocast must be in float32, but is in bfloat16, 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
 
 
-def fit(trainer_of, kind, precision, tmp_path, **options):
-    make, source, batching, more = MODELS[kind]
+def make_data(kind, folder):
+    _, source, batching, more = MODELS[kind]
     if source is PAIRS:
-        source = write_store(tmp_path / "pairs", PAIRS, axes={"source": "time", "target": "text"})
-    data = SequenceDataModule(train=source, val=source, batching=batching, **more)
+        source = write_store(folder / "pairs", PAIRS, axes={"source": "time", "target": "text"})
+    return SequenceDataModule(train=source, val=source, batching=batching, **more)
+
+
+def fit(trainer_of, kind, precision, folder, **options):
     torch.manual_seed(0)
     trainer = trainer_of(max_epochs=1, precision=precision, **options)
-    trainer.fit(make(), data)
+    trainer.fit(MODELS[kind][0](), make_data(kind, folder))
     return trainer
 
 
@@ -86,3 +93,16 @@ def test_a_model_is_refused_before_its_first_step(kind, trainer_of, tmp_path, mo
     monkeypatch.setattr(autocast, "can_run", lambda dtype: False)
     with pytest.raises(ConfigError, match=REFUSED):
         fit(trainer_of, kind, "bf16-mixed", tmp_path, callbacks=[Notes()])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_each_model_finds_the_same_whatever_torchs_defaults_are(
+    kind, setting, trainer_of, tmp_path
+):
+    torch.manual_seed(0)
+    model, data = MODELS[kind][0](), make_data(kind, tmp_path)
+    (expected,) = trainer_of().validate(model, data, verbose=False)
+    with SETTINGS[setting]():
+        (found,) = trainer_of().validate(model, data, verbose=False)
+    assert found == expected
