@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 from torch import Tensor
@@ -322,8 +322,9 @@ def get_compared_settings(trainer: Trainer) -> dict[str, str | float | None]:
     settings = {name: getattr(trainer, name, None) for name in _COMPARED_SETTINGS}
     if seconds is not None:
         settings["val_check_interval"] = f"{seconds:g} seconds"
-    layer_sync = getattr(strategy, "_layer_sync", None)
-    comm_hook = getattr(strategy, "_ddp_comm_hook", None)
+    layer_sync, comm_hook = (
+        getattr(strategy, f"_{n}", None) for n in ("layer_sync", "ddp_comm_hook")
+    )
     own_settings = {
         "strategy": type(strategy).__name__,
         **{
@@ -539,6 +540,17 @@ def restore_limit(trainer: Trainer, limit: int) -> None:
     loop = trainer.fit_loop.epoch_loop
     loop.max_steps = limit
     loop.batch_progress.is_last_batch = loop.batch_idx + 1 >= trainer.num_training_batches
+
+
+def mark_as_saved(trainer: Trainer) -> None:
+    """Make callbacks that save by steps not save the step again from which a fit resumes.
+
+    They forget that they did, and would save the next step, in the middle of an update.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        every = getattr(callback, "_every_n_train_steps", 0)
+        if isinstance(callback, ModelCheckpoint) and every and trainer.global_step % every == 0:
+            callback._last_global_step_saved = trainer.global_step
 
 
 def is_restarting(trainer: Trainer) -> bool:

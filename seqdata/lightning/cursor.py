@@ -41,6 +41,7 @@ from seqdata.lightning.adapter import (
     is_resuming,
     lacks_scheduler_step,
     loop_states,
+    mark_as_saved,
     read_counters,
     restore_limit,
     restore_metrics,
@@ -254,6 +255,7 @@ class CounterRepair(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         pending, self._pending = self._pending, Pending.NOTHING
+        mark_as_saved(trainer)
         if self._metrics is not None:
             restore_metrics(trainer, self._metrics)
         if pending in {Pending.STEP_END, Pending.VALIDATION} and force_validation(trainer):

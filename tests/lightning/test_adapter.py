@@ -9,7 +9,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from seqdata.errors import SeqDataWarning
@@ -35,7 +35,7 @@ def test_every_attribute_that_is_set_on_a_trainer_is_lightnings():
     owners = (
         trainer, trainer.state, loop, loop.epoch_loop, loop.epoch_loop.val_loop,
         loop.epoch_loop._results, loop.epoch_progress.current,
-        loop.epoch_loop.batch_progress.total, Callback,
+        loop.epoch_loop.batch_progress.total, Callback, ModelCheckpoint(),
     )  # fmt: skip
     assert len(names) >= 8
     assert not [name for name in names if not any(hasattr(owner, name) for owner in owners)]

@@ -129,3 +129,15 @@ def test_a_fit_that_reached_its_steps_ends_as_the_whole_one(trigger, max_steps, 
     (path,) = (tmp_path / "done").glob(f"step={max_steps}-*.ckpt")
     assert not fit_traced(ckpt=path, **options).entries  # nothing is left
     assert done.entries == whole.entries
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_resumed_fit_does_not_save_the_update_again_from_which_it_resumes(every, tmp_path):
+    trigger = {1: "steps", 2: "steps_2"}[every]
+    options = {"accumulate_grad_batches": 2}
+    fit_traced(trigger=trigger, folder=tmp_path / "whole", **options)
+    path = min((tmp_path / "whole").glob("step=2-*.ckpt"))
+    fit_traced(trigger=trigger, folder=tmp_path / "rest", ckpt=path, **options)
+    names = {path.name for path in (tmp_path / "whole").glob("*.ckpt")}
+    done = {f"step={update}-epoch=0.ckpt" for update in (1, 2)}
+    assert {path.name for path in (tmp_path / "rest").glob("*.ckpt")} == names - done
