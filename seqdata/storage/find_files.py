@@ -249,8 +249,7 @@ def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
 
     Args:
         found: What was found.
-        read: Paths of files that are read beside those that were found: with such a suffix are
-            no others.
+        read: Paths of other files that are read; files of their suffixes are not counted.
     """
     besides = set(map(_suffix, (*read, *found.names)))  # of such a suffix only notes are left out
     others = [name for name in found.others if not is_note(name)]
