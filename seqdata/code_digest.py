@@ -204,7 +204,8 @@ def _iter_state(obj: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and values of what an object holds: as it would be pickled, if it can be."""
     try:
         reduced = obj.__reduce_ex__(4)
-    except Exception:  # whatever its own code raises
+    except Exception as error:  # whatever its own code raises
+        yield "error", type(error).__name__
         yield from getattr(obj, "__dict__", {}).items()
         return
     if isinstance(reduced, str):

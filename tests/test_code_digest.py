@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.code_digest import code_digest, describe_code
+from seqdata_testing.waiting import patient
 from tests.loading.transforms.samples import runs
 
 
@@ -110,6 +111,10 @@ class Part:
         return sequence
 
 
+class Twice(Scale):
+    """Another class with the same values."""
+
+
 class Left(Scale):
     """Leaves out of its state what differs."""
 
@@ -163,6 +168,7 @@ def test_facts_are_equal_in_every_process():
     told = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "7"},
         cwd=pathlib.Path(__file__).parents[1], capture_output=True, text=True, check=True,
+        timeout=patient(),
     )  # fmt: skip
     assert json.loads(told.stdout) == own
 
@@ -177,7 +183,8 @@ DIFFERENT = {
     "a tensor": (closed(held=torch.zeros(2)), closed(held=torch.ones(2)), "t.held"),
     "an inner object": (closed(held=[Scale(2)]), closed(held=[Scale(3)]), "t.held"),
     "an attribute": (Scale(2), Scale(3), "t.by"),
-    "a class": (Scale(2), Closed(2), "t"),
+    "a class": (Scale(2), Twice(2), "t"),
+    "what cannot be pickled": (Closed(2), Closed(3), "t.by"),
     "of a method": (Scale(2).other, Scale(3).other, "t.by"),
     "an argument": (functools.partial(runs, 1), functools.partial(runs, 2), "t[0]"),
     "a keyword": (functools.partial(runs, by=1), functools.partial(runs, by=2), "t.by"),

@@ -33,13 +33,6 @@ _SETTINGS = (
     "accumulate_grad_batches", "limit_train_batches", "max_epochs", "max_steps", "overfit_batches",
     "precision", "val_check_interval",
 )  # fmt: skip
-_COMPARED_SETTINGS = (
-    "accumulate_grad_batches", "barebones", "check_val_every_n_epoch", "fast_dev_run",
-    "gradient_clip_algorithm", "gradient_clip_val", "limit_predict_batches", "limit_test_batches",
-    "limit_train_batches", "limit_val_batches", "log_every_n_steps", "max_epochs", "max_steps",
-    "min_epochs", "min_steps", "num_sanity_val_steps", "overfit_batches", "precision",
-    "reload_dataloaders_every_n_epochs", "val_check_interval",
-)  # fmt: skip
 _STAGES = {
     RunningStage.TRAINING: "training",
     RunningStage.SANITY_CHECKING: "validation",
@@ -315,28 +308,16 @@ def get_settings(trainer: Trainer) -> dict[str, Any]:
     return {**launch_settings, **settings}
 
 
-def get_compared_settings(trainer: Trainer) -> dict[str, str | float | None]:
-    """Return the settings by which steps and collective operations are done, by name."""
+def get_strategy_settings(trainer: Trainer) -> dict[str, Any]:
+    """Return the settings of a strategy by which ranks communicate, by name."""
     strategy: Any = trainer.strategy
-    seconds = getattr(trainer, "_val_check_time_interval", None)
-    settings = {name: getattr(trainer, name, None) for name in _COMPARED_SETTINGS}
-    if seconds is not None:
-        settings["val_check_interval"] = f"{seconds:g} seconds"
-    layer_sync, comm_hook = (
-        getattr(strategy, f"_{n}", None) for n in ("layer_sync", "ddp_comm_hook")
-    )
-    own_settings = {
-        "strategy": type(strategy).__name__,
-        **{
-            f"{name} of the strategy": value
-            for name, value in vars(strategy).get("_ddp_kwargs", {}).items()
-        },
-        "ddp_comm_hook of the strategy": comm_hook and getattr(comm_hook, "__qualname__", "given"),
-        "sync_batchnorm": layer_sync and type(layer_sync).__name__,
-    }
+    kinds = [type(getattr(strategy, name, None)) for name in ("_layer_sync", "_ddp_comm_hook")]
+    comm_hook = getattr(strategy, "_ddp_comm_hook", None)
     return {
-        name: value if isinstance(value, str | int | float | None) else str(value)
-        for name, value in {**settings, **own_settings}.items()
+        "strategy": type(strategy).__name__,
+        "sync_batchnorm": kinds[0].__name__,
+        "ddp_comm_hook of the strategy": getattr(comm_hook, "__qualname__", kinds[1].__name__),
+        **{f"{key} of the strategy": x for key, x in vars(strategy).get("_ddp_kwargs", {}).items()},
     }
 
 
@@ -403,8 +384,13 @@ def get_validation_seconds(trainer: Trainer) -> float | None:
 
     Such a Trainer has no ``val_check_interval``.
     """
+    return get_validation_interval(trainer) if trainer.enable_validation else None
+
+
+def get_validation_interval(trainer: Trainer) -> float | None:
+    """Return the seconds of ``val_check_interval``, also where nothing is validated."""
     seconds: float | None = getattr(trainer, "_val_check_time_interval", None)
-    return seconds if trainer.enable_validation else None
+    return seconds
 
 
 def set_batch_size(trainer: Trainer, batch: Any) -> None:

@@ -6,6 +6,7 @@ delivered batches of its plan.
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,14 +174,11 @@ class Loader:
         rule = _resolve_batching(batching, policy)
         self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
-        self._comparison = RankComparison(options.world)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy: its next iteration continues at the position of this one."""
-        return {
-            **self.__dict__, "_next_position": self._get_position(), "_active": None,
-            "_comparison": RankComparison(self._engine.options.world),
-        }  # fmt: skip
+        own = {name: value for name, value in self.__dict__.items() if name != "_comparison"}
+        return {**own, "_next_position": self._get_position(), "_active": None}
 
     def __len__(self) -> int:
         """Steps of the next iteration's epoch; equal for all epochs unless a policy varies them."""
@@ -228,6 +226,10 @@ class Loader:
         self._active = self._engine.begin(start.epoch, start.position)
         self._next_position = start.next_epoch
         return self._active
+
+    @functools.cached_property
+    def _comparison(self) -> RankComparison:
+        return RankComparison(self._engine.options.world)
 
     def _describe(self) -> dict[str, str | float | None]:
         """Return what must be equal on all ranks, by the names of the arguments."""

@@ -14,6 +14,7 @@ from seqdata.api import write_store
 from seqdata.builtin import POLICIES
 from seqdata.cli import main
 from seqdata.cli.app import app
+from seqdata_testing.waiting import patient
 
 COMMANDS = ["doctor", "index", "plan", "plugins", "replay", "stats", "verify", "why", "write"]
 
@@ -86,6 +87,6 @@ def test_a_command_ends_quietly_if_nobody_reads_on(name, tmp_path):
     with open(writes, "wb") as stdout:
         told = subprocess.run(
             [sys.executable, "-m", "seqdata", *UNREAD[name]], stdout=stdout,
-            stderr=subprocess.PIPE, cwd=tmp_path, check=False,
+            stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=patient(),
         )  # fmt: skip
     assert told.stderr == b""

@@ -26,6 +26,13 @@ from seqdata.code_digest import CodeFacts, describe_code
 from seqdata.lightning import adapter
 
 _LOCAL = (ProgressBar, ModelSummary, LearningRateMonitor, DeviceStatsMonitor, ThroughputMonitor)
+_SETTINGS = (
+    "accumulate_grad_batches", "barebones", "check_val_every_n_epoch", "fast_dev_run",
+    "gradient_clip_algorithm", "gradient_clip_val", "limit_predict_batches", "limit_test_batches",
+    "limit_train_batches", "limit_val_batches", "log_every_n_steps", "max_epochs", "max_steps",
+    "min_epochs", "min_steps", "num_sanity_val_steps", "overfit_batches", "precision",
+    "reload_dataloaders_every_n_epochs", "val_check_interval",
+)  # fmt: skip
 _LIBRARIES = ("lightning", "pytorch_lightning", "seqdata")
 _PATHS = ("dirpath", "filename", "folder", "location", "name", "output_dir", "verbose")
 
@@ -39,7 +46,7 @@ def describe_settings(trainer: Trainer) -> CodeFacts:
     module: Any = trainer.lightning_module
     facts = CodeFacts(
         {
-            **adapter.get_compared_settings(trainer),
+            **_describe_trainer(trainer),
             "model": None if module is None else type(module).__qualname__,
         },
         {},
@@ -59,6 +66,17 @@ def describe_settings(trainer: Trainer) -> CodeFacts:
             facts.fixed.update(described.fixed if described else {label: repr(value)})
             facts.changing.update(described.changing if described else {})
     return facts
+
+
+def _describe_trainer(trainer: Trainer) -> dict[str, str | float | None]:
+    settings = {name: getattr(trainer, name, None) for name in _SETTINGS}
+    if settings["val_check_interval"] is None:
+        settings["val_check_interval"] = adapter.get_validation_interval(trainer)
+    settings |= adapter.get_strategy_settings(trainer)
+    return {
+        name: value if isinstance(value, str | int | float | None) else str(value)
+        for name, value in settings.items()
+    }
 
 
 def _is_of_a_library(callback: Callback) -> bool:
