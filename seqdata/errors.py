@@ -364,7 +364,7 @@ class CacheError(SeqDataError):
 
 
 class RanksDifferError(SeqDataError):
-    """Ranks that must hold the same parameters and buffers do not; ``facts`` has one such rank."""
+    """Ranks that must hold the same parameters, buffers or weights do not."""
 
 
 class PeerFailedError(SeqDataError):
