@@ -83,7 +83,8 @@ class Mix:
         batches: Batches of an epoch; None: about one pass over the part that is largest by weight,
             up to a multiple of ``batches_per_update``, or of 8.
         temperature: Weights are multiplied by n^(1/temperature), where n is a part's number of
-            sequences: 1 is as the data has them, more makes them more even; None: they are not.
+            sequences: 1 is as the data has them, more makes them more even, and it is at least
+            0.01; None: they are not.
         rows: Whether a batch has rows of all parts, made by one policy of as many rows as there are
             sequences in all. A part's sequences come equally often, up to one, and evenly by
             length; ``batch.part`` is then a list. Epochs vary where the policy counts lengths.

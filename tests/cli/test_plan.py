@@ -252,7 +252,7 @@ def test_stores_and_weights_must_match(parts):
         (["--mix", "0,0"], "at least one `weight` must be above 0"),
         (["--mix", "1,1", "--by", "rows"], "--by must be one of"),
         (["--mix", "1,1", "--batches", 0], "--batches must be"),
-        (["--mix", "1,1", "--temperature", -1], "--temperature must be above 0"),
+        (["--mix", "1,1", "--temperature", -1], "--temperature must be at least 0.01"),
         (["--by", "timesteps"], "`--by` must come with `--mix`, but there is none"),
         (["--temperature", 4, "--batches", 9], "`--batches`, `--temperature` must"),
         (["--shuffle", "blocks", "--no-shuffle"], "`--shuffle` and `--no-shuffle` are both given"),
