@@ -75,7 +75,7 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
     Raises:
         PluginError: If several plugins claim its suffix.
     """
-    if is_remote(location):
+    if "://" in os.fspath(location).removeprefix("file://"):  # also as one of several parts
         text = redact_url(os.fspath(location))
         name = _find_core_backend(text, patterns=True)
         if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files

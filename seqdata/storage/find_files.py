@@ -28,7 +28,7 @@ STORE_MANIFEST = "seqdata.json"
 _NOTE_FOLDERS = {"seqdata-index", "_temporary", "__pycache__", "__MACOSX"}
 _TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 _NOTES = re.compile(
-    r"_\w+|(readme|license|licence|citation|changelog)(\.\w+)?|state\.json|dataset_infos?\.json",
+    r"_\w+|seqdata-index|(readme|license|licence|citation|changelog)(\.\w+)?|state\.json|dataset_infos?\.json",
     re.IGNORECASE,
 )
 _MAGIC = re.compile(r"[*?\[]")

@@ -78,7 +78,7 @@ def test_shards_become_a_store_and_a_store_shards(folder, tmp_path):
         found, expected = (list(one.read(spans, [name])[name]) for one in (made, due))
         assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True)), name
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a").write_bytes(b"abc")
+    (tmp_path / "texts" / "a.txt").write_bytes(b"abc")
     run("write", tmp_path / "texts", tmp_path / "tar", "--to", "webdataset")
     assert open_store(tmp_path / "tar").lengths.tolist() == [3]
     told = run("write", folder, out, "--format", "webdataset", "--group", "cls", code=2)
