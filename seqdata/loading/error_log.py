@@ -185,7 +185,7 @@ class ErrorLog:
             if not self._has_warned:
                 self._has_warned = True
                 LOG.warning(
-                    "loader: %s: the list of errors cannot be written (%s). The run goes on, and "
+                    "loader: %s: the list of errors cannot be written (%s). The run continues and "
                     "counts them; lines are written as soon as that is possible",
                     path, error.strerror or error,
                 )  # fmt: skip
