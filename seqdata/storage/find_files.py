@@ -144,8 +144,10 @@ def _join_places(places: Sequence[FoundFiles]) -> FoundFiles:
             for name in getattr(place, kind)
         ]
 
-    kinds = ("names", "others", "hidden", "repeated", "stores")
-    joined = FoundFiles(root=root, **{kind: name_below(kind) for kind in kinds})
+    joined = FoundFiles(
+        root=root, names=name_below("names"), others=name_below("others"),
+        hidden=name_below("hidden"), repeated=name_below("repeated"), stores=name_below("stores"),
+    )  # fmt: skip
     for name, count in Counter(joined.names).items():
         if count > 1:
             raise ConfigError(f"{root}: must name each file once, but names {name!r} {count} times")
