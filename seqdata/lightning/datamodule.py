@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, get_args
 
 from lightning.pytorch import LightningDataModule
 
@@ -58,7 +60,22 @@ _KINDS_BY_STAGE: dict[str, tuple[DataKind, ...]] = {
 }
 
 
-class SequenceDataModule(LightningDataModule):
+_OTHER_NAME = "pytorch_lightning"  # the code of lightning.pytorch, as a package of its own
+_IMPORTED_LATE = (
+    "datamodule: the Trainer must be of lightning.pytorch, but is of pytorch_lightning, which was "
+    "imported after SequenceDataModule. Write `import pytorch_lightning` above the first import of "
+    "seqdata's DataModule"
+)
+
+if TYPE_CHECKING or _OTHER_NAME not in sys.modules:
+    _Base = LightningDataModule
+else:  # a Trainer looks for the class of its own package
+
+    class _Base(LightningDataModule, importlib.import_module(_OTHER_NAME).LightningDataModule):
+        """A DataModule under both names of Lightning."""
+
+
+class SequenceDataModule(_Base):
     """Loaders of sequences for the Trainer: equal steps on all ranks, and exact resumes.
 
     Args:
@@ -161,9 +178,41 @@ class SequenceDataModule(LightningDataModule):
         self._coordinator = RankCoordinator()
         self._notifier = self._make_notifier(self._coordinator)
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
-            # Lightning validates if this method is overridden
-            absent: Any = functools.partial(LightningDataModule.val_dataloader, cast(Any, None))
-            self.val_dataloader = absent  # type: ignore[method-assign]
+            self._hide_validation()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, of which ``trainer`` must be of a package that the class knows.
+
+        Raises:
+            ConfigError: If it is of the other one.
+        """
+        other: Any = sys.modules.get(_OTHER_NAME)
+        if name == "trainer" and value is not None:
+            is_of_other = other is not None and isinstance(value, other.Trainer)
+            if is_of_other and not isinstance(self, other.LightningDataModule):
+                raise ConfigError(_IMPORTED_LATE)
+            if "val_dataloader" in vars(self):
+                self._hide_validation(other.LightningDataModule if is_of_other else None)
+        super().__setattr__(name, value)
+
+    def _hide_validation(self, other_base: Any = None) -> None:
+        """Make it as if validation data were not overridden: else a Trainer validates."""
+        base = other_base or LightningDataModule
+        absent: Any = functools.partial(base.val_dataloader, cast(Any, None))
+        self.val_dataloader = absent  # type: ignore[method-assign]
+
+    def __iter__(self) -> NoReturn:
+        """Raise: a DataModule is no loader, though a Trainer of the other package takes it for one.
+
+        Raises:
+            ConfigError: Always.
+        """
+        if _OTHER_NAME in sys.modules and _Base is LightningDataModule:
+            raise ConfigError(_IMPORTED_LATE)
+        raise ConfigError(
+            "datamodule: it cannot be iterated over. Iterate over its `train_dataloader()`, or "
+            "pass it to the Trainer as `datamodule`"
+        )
 
     def __str__(self) -> str:
         """Return the kinds of data; Lightning's version iterates over each loader."""
