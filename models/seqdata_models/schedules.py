@@ -1,8 +1,8 @@
 """Learning rates over a whole fit, update by update, which a longer fit stretches.
 
 The rate of an update follows from its number and from the updates of the whole fit alone. So a fit
-that goes on, from a checkpoint or with the same Trainer, has the rates that it would have had if it
-had been that long from its beginning.
+that continues, from a checkpoint or with the same Trainer, has the rates that it would have had if
+it had been that long from its beginning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cosine(LambdaLR):
         self._go_to(done)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after the updates of a saved schedule, over the updates of this fit."""
+        """Continue after the updates of a saved schedule, over the updates of this fit."""
         self.base_lrs = state_dict["base_lrs"]
         self._go_to(state_dict["last_epoch"])
 
@@ -65,7 +65,7 @@ class OneCycle(OneCycleLR):
             self.last_epoch, self._step_count = self.last_epoch + 1, self._step_count + 1
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after the updates of a saved schedule, over the updates of this fit."""
+        """Continue after the updates of a saved schedule, over the updates of this fit."""
         self._go_to(state_dict["last_epoch"])
 
     def _go_to(self, update: int) -> None:
