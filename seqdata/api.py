@@ -95,26 +95,8 @@ def open_store(  # noqa: PLR0913
         "backend": backend, "verify": verify, "schema": schema, "index": index, "remote": remote,
         "host": host,
     }  # fmt: skip
-    passed = [name for name, value in options.items() if value is not None and name != "host"]
-    locations = [location] if is_location(location) else location if are_locations(location) else []
-    if passed and not locations:
-        raise ConfigError(
-            f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
-            f"{type(location).__name__}. Leave it out"
-        )
-    if not locations:
-        return resolve_store(
-            location, lengths=lengths, group=group, order=order, axes=axes, host=host
-        )
-    if group is None and order is None:
-        _refuse_for_locations({"lengths": lengths, "axes": axes})
-        return open_locations(location, options)
-    _refuse_for_locations({"lengths": lengths})
-    if passed:
-        raise ConfigError(
-            f"open_store: `{passed[0]}` opens a store, but `group` reads a table. Leave one out"
-        )
-    return resolve_store(location, group=group, order=order, axes=axes, host=host)
+    in_memory = {"lengths": lengths, "group": group, "order": order, "axes": axes}
+    return _open(location, options, in_memory)
 
 
 def write_store(  # noqa: PLR0913
@@ -139,9 +121,9 @@ def write_store(  # noqa: PLR0913
     Args:
         location: A folder that is missing, empty, or has what a stopped writer left; or a URL.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            arrays, which become the field ``x``; a pandas, Polars or Arrow table, a row each. Read
-            once, in order. Or a store, view, path, list of paths, or torch Dataset. Or a list of
-            functions without arguments, *parts*, that return such sequences, on the executor.
+            arrays, which become the field ``x``; a pandas, Polars or Arrow table, a row each; or a
+            store, view, path, list of paths, or torch Dataset. Or a list of functions without
+            arguments, *parts*, that return such sequences, on the executor.
         format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size at which a new file begins.
@@ -152,8 +134,7 @@ def write_store(  # noqa: PLR0913
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether an existing store is replaced, once the new one is complete.
         remote: How a URL is accessed; None: as configured. The store is first written here.
-        group: The column whose equal values make a sequence, of a table with a row per timestep.
-        order: The column by which the rows of each group are sorted, as in ``open_store``.
+        group, order: Columns of a table with a row per timestep, as in ``open_store``.
         shuffle: Seed of a random order of writing; None: the order given. Ids do not change. What
             cannot be read in any order, such as a generator, is copied to the disk first.
 
@@ -174,11 +155,9 @@ def write_store(  # noqa: PLR0913
     options = {"remote": remote, "shuffle": _check_seed(shuffle)}
     write, options = _find_writer(format, options)
     sequences, axes = _prepare_input(sequences, axes, key, group, order)
-    store = write(
-        location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
-        resume=resume, progress=progress, overwrite=overwrite, **options,
-    )  # fmt: skip
-    return as_sequence_store(store)
+    options |= {"shard_bytes": shard_bytes, "executor": executor, "progress": progress}
+    options |= {"resume": resume, "overwrite": overwrite}
+    return as_sequence_store(write(location, sequences, axes=axes, key=key, **options))
 
 
 def split(  # noqa: PLR0913
@@ -323,6 +302,28 @@ def _refuse_without(option: str, passed: Mapping[str, Any]) -> None:
                 f"split: `{name}` goes with `{option}`, but is {value!r} without it. Pass "
                 f"`{option}`, or leave it out"
             )
+
+
+def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> SequenceStore:
+    """Open locations by ``options``, and tables and data in memory by ``in_memory``."""
+    passed = [name for name, value in options.items() if value is not None and name != "host"]
+    locations = [location] if is_location(location) else location if are_locations(location) else []
+    if passed and not locations:
+        raise ConfigError(
+            f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
+            f"{type(location).__name__}. Leave it out"
+        )
+    is_table = in_memory["group"] is not None or in_memory["order"] is not None
+    if locations:
+        _refuse_for_locations({"lengths": in_memory["lengths"]})
+    if locations and not is_table:
+        _refuse_for_locations({"axes": in_memory["axes"]})
+        return open_locations(location, options)
+    if passed:
+        raise ConfigError(
+            f"open_store: `{passed[0]}` opens a store, but `group` reads a table. Leave one out"
+        )
+    return resolve_store(location, host=options["host"], **in_memory)
 
 
 def _refuse_for_locations(passed: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -176,15 +177,8 @@ def write(
     name = f"source {redact_url(source)!r}"
     field_axes = parse_axes(axes)
     single = [name for name, axis in (field_axes or {}).items() if axis is None and group]
-    options = ReadOptions(
-        field=field,
-        group=group,
-        order=order,
-        id=key or None,
-        per_sequence=tuple(single),
-        delimiter=delimiter,
-        decimal=decimal,
-    )
+    options = ReadOptions(field=field, group=group, order=order, id=key or None)
+    options = replace(options, per_sequence=tuple(single), delimiter=delimiter, decimal=decimal)
     is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
@@ -196,16 +190,9 @@ def write(
     if existing is None and input_format == STORE:
         raise ConfigError(f"{name}: not a store. Leave `--format store` out.")
     write_to = partial(
-        write_store,
-        out,
-        format=format,
-        axes=field_axes,
-        shard_bytes=shard_bytes,
-        key="" if is_numbered else ID_FIELD,
-        overwrite=overwrite,
-        resume=resume,
-        shuffle=shuffle,
-    )
+        write_store, out, format=format, axes=field_axes, shard_bytes=shard_bytes,
+        key="" if is_numbered else ID_FIELD, overwrite=overwrite, resume=resume, shuffle=shuffle,
+    )  # fmt: skip
     try:
         if existing is not None:
             store: Store = write_to(existing)

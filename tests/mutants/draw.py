@@ -175,7 +175,8 @@ def main() -> int:
             raise SystemExit(f"mutants: the tests fail without any mutant: {verdict}\n{tail}")
 
         def work(mutation: Mutation) -> None:
-            tree, begin = trees.get(), time.monotonic()
+            tree = trees.get()  # ends: there are as many trees as jobs
+            begin = time.monotonic()
             verdict = try_mutation(tree, mutation, tuple(tests), options.timeout)
             trees.put(tree)
             with lock:
