@@ -121,9 +121,8 @@ def write_store(  # noqa: PLR0913
     Args:
         location: A folder that is missing, empty, or has what a stopped writer left; or a URL.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            arrays, which become the field ``x``; a pandas, Polars or Arrow table, a row each; or a
-            store, view, path, list of paths, or torch Dataset. Or a list of functions without
-            arguments, *parts*, that return such sequences, on the executor.
+            arrays, for the field ``x``; a table of pandas, Polars or Arrow; a store, view, path,
+            list of paths, torch Dataset; or functions that return such, *parts*, on the executor.
         format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size at which a new file begins.
@@ -134,7 +133,8 @@ def write_store(  # noqa: PLR0913
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether an existing store is replaced, once the new one is complete.
         remote: How a URL is accessed; None: as configured. The store is first written here.
-        group, order: Columns of a table with a row per timestep, as in ``open_store``.
+        group: The column whose equal values make a sequence, as in ``open_store``.
+        order: The column by which rows are sorted there.
         shuffle: Seed of a random order of writing; None: the order given. Ids do not change. What
             cannot be read in any order, such as a generator, is copied to the disk first.
 
@@ -152,7 +152,7 @@ def write_store(  # noqa: PLR0913
     """
     check_flags("write_store", resume=resume, overwrite=overwrite)
     refuse_table_name("write_store", location)
-    options = {"remote": remote, "shuffle": _check_seed(shuffle)}
+    options: dict[str, Any] = {"remote": remote, "shuffle": _check_seed(shuffle)}
     write, options = _find_writer(format, options)
     sequences, axes = _prepare_input(sequences, axes, key, group, order)
     options |= {"shard_bytes": shard_bytes, "executor": executor, "progress": progress}

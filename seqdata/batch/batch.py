@@ -42,7 +42,7 @@ class SequenceBatch:
         data: Field -> tensor (r, T, *shape), or as ``layout`` says; (r, *shape) of a per-sequence
             field, or a list of str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
         lengths: int64 (r,), real timesteps of each row; always on the CPU.
-        ids: int64 (r,), numbers in the base store; on the CPU. ``store.keys(ids)`` names them.
+        ids: int64 (r,), numbers in the base store; on the CPU. ``store.keys(batch)`` names them.
         weight: float32 (r,), multiplies the loss; 0 = filler or idle lane.
         start: int64 (r,), the row's first timestep in its sequence; on the CPU.
         epoch: Of the plan.

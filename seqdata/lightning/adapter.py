@@ -464,7 +464,8 @@ def force_validation(trainer: Trainer) -> bool:
         Whether there is one: not if validations are scheduled otherwise than in the saving run.
     """
     if get_validation_seconds(trainer) is not None:
-        trainer._last_val_time = -math.inf  # it was due when it began
+        timed: Any = trainer
+        timed._last_val_time = -math.inf  # it was due when it began
     fetcher, loop = trainer.fit_loop._data_fetcher, trainer.fit_loop.epoch_loop
     if fetcher is None or not loop._should_check_val_fx(fetcher):
         return False
@@ -541,7 +542,7 @@ def mark_as_saved(trainer: Trainer) -> None:
 
 def is_restarting(trainer: Trainer) -> bool:
     """Return whether this is the epoch in which the fit resumed."""
-    return trainer.fit_loop.restarting
+    return bool(trainer.fit_loop.restarting)
 
 
 def end_restart(trainer: Trainer, *, has_metrics: bool) -> None:

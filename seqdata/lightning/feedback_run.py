@@ -29,12 +29,13 @@ from seqdata.errors import (
     must_be,
 )
 from seqdata.lightning import adapter
-from seqdata.lightning.ranks.collect import describe_differences, with_rank
+from seqdata.lightning.ranks.collect import with_rank
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.score_means import PartScores, SequenceScores, WeighFn
 from seqdata.lightning.scores import ScoreCollector
 from seqdata.lightning.trainer_loader import TaggedBatch
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.rank_comparison import Facts, describe_differences
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.planning.segments import SupportsWeightChanges
 from seqdata.protocols import SupportsMixing
@@ -276,7 +277,8 @@ class FeedbackRun:
         gathered = self._coordinator.all_gather(own, self._trainer.world_size, (epoch, first))
         if failure is not None:
             raise failure
-        difference = describe_differences(gathered) if None not in gathered else ""
+        described = [one for one in gathered if one is not None]
+        difference = describe_differences(described) if len(described) == len(gathered) else ""
         if difference:
             raise RanksDifferError.at(
                 "Feedback: `weigh` must return the same weights on every rank, but at batch "
@@ -339,7 +341,7 @@ def _get_segments(engine: BaseEngine) -> SegmentedRun:
     return engine.segments
 
 
-def _describe_weights(values: Any) -> dict[str, str]:
+def _describe_weights(values: Any) -> Facts:
     """Return a digest of weights, and their sum."""
     parts = values if isinstance(values, Mapping) else {"": values}
     try:

@@ -245,7 +245,7 @@ class Loader:
             "check_values": options.value_options.check,
             **{name: getattr(options, name) for name in _COMPARED},
         }
-        facts = {
+        facts: dict[str, str | float | None] = {
             name: value if isinstance(value, str | int | None) else repr(value)
             for name, value in described.items()
         }

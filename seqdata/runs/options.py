@@ -92,7 +92,7 @@ class DataOptions:
         """Return what must be equal in all processes of a run, and is not in its engines."""
         facts = CodeFacts({}, {})
         for name in _COMPARED:
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if isinstance(value, Mapping):
                 value = dict(sorted(value.items()))
             value = tuple(value) if isinstance(value, list) else value

@@ -113,7 +113,7 @@ class Ids(Sequence[str]):
         if not is_found.all():
             raise self._make_missing_error(names, np.flatnonzero(~is_found))
         is_first = np.diff(owners, prepend=-1) != 0
-        first_positions = positions[is_first]
+        first_positions: NDArray[np.int64] = positions[is_first]
         self._check_same(names, owners[~is_first], positions[~is_first], first_positions)
         return first_positions
 

@@ -274,10 +274,11 @@ def _to_number(bound: Bound, unit: TimeUnit | None) -> Fraction:
         return Fraction(bound)
     if unit not in _UNITS:
         raise ConfigError(must_be("split: `unit`", "'s', 'ms', 'us' or 'ns'", repr(unit)))
+    date: Any = bound
     written_unit = np.datetime_data(bound.dtype)[0]
     if written_unit not in _PER_SECOND:  # days, and what is longer than seconds
-        bound, written_unit = bound.astype("datetime64[s]"), "s"
-    return Fraction(int(bound.astype(np.int64)) * _UNITS[unit], _PER_SECOND[written_unit])
+        date, written_unit = bound.astype("datetime64[s]"), "s"
+    return Fraction(int(date.astype(np.int64)) * _UNITS[unit], _PER_SECOND[written_unit])
 
 
 def _make_limit(limit: Fraction, dtype: np.dtype[Any]) -> int | np.float64:

@@ -91,9 +91,7 @@ def change(order, weights, new_weights, seed, batches, group=1, ahead=None):
     counts = order.count_batches(batches, group, len(weights))
     ahead = [
         before + count * WEIGHT_UNITS - batches * weight
-        for before, count, weight in zip(
-            ahead or [0] * len(weights), counts, weights, strict=True
-        )
+        for before, count, weight in zip(ahead or [0] * len(weights), counts, weights, strict=True)
     ]
     return make_part_order(new_weights, seed, ahead, group), ahead
 

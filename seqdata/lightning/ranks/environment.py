@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from seqdata.host import default_host
-from seqdata.lightning.ranks.collect import Facts
+from seqdata.loading.rank_comparison import Facts
 from seqdata.runs.run_record import find_installed_versions
 
 _MUST_BE_EQUAL = ("seqdata", "torch", "lightning", "numpy")

@@ -118,7 +118,7 @@ def _is_old_stream(first_bytes: bytes) -> bool:
     Read as such sizes, the bytes of a text are far larger.
     """
     size, root = struct.unpack("<ii", first_bytes) if len(first_bytes) == 8 else (0, 0)
-    return 0 < root < size < _MAX_OLD_SCHEMA and root % 4 == 0
+    return bool(0 < root < size < _MAX_OLD_SCHEMA and root % 4 == 0)
 
 
 @dataclass(frozen=True, slots=True)
