@@ -16,7 +16,7 @@ from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.braces import expand_location, split_location
-from seqdata.storage.find_files import iter_names, names_several
+from seqdata.storage.find_files import is_folder, iter_names, list_entries, names_several
 from seqdata.storage.foreign.file_discovery import SUFFIXES, has_table_suffix, is_data_file
 from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
@@ -230,8 +230,7 @@ def _of_folder(folder: Path, host: PluginHost | None) -> str:
     Raises:
         PluginError: If files below are claimed by several plugins.
     """
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if not entry.is_dir()]
+    names = [entry.name for entry in list_entries(folder) if not is_folder(entry)]
     if MANIFEST in names:
         return "arrow"
     is_begun = bool(find_staging_dirs(folder))

@@ -3,7 +3,6 @@
 The device "meta" stands for a GPU: whatever is made on it by mistake has no values.
 """
 
-import contextlib
 import pickle
 
 import lightning.pytorch as pl
@@ -26,6 +25,7 @@ from seqdata.policies.windows import Windows
 from seqdata.recurrent.lane_states import LaneStates
 from tests.lightning.harness import QUIET, quietly
 from tests.lightning.predictions.predicting import read
+from tests.torch_settings import SETTINGS
 
 RANDOM = np.random.default_rng(0)
 ROWS = [
@@ -34,42 +34,6 @@ ROWS = [
 ]
 
 
-@contextlib.contextmanager
-def default_device(device):
-    torch.set_default_device(device)
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextlib.contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextlib.contextmanager
-def deterministic():
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-SETTINGS = {
-    "default device": lambda: default_device("meta"),
-    "device as a context": lambda: torch.device("meta"),
-    "float64": lambda: default_dtype(torch.float64),
-    "bfloat16": lambda: default_dtype(torch.bfloat16),
-    "inference": torch.inference_mode,
-    "deterministic": deterministic,
-}
 every_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 

@@ -22,7 +22,7 @@ from seqdata_models.parallel import Mesh, Ring, Wavefront
 
 from seqdata import TBPTT, Bucketed, ConfigError, Loader, SequenceDataModule, Windows, write_store
 from seqdata.recurrent import autocast
-from tests.test_torch_defaults import SETTINGS
+from tests.torch_settings import SETTINGS
 
 RANDOM = np.random.default_rng(0)
 LENGTHS = [7, 5, 9, 7, 12, 7]

@@ -174,7 +174,7 @@ class SequenceBatch:
         """Set a field, as ``batch.data[name] = value`` does.
 
         Raises:
-            ConfigError: If ``name`` is no name, such as the number of a row.
+            ConfigError: If ``name`` is not a string, such as the number of a row.
         """
         if not isinstance(name, str):
             raise ConfigError(

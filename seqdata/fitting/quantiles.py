@@ -163,7 +163,7 @@ class DigitsAccumulator:
         """Raise if float32, in which integers are clipped, hardly tells them apart.
 
         Raises:
-            DataError: If its steps are not small beside the difference of the quantiles.
+            DataError: If its steps are not small compared with the difference of the quantiles.
         """
         if np.dtype(self._field.dtype).kind not in "iu" or len(self._estimator.levels) < 2:
             return

@@ -505,7 +505,7 @@ def continue_after_step(trainer: Trainer, *, is_at_limit: bool = False) -> None:
 
 
 def extend_limit(trainer: Trainer, step: int) -> int | None:
-    """Let a resumed fit end a step that has reached ``max_steps``: Lightning would do nothing.
+    """Make a resumed fit end a step that has reached ``max_steps``: Lightning would do nothing.
 
     Args:
         trainer: The Trainer.

@@ -230,7 +230,7 @@ class CounterRepair(Callback):
         self._validated_step = read_counters(trainer).total
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let schedulers that monitor a metric step at the end of a resumed epoch, too."""
+        """Step schedulers that monitor a metric at the end of a resumed epoch, too."""
         del pl_module
         self._restore_limit(trainer)
         if not is_restarting(trainer):

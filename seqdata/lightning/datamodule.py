@@ -202,7 +202,7 @@ class SequenceDataModule(_Base):
         self.val_dataloader = absent  # type: ignore[method-assign]
 
     def __iter__(self) -> NoReturn:
-        """Raise: a DataModule is no loader, though a Trainer of the other package takes it for one.
+        """Raise: a DataModule is not a loader; a Trainer of the other package takes it for one.
 
         Raises:
             ConfigError: Always.

@@ -32,7 +32,7 @@ _OTHERS = (
 
 
 def register_safe_classes() -> None:
-    """Let ``torch.load(weights_only=True)`` read the package's policies, collators and the like."""
+    """Register policies, collators and the like for ``torch.load(weights_only=True)``."""
     paths = (*POLICIES.values(), *COLLATORS.values(), *_OTHERS)
     classes = [
         getattr(importlib.import_module(module), name)

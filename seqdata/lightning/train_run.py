@@ -136,14 +136,14 @@ class TrainRun:
         """
         counters = adapter.read_counters(self.trainer)
         if not adapter.is_trained_from(self.trainer, iteration):
-            steps = self.engine.count_steps(self._cursor.start.epoch)
-            schedule = trainer_settings.make_update_schedule(self.trainer, steps)
-            return IterationStart(self.get_run_position(), schedule, is_probe=True)
+            return self._begin_inspection(self.get_run_position())
         lanes = self.engine.plan(self.get_run_position().epoch).lanes
         stride = 1 if lanes else self._world.size
         is_first = self._cursor.trained_before is None
         cursor = self._make_next_cursor(counters, stride)
         run_position = cursor.start
+        if is_first and self._resume_point is not None and _is_ending_epoch(counters, run_position):
+            return self._begin_inspection(run_position)  # Lightning fetches a batch ahead
         self._cursor = replace(cursor, batches=self.engine.count_batches(run_position.epoch))
         steps = self.engine.count_steps(run_position.epoch)
         trainer_settings.check_epoch_steps(self.trainer, counters.steps, steps)
@@ -163,6 +163,12 @@ class TrainRun:
         self._geometry = None
         schedule = trainer_settings.make_update_schedule(self.trainer, steps)
         return IterationStart(run_position, schedule)
+
+    def _begin_inspection(self, run_position: RunPosition) -> IterationStart:
+        """Return the start of an iteration that trains nothing."""
+        steps = self.engine.count_steps(run_position.epoch)
+        schedule = trainer_settings.make_update_schedule(self.trainer, steps)
+        return IterationStart(run_position, schedule, is_probe=True)
 
     def add_context(self, exception: BaseException, replay_hint: Callable[[int, int], str]) -> None:
         """Add the batch to an exception of a training step.
@@ -417,3 +423,8 @@ def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContex
 
 def _warn(message: str) -> None:
     warnings.warn(message, SeqDataWarning, stacklevel=2)
+
+
+def _is_ending_epoch(counters: adapter.Counters, run_position: RunPosition) -> bool:
+    """Return whether a resumed fit has yet to end the epoch before the one that is read."""
+    return counters.is_last and counters.ready > 0 and run_position.position == 0

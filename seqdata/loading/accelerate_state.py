@@ -1,4 +1,4 @@
-"""Tells Hugging Face Accelerate where an epoch of a Loader ends.
+"""Hugging Face Accelerate's state of gradients: the end of an epoch of a Loader.
 
 ``Accelerator.prepare`` returns a Loader unchanged, and ``accumulate`` lets an update end with the
 epoch only where the iteration is known to Accelerate's ``GradientState``. Accelerate is not

@@ -275,7 +275,7 @@ class EngineOptions:
         persistent_workers: Whether workers stay for the next epoch when one has ended.
         pin_memory: Whether the output is copied into pinned memory.
         frozen_epoch: Whether every epoch has the plan of epoch 0.
-        is_evaluation: Whether it is no training data, of which no row may be left out.
+        is_evaluation: Whether it is for evaluation, where no row may be left out.
         on_plan_ready: Called with each plan, before its first batch.
         replay_hint: Returns the command that replays a batch, from epoch and number, for its
             errors; None if there is no such command.

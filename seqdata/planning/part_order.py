@@ -8,7 +8,7 @@ most 3/4 of an event off what its pair has, and a side that is a pair itself has
 pair's weight, so what it passes on to its parts shrinks from pair to pair. (Events at the times
 ``(i + phase) / weight``, merged, are up to 11 off if many light parts stand next to a heavy one.)
 
-When weights change, pairs are made anew, for the same reason; each side begins with what its parts
+When weights change, pairs are made again, for the same reason; each side begins with what its parts
 were ahead or behind of their shares so far, and gets as many events less or more at first.
 """
 

@@ -51,7 +51,12 @@ _HEADER = (
 _REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
 """Arguments that differ in a replay: one batch needs no process and no thread."""
 
-_LATER_DEFAULTS = {"eval_transform": None, "dtype": None, "check_values": False}
+_LATER_DEFAULTS = {
+    "eval_transform": None,
+    "dtype": None,
+    "check_values": False,
+    "persistent_workers": False,
+}
 """Arguments that older run files do not have, with their defaults."""
 
 

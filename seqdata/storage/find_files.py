@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from seqdata.errors import ConfigError, DataError, MissingShardError, SeqDataWarning
 from seqdata.storage.braces import expand_location, find_literal, split_location
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.local_files import local_path
+from seqdata.storage.local_files import local_path, make_unreadable_error
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict, refuse_splits
 
 STORE_MANIFEST = "seqdata.json"
@@ -38,7 +38,7 @@ _MOST_SHOWN = 4  # suffixes in a message
 
 Wanted = Callable[[str], bool]
 """Returns whether a file is read, by its path below the folder of the location."""
-_Parts = Sequence["tuple[bool, re.Pattern[str]] | None"]
+_Parts = Sequence[tuple[bool, re.Pattern[str]] | None]
 """The parts of a glob: whether it names hidden files, and its pattern; None is any depth."""
 
 
@@ -333,7 +333,7 @@ class _Walk:
         self, folder: str, states: frozenset[int], parts: _Parts
     ) -> list[tuple[str, frozenset[int]]]:
         """Look at what a folder holds; return the folders to search next."""
-        entries = _list_entries(self.root, folder)
+        entries = list_entries(self.root, folder)
         _refuse_table_log(self.root / folder, entries)
         if folder and any(entry.name == STORE_MANIFEST for entry in entries):
             self.stores.append(folder)
@@ -345,7 +345,7 @@ class _Walk:
             if not after:
                 if entry.name.startswith(".") and _advance(parts, states, entry.name[1:] or "x"):
                     self.hidden.append(path)
-            elif _is_folder(entry):
+            elif is_folder(entry):
                 if len(parts) in after:
                     self.folders.append(path)
                 if min(after) == len(parts) or self._is_left_out(entry):
@@ -409,18 +409,26 @@ def _identify(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _list_entries(root: Path, folder: str) -> list[os.DirEntry[str]]:
+def list_entries(root: Path, folder: str = "") -> list[os.DirEntry[str]]:
+    """Return what a folder holds.
+
+    Args:
+        root: The folder of the location.
+        folder: A path below it.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
     try:
         with os.scandir(root / folder) as entries:
             return list(entries)
     except OSError as error:
-        raise DataLocation(dataset=str(root), file=folder or None).make_error(
-            DataError,
-            f"must be readable, but cannot be opened ({error.strerror}). Check its permissions",
-        ) from error
+        location = DataLocation(dataset=str(root), file=folder or None)
+        raise make_unreadable_error(location, error) from error
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder or leads to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link that leads back to itself
@@ -430,7 +438,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _refuse_table_log(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None:
     """Raise if a folder has a log that says which of its files are of the present version."""
     for entry in entries:
-        if entry.name in _TABLE_LOGS and _is_folder(entry):
+        if entry.name in _TABLE_LOGS and is_folder(entry):
             raise ConfigError(
                 f"{folder}: must be a folder of which all files are data, but {entry.name!r} says "
                 f"which are: it is a {_TABLE_LOGS[entry.name]} table. Pass the list of its files "

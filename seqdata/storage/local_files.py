@@ -177,14 +177,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
         ) from error
     except OSError as error:
         if not os.path.islink(path):
-            remedy = (
-                f"Raise {describe_limit(error)}"
-                if _is_descriptor_limit(error)
-                else "Check its permissions"
-            )
-            raise location.make_error(
-                DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
-            ) from error
+            raise make_unreadable_error(location, error) from error
         descriptor = _open_link(root, name, location)
     try:
         status = os.fstat(descriptor)
@@ -195,6 +188,15 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)
+
+
+def make_unreadable_error(location: DataLocation, error: OSError) -> DataError:
+    """Return the error of a file or folder that is there, but cannot be opened."""
+    is_descriptor_limit = error.errno in (errno.EMFILE, errno.ENFILE)
+    remedy = f"Raise {describe_limit(error)}" if is_descriptor_limit else "Check its permissions"
+    return location.make_error(
+        DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
+    )
 
 
 def describe_limit(error: OSError, needed: int = 1) -> str:
@@ -226,10 +228,6 @@ def _count_descriptors(limit: int) -> int:
         return len(os.listdir("/dev/fd")) - 1  # without that of the listing
     except OSError:
         return limit
-
-
-def _is_descriptor_limit(error: OSError) -> bool:
-    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _describe_sysctl(name: str) -> str:

@@ -136,7 +136,7 @@ def test_checking_the_plugins_says_what_is_broken(environment):
 @pytest.mark.slow
 def test_the_command_plans_with_a_policy_of_a_plugin(environment):
     (environment.folder / "texts").mkdir(exist_ok=True)
-    (environment.folder / "texts" / "a").write_bytes(b"abc")
+    (environment.folder / "texts" / "a.txt").write_bytes(b"abc")
     environment.run("-m", "seqdata", "write", "texts", "store", "--overwrite")
     done = environment.run("-m", "seqdata", "plan", "store", "--batching", "tiny-singles", "--json")
     assert json.loads(done.stdout)["batches"] == 1

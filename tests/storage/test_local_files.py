@@ -56,9 +56,9 @@ OPENED = {
     "/dev/zero": (DataError, "is a pipe, a device or a socket"),
     "pipes": (
         DataError,
-        r'"x.parquet"\): must be an ordinary file, but is a folder, pipe or device',
+        r'"x.parquet"\): must be an ordinary file, but is a pipe or device',
     ),
-    "pipes/x.parquet": (DataError, "must be an ordinary file, but is a folder, pipe or device"),
+    "pipes/x.parquet": (DataError, "must be an ordinary file, but is a pipe or device"),
     "links": (MissingShardError, r'"x.parquet"\): must lead to a file, but is a link to nothing'),
     "itself": (
         DataError,

@@ -5,7 +5,6 @@ Every local file is read through this module.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from seqdata.errors import DataError, MissingShardError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.limits import raise_limit_error
-from seqdata.storage.local_files import describe_limit
+from seqdata.storage.local_files import describe_limit, make_unreadable_error
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 _SMALL = 1 << 20
@@ -80,7 +79,7 @@ def read_small_file(path: Path, place: DataLocation) -> bytes:
         check_small(path.stat().st_size, place)
         return path.read_bytes()
     except OSError as error:
-        raise _make_unreadable_error(place, error) from error
+        raise make_unreadable_error(place, error) from error
 
 
 def check_small(size: int, place: DataLocation) -> None:
@@ -102,7 +101,7 @@ def list_folder(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise _make_unreadable_error(DataLocation(dataset=str(folder)), error) from error
+        raise make_unreadable_error(DataLocation(dataset=str(folder)), error) from error
 
 
 class FolderListings:
@@ -153,14 +152,6 @@ def _make_missing_error(place: DataLocation) -> MissingShardError:
     return place.make_error(MissingShardError, "is not there. Restore it, or check the location")
 
 
-def _make_unreadable_error(place: DataLocation, error: OSError) -> DataError:
-    is_descriptor_limit = error.errno in (errno.EMFILE, errno.ENFILE)
-    remedy = f"Raise {describe_limit(error)}" if is_descriptor_limit else "Check its permissions"
-    return place.make_error(
-        DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
-    )
-
-
 @contextmanager
 def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
     """Open an ordinary file for reading: yield (descriptor, size) and close it at the end.
@@ -174,7 +165,7 @@ def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
     except FileNotFoundError as error:
         raise _make_missing_error(place) from error
     except OSError as error:
-        raise _make_unreadable_error(place, error) from error
+        raise make_unreadable_error(place, error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

@@ -15,7 +15,7 @@ import numpy as np
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Field
-from seqdata.storage.fields import kind_of
+from seqdata.storage.fields import is_text, kind_of
 from seqdata.storage.local_files import open_atomically
 from seqdata.storage.remote.urls import redact_url
 
@@ -184,7 +184,7 @@ def _make_array(values: Sequence[Any], field: Field) -> pa.Array:
     import pyarrow as pa
 
     if not kind_of(field).is_array:
-        return pa.array(values, pa.string() if field.dtype == "str" else pa.binary())
+        return pa.array(values, pa.string() if is_text(field) else pa.binary())
     shape = (-1, *field.shape)
     arrays = [np.asarray(value, field.dtype).reshape(shape) for value in values]
     flat = np.concatenate([np.empty((0, *field.shape), field.dtype), *arrays])

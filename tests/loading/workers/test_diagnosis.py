@@ -318,7 +318,7 @@ def test_processes_that_cannot_be_started_say_how_many_descriptors_they_need(fre
     with no_descriptors(free), pytest.raises(ConfigError, match=message) as caught:
         list(made)
     limit, advised, opened = map(int, re.search(message, str(caught.value)).groups())
-    assert opened <= limit < advised
+    assert advised > limit  # `opened` may be more: some are of before it was lowered
     assert advised >= opened + 22
     assert len(list(made)) == 15  # once there are enough
     made.shutdown()
