@@ -89,7 +89,11 @@ def iter_groups(
             warn_left_out(name, "lists, of which a row of a group has one each")
     ragged = {name: c[grouped.rows] for name, c in columns.items() if isinstance(c, np.ndarray)}
     texts = {name: column for name, column in columns.items() if isinstance(column, list)}
-    constant_texts = {name: c for name, c in texts.items() if _is_constant_within(name, c, grouped)}
+    constant_texts = {
+        name: column
+        for name, column in texts.items()
+        if _is_constant_within(name, combine_column(table, name), grouped)
+    }
     if not ragged.keys() - set(per_sequence):
         left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
         raise ConfigError(
@@ -334,9 +338,12 @@ def _refuse_changes(name: str, values: NDArray[Any], grouped: GroupedRows) -> No
             )  # fmt: skip
 
 
-def _is_constant_within(name: str, values: list[str], grouped: GroupedRows) -> bool:
-    for first, stop in itertools.pairwise(grouped.offsets.tolist()):
-        if len({values[row] for row in grouped.rows[first:stop].tolist()}) > 1:
-            warn_left_out(name, "a string that changes within a group")
-            return False
-    return True
+def _is_constant_within(name: str, column: Any, grouped: GroupedRows) -> bool:
+    from pyarrow import compute
+
+    codes = compute.dictionary_encode(column).indices.to_numpy(zero_copy_only=False)
+    changes = np.flatnonzero(np.diff(codes[grouped.rows])) + 1
+    if np.isin(changes, grouped.offsets).all():
+        return True
+    warn_left_out(name, "a string that changes within a group")
+    return False
