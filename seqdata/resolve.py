@@ -22,7 +22,7 @@ from seqdata.planning.wrapping import find_base_policy
 from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing, SupportsZipping
 from seqdata.readers.groups import iter_groups, refuse_order_alone
 from seqdata.readers.source import ReadOptions, count_suffixes, find_source
-from seqdata.readers.tables import TABLE_FORMATS, find_table_format
+from seqdata.readers.tables import find_table_format
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import DatasetItems
@@ -35,6 +35,7 @@ from seqdata.storage.parts import PartsStore, join_parts
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.views import SequenceStore, as_sequence_store
+from seqdata.storage.writing.table_files import TABLE_KINDS
 
 _TORCH_DATASET = "torch.utils.data.dataset"
 _TORCH_LOADER = "torch.utils.data.dataloader"
@@ -324,7 +325,7 @@ def _read_table_files(
         where = ", ".join(str(os.fspath(location)) for location in locations)
         raise ConfigError(
             f"open_store: {where}: must be tables of one kind "
-            f"({', '.join(TABLE_FORMATS)}) to be read with `group`, but has files of others "
+            f"({', '.join(TABLE_KINDS)}) to be read with `group`, but has files of others "
             f"({shown}). Name the files by a glob, or read the table and pass it"
         )
     return iter(host.reader(format_name)(files, options))

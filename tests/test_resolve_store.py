@@ -289,3 +289,11 @@ def test_a_column_id_of_a_table_does_not_hide_its_groups(make, tmp_path):
     renamed = open_store(make({"row": table.pop("id"), **table}), group="site")
     assert renamed[0]["id"] == "north"
     assert renamed[0]["row"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".jsonlines"])
+def test_json_lines_of_any_suffix_are_read_by_group(tmp_path, suffix):
+    path = tmp_path / f"rows{suffix}"
+    path.write_text('{"site": "a", "t": 1}\n{"site": "a", "t": 2}\n{"site": "b", "t": 3}\n')
+    store = open_store(path, group="site")
+    assert store.lengths.tolist() == [2, 1]

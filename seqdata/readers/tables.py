@@ -43,22 +43,10 @@ from seqdata.storage.foreign.table_file import (
     open_table_file,
 )
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
+from seqdata.storage.writing.table_files import find_table_kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-TABLE_FORMATS = {
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".jsonlines": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
-"""Suffix -> reader of the files that are tables."""
 
 _BLOCK_BYTES = 1 << 26  # of a CSV or JSON file that are parsed at once; a row must fit into it
 _HEAD_BYTES = 1 << 12  # of a file of text, from which its encoding is known
@@ -86,7 +74,7 @@ _NOT_BLANK = re.compile(r"\S")
 
 def find_table_format(files: Iterable[SourceFile]) -> str | None:
     """Return the name of the reader of files that are tables of one kind; None if they are not."""
-    found = {TABLE_FORMATS.get(file.path.suffix.lower()) for file in files}
+    found = {find_table_kind(file.path) for file in files}
     return found.pop() if len(found) == 1 else None
 
 

@@ -42,7 +42,7 @@ def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, N
                 command(*args, **options)
         except (SeqDataError, OSError) as error:
             if isinstance(error, BrokenPipeError) and _is_stdout_closed():
-                raise  # click ends quietly: whoever reads, such as `head`, has enough
+                raise  # click ends quietly: the reader, such as `head`, has enough
             text = redact_secrets(f"error: {_rewrite_arguments(str(error))}")
             make_console(stderr=True).print(text, style="red")
             raise SystemExit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_DATA) from error

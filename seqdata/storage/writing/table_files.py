@@ -22,7 +22,7 @@ from seqdata.storage.remote.urls import redact_url
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KINDS = {
+TABLE_KINDS = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -33,13 +33,14 @@ _KINDS = {
     ".jsonlines": "jsonl",
     ".csv": "csv",
 }
+"""Suffix -> kind of table, which is the name of its reader."""
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 32 << 20
 
 
 def find_table_kind(location: str | os.PathLike[str]) -> str | None:
     """Return the kind of table that a name's suffix says; None if it is not one of a table."""
-    return _KINDS.get(os.path.splitext(os.fspath(location).rstrip("/"))[1].lower())
+    return TABLE_KINDS.get(os.path.splitext(os.fspath(location).rstrip("/"))[1].lower())
 
 
 def check_suffix(argument: str, path: str | os.PathLike[str], suffix: str) -> None:
@@ -53,7 +54,7 @@ def check_suffix(argument: str, path: str | os.PathLike[str], suffix: str) -> No
     Raises:
         ConfigError: If so.
     """
-    if find_table_kind(path) not in (None, _KINDS.get(suffix)):
+    if find_table_kind(path) not in (None, TABLE_KINDS.get(suffix)):
         text, needed = os.fspath(path), f"a path that ends in {suffix}, as what is written"
         raise ConfigError(must_be(argument, needed, repr(text), "Choose another"))
 
