@@ -34,9 +34,9 @@ from seqdata.readers.columns import (
 )
 from seqdata.readers.groups import drop_id_column, iter_groups, refuse_order_alone
 from seqdata.readers.source import ReadOptions, SourceFile
+from seqdata.storage.arrow_columns import find_list_types, is_untyped_list
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
-from seqdata.storage.foreign.arrow_columns import find_list_types, is_untyped_list
 from seqdata.storage.foreign.table_file import (
     describe_unsupported,
     is_unsupported,

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
-from seqdata.storage.data_location import narrow_lengths
-from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
-from seqdata.storage.fields import ID_FIELD
-from seqdata.storage.foreign.arrow_columns import (
+from seqdata.storage.arrow_columns import (
     ColumnType,
     decode_column,
     measure_row_lengths,
 )
+from seqdata.storage.data_location import narrow_lengths
+from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
+from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.foreign.table_file import TableFile, translate_errors
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.limits import check_size

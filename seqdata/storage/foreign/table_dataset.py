@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
-from seqdata.storage.fields import ID_FIELD, MAX_WIDTH, field_width
-from seqdata.storage.find_files import FoundFiles
-from seqdata.storage.foreign.arrow_columns import (
+from seqdata.storage.arrow_columns import (
     ColumnType,
     decode_column,
     has_nulls,
     infer_column_type,
     measure_nesting,
 )
+from seqdata.storage.columns import BufferSource
+from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
+from seqdata.storage.fields import ID_FIELD, MAX_WIDTH, field_width
+from seqdata.storage.find_files import FoundFiles
 from seqdata.storage.foreign.file_discovery import find_tables
 from seqdata.storage.foreign.length_scan import scan_lengths
 from seqdata.storage.foreign.table_file import (

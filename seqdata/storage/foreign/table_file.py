@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, LimitError
+from seqdata.storage.arrow_columns import find_list_types, is_untyped_list
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.foreign.arrow_columns import find_list_types, is_untyped_list
 from seqdata.storage.foreign.untrusted_ipc import (
     MessageExtents,
     check_message,

@@ -8,10 +8,10 @@ import pytest
 from pyarrow import parquet
 
 from seqdata.errors import DecodeError
+from seqdata.storage.arrow_columns import infer_column_type
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import write_with_digest
 from seqdata.storage.foreign import length_scan
-from seqdata.storage.foreign.arrow_columns import infer_column_type
 from seqdata.storage.foreign.length_scan import CACHE_PREFIX, scan_lengths
 from seqdata.storage.foreign.table_file import open_table_file
 

@@ -7,8 +7,8 @@ from pyarrow import parquet
 
 from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError, DecodeError, LimitError
+from seqdata.storage.arrow_columns import ColumnType
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.foreign.arrow_columns import ColumnType
 from seqdata.storage.foreign.table_dataset import check_width, make_fields, open_tables
 
 

@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 
 from seqdata.errors import CorruptShardError, DecodeError
-from seqdata.storage.data_location import DataLocation
-from seqdata.storage.foreign.arrow_columns import (
+from seqdata.storage.arrow_columns import (
     ColumnType,
     decode_column,
     has_nulls,
@@ -15,6 +14,7 @@ from seqdata.storage.foreign.arrow_columns import (
     measure_row_lengths,
     read_list_offsets,
 )
+from seqdata.storage.data_location import DataLocation
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
 
