@@ -270,8 +270,8 @@ def check_flags(owner: str, **flags: object) -> None:
             raise ConfigError(must_be(f"{owner}: `{name}`", "True or False", repr(value)))
 
 
-def as_whole_number(value: object) -> int | None:
-    """Return a whole number as a plain integer, those of NumPy, too; None: it is not one."""
+def as_integer(value: object) -> int | None:
+    """Return an integer, also one of NumPy, as a Python integer; None if it is not one."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
     try:

@@ -150,7 +150,7 @@ class ResumeState:
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < most):
                 is_large = type(value) is int and value >= most
                 whole = f"an integer below {most}" if is_large else "an integer of at least 0"
-                needed = whole if kind is int else "a text"
+                needed = whole if kind is int else "a string"
                 raise ResumeError(
                     f"{cls._WHERE}: `{entry.name}` of the state must be {needed}, but is "
                     f"{value!r:.60}. The state is damaged."

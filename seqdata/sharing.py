@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, SeqDataWarning, as_whole_number, must_be
+from seqdata.errors import ConfigError, PlanError, SeqDataWarning, as_integer, must_be
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PlanBatch
 
@@ -49,11 +49,11 @@ class World:
 
     def __post_init__(self) -> None:
         for name in ("rank", "size", "time_part", "time_parts"):
-            number = as_whole_number(getattr(self, name))
+            number = as_integer(getattr(self, name))
             if number is None:
                 remedy = "Write e.g. World(int(os.environ['RANK']), 4)"
                 found = repr(getattr(self, name))
-                raise ConfigError(must_be(f"world: `{name}`", "a whole number", found, remedy))
+                raise ConfigError(must_be(f"world: `{name}`", "an integer", found, remedy))
             object.__setattr__(self, name, number)
         if self.size < 1:
             raise ConfigError(

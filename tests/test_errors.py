@@ -114,8 +114,8 @@ def test_facts_are_added_and_notes_stay():
 
 
 def test_a_message_says_what_must_be_what_is_and_what_to_do():
-    found = must_be("loader: `prefetch`", "a whole number", "'two'", "Pass 2")
-    assert found == "loader: `prefetch` must be a whole number, but is 'two'. Pass 2."
+    found = must_be("loader: `prefetch`", "an integer", "'two'", "Pass 2")
+    assert found == "loader: `prefetch` must be an integer, but is 'two'. Pass 2."
     assert must_be("`x`", "at least 1", "0") == "`x` must be at least 1, but is 0"
 
 

@@ -207,6 +207,6 @@ class Unsliced:
 @pytest.mark.parametrize("name", ["rank", "size", "time_part", "time_parts"])
 @pytest.mark.parametrize("value", ["1", 1.0, None, True])
 def test_a_world_is_of_whole_numbers(name, value):
-    with pytest.raises(ConfigError, match=rf"world: `{name}` must be a whole number.*int\(os\.env"):
+    with pytest.raises(ConfigError, match=rf"world: `{name}` must be an integer.*int\(os\.env"):
         World(**{name: value})
     assert repr(World(np.int64(1), np.uint8(4))) == "World(rank=1, size=4)"

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, SeqDataError, as_whole_number, must_be
+from seqdata.errors import ConfigError, SeqDataError, as_integer, must_be
 from seqdata.loading.step_requests import StepRequest
 from seqdata.storage.writing.table_files import check_suffix
 
@@ -36,7 +36,7 @@ class ErrorLog:
         count_listed: Whether errors that an earlier process listed in the file count.
 
     Raises:
-        ConfigError: If ``max_errors`` is not a whole number from 0.
+        ConfigError: If ``max_errors`` is not an integer from 0.
         OSError: If the list cannot be read.
     """
 
@@ -47,10 +47,10 @@ class ErrorLog:
         *,
         count_listed: bool = True,
     ) -> None:
-        most = as_whole_number(max_errors)
+        most = as_integer(max_errors)
         if most is None or most < 0:
             raise ConfigError(
-                must_be("loader: `max_errors`", "a whole number from 0", repr(max_errors))
+                must_be("loader: `max_errors`", "an integer from 0", repr(max_errors))
             )
         if not (path is None or isinstance(path, str | os.PathLike)):
             raise ConfigError(must_be("loader: `error_log`", "a path or None", repr(path)))

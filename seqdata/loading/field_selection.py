@@ -154,7 +154,7 @@ def _parse_shift(shift: int | Mapping[str, int]) -> tuple[str | None, int]:
         name, timesteps = next(iter(shift.items()))
     if not isinstance(timesteps, int) or timesteps < 0:
         raise ConfigError(
-            must_be("loader: `shift`", "a whole number of timesteps", repr(timesteps))
+            must_be("loader: `shift`", "an integer number of timesteps", repr(timesteps))
         )
     return name, timesteps
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from seqdata.arguments import check_arguments
 from seqdata.code_digest import describe_code
-from seqdata.errors import ConfigError, SeqDataWarning, as_whole_number, must_be
+from seqdata.errors import ConfigError, SeqDataWarning, as_integer, must_be
 from seqdata.host import default_host
 from seqdata.loading.accelerate_state import announce_epoch
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
@@ -445,9 +445,9 @@ def count_later_ranks(world: World, is_single_process: bool) -> int:
 
 
 def _begin_at(epoch: int) -> RunPosition:
-    number = as_whole_number(epoch)
+    number = as_integer(epoch)
     if number is None or number < 0:
-        raise ConfigError(must_be("loader: `epoch`", "a whole number from 0", repr(epoch)))
+        raise ConfigError(must_be("loader: `epoch`", "an integer from 0", repr(epoch)))
     return RunPosition(number, 0)
 
 

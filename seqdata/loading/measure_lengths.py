@@ -129,7 +129,7 @@ def measure_lengths(
 def _check_arguments(store: Store, transform: Any, num_workers: int) -> None:
     if not isinstance(num_workers, int) or num_workers < 0:
         raise ConfigError(
-            must_be("measure_lengths: `num_workers`", "a whole number from 0", repr(num_workers))
+            must_be("measure_lengths: `num_workers`", "an integer from 0", repr(num_workers))
         )
     carried = get_measured_transform(store)
     if carried is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes, are_names, format_unknown_name
-from seqdata.errors import ConfigError, DecodeError, Fact, as_whole_number, check_flags, must_be
+from seqdata.errors import ConfigError, DecodeError, Fact, as_integer, check_flags, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
@@ -329,7 +329,7 @@ class EngineOptions:
             raise ConfigError(
                 must_be("loader: `on_error`", "'raise', 'mask' or 'replace'", repr(self.on_error))
             )
-        self._check_count("prefetch", "a whole number, 0 for no thread")
+        self._check_count("prefetch", "an integer, 0 for no thread")
         self._check_workers()
         check_flags(
             "loader", persistent_workers=self.persistent_workers, pin_memory=self.pin_memory
@@ -338,13 +338,13 @@ class EngineOptions:
 
     def _check_count(self, name: str, needed: str, most: int = 1 << 31) -> None:
         """Make an option a plain integer, or raise."""
-        count = as_whole_number(getattr(self, name))
+        count = as_integer(getattr(self, name))
         if count is None or not 0 <= count < most:
             raise ConfigError(must_be(f"loader: `{name}`", needed, repr(getattr(self, name))))
         object.__setattr__(self, name, count)
 
     def _check_workers(self) -> None:
-        self._check_count("num_workers", "a whole number, 0 for no processes")
+        self._check_count("num_workers", "an integer, 0 for no processes")
         methods = multiprocessing.get_all_start_methods()
         if self.start_method is not None and self.start_method not in methods:
             raise ConfigError(
@@ -385,12 +385,10 @@ class UpdateSchedule:
     is_loss_divided: bool = False
 
     def __post_init__(self) -> None:
-        count = as_whole_number(self.accumulate)
+        count = as_integer(self.accumulate)
         if count is None or count < 1:
             raise ConfigError(
-                must_be(
-                    "loader: `accumulate`", "a whole number of at least 1", repr(self.accumulate)
-                )
+                must_be("loader: `accumulate`", "an integer of at least 1", repr(self.accumulate))
             )
         object.__setattr__(self, "accumulate", count)
 

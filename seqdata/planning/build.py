@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, as_whole_number, must_be
+from seqdata.errors import ConfigError, as_integer, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import PLAN_VERSION, Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
@@ -133,7 +133,7 @@ def check_counts(
         value = getattr(options, name)
         if optional and value is None:
             continue
-        count = as_whole_number(value)
+        count = as_integer(value)
         if count is None or not least <= count < _MOST:
             needed = f"an integer of at least {least}"
             raise ConfigError(must_be(f"policy {policy!r}: `{name}`", needed, repr(value)))

@@ -1,10 +1,10 @@
 """Sequences drawn by weight: how often each one comes in an epoch, and the batches of those drawn.
 
-How often a sequence is drawn on average is a whole number of 2^-32, so that all machines agree. An
-epoch takes a *systematic sample* (Madow, 1949; "systematic resampling" of particle filters): one
-random offset, then every whole step of the running sum along a random order. Each sequence is drawn
-as often as expected, rounded down or up, and the total is exact. An inner policy plans over the
-index of those drawn.
+How often a sequence is drawn on average is an integer multiple of 2^-32, so that all machines
+agree. An epoch takes a *systematic sample* (Madow, 1949; "systematic resampling" of particle
+filters): one random offset, then every whole step of the running sum along a random order. Each
+sequence is drawn as often as expected, rounded down or up, and the total is exact. An inner policy
+plans over the index of those drawn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_DRAWS = 1 << 30
 
 _BITS = 32  # of the fraction of a rate
 _ONE = 1 << _BITS
-_MARGIN = 1 << 16  # a rate this near to a whole number is not touched by what rounding leaves over
+_MARGIN = 1 << 16  # a rate this near to an integer is not touched by what rounding leaves over
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class DrawRates:
 
 
 def _distribute(fixed: NDArray[np.int64], missing: int) -> None:
-    """Add what rounding has left over to rates that are not near a whole number."""
+    """Add what rounding has left over to rates that are not near an integer."""
     if not missing:
         return
     fractions = fixed & (_ONE - 1)

@@ -247,7 +247,7 @@ class Items:
         """Return the cost of each item as a row, int64 (n,): its timesteps or ``cost``.
 
         Raises:
-            ConfigError: If ``cost`` does not return a whole number for each.
+            ConfigError: If ``cost`` does not return an integer for each.
         """
         lengths = spans[:, 2] - spans[:, 1]
         if self.cost is None or not len(spans):
@@ -299,7 +299,7 @@ def _check_sizes(costs: Any, count: int) -> NDArray[np.int64]:
     """Return what a function says that rows cost, int64 (n,); unsigned ones cannot be negated.
 
     Raises:
-        ConfigError: If it is not a whole number for each of ``count`` rows.
+        ConfigError: If it is not an integer for each of ``count`` rows.
     """
     try:
         sizes = np.asarray(costs)
@@ -314,7 +314,7 @@ def _check_sizes(costs: Any, count: int) -> NDArray[np.int64]:
     raise ConfigError(
         must_be(
             "policy: what `cost` returns",
-            f"int64 ({count},), a whole number for each row",
+            f"int64 ({count},), an integer for each row",
             found,
             "Return an array of integers, as long as those it is given",
         )

@@ -53,10 +53,10 @@ def as_part(name: Any, part: Any) -> Part:
     """Return a part that may be given by its weight alone.
 
     Raises:
-        ConfigError: If the name is not a text, or the weight is invalid.
+        ConfigError: If the name is not a string, or the weight is invalid.
     """
     if not isinstance(name, str):
-        raise ConfigError(must_be("policy 'mix': a part's name", "a text", f"{name!r}"))
+        raise ConfigError(must_be("policy 'mix': a part's name", "a string", f"{name!r}"))
     if isinstance(part, Part):
         return part
     _check_weight(f"the weight of part {name!r}", part)

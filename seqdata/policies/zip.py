@@ -230,7 +230,7 @@ class Zip:
             )  # fmt: skip
         for name, policy in self.parts.items():
             if not isinstance(name, str):
-                raise ConfigError(must_be("policy 'zip': a part's name", "a text", f"{name!r}"))
+                raise ConfigError(must_be("policy 'zip': a part's name", "a string", f"{name!r}"))
             check_part_policy("zip", name, policy, "Pass one whose batches are as many, always.")
             if isinstance(policy, SupportsSegments):
                 raise ConfigError(

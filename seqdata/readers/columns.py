@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_ALL_WHOLE = 1 << 53  # float64 holds every whole number up to it
+_ALL_WHOLE = 1 << 53  # float64 holds every integer up to it
 _MOST_DIGITS = 300  # more than float64 holds
 _LIST = r"^\s*\[[\d\s.,eE+-]+\]\s*$"
 _LONG_NUMBER = r"^\s*[+-]?\d{16,}\s*$"  # 2**53, up to which float64 has all, has 16 digits
@@ -220,9 +220,9 @@ def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
 
 
 def find_large_floats(table: pa.Table) -> list[str]:
-    """Return the columns of floats, or of lists of them, that may be whole numbers cut short.
+    """Return the columns of floats, or of lists of them, that may be integers cut short.
 
-    A parser of text makes float64 of whole numbers beyond int64, and of those next to fractions:
+    A parser of text makes float64 of integers beyond int64, and of those next to fractions:
     float64 holds all of them up to 2**53 only.
     """
     return [
@@ -311,7 +311,7 @@ def _are_large(values: NDArray[Any]) -> bool:
 
 
 def refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
-    """Raise if a whole number, as a file has it, is another one as float64, or a number infinite.
+    """Raise if an integer, as a file has it, is another one as float64, or a number infinite.
 
     Args:
         name: Its column.

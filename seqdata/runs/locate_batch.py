@@ -91,7 +91,7 @@ class ReplayRequest:
                 raise ConfigError(
                     must_be(
                         f"replay: `{name}`",
-                        f"a whole number from {minimum}",
+                        f"an integer from {minimum}",
                         repr(value),
                         "Take it from the error's place",
                     )

@@ -168,10 +168,10 @@ class RunFile:
             plan = str(run_values.pop("plan"))
             mixture = run_values.pop("mixture", None)  # absent from older run files
             if not all(value is None or isinstance(value, int) for value in run_values.values()):
-                raise TypeError(f"`run` must hold whole numbers, but is {run_values!r:.200}")
+                raise TypeError(f"`run` must hold integers, but is {run_values!r:.200}")
             _check_counts(run_values)
             if not isinstance(mixture, str | None):
-                raise TypeError(f"`mixture` must be a text, but is {mixture!r:.200}")
+                raise TypeError(f"`mixture` must be a string, but is {mixture!r:.200}")
             return cls(
                 geometry=FitGeometry(**run_values, mixture=mixture), plan=plan,
                 data=_to_dict(plain["data"]),

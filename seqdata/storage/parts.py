@@ -142,7 +142,7 @@ def join_parts(parts: Mapping[str, Store], *, read_together: bool = True) -> Par
         raise ConfigError("parts: at least one store must be named, but the mapping is empty.")
     for name, part in parts.items():
         if not isinstance(name, str):
-            raise ConfigError(must_be("parts: a name", "a text", f"{name!r}"))
+            raise ConfigError(must_be("parts: a name", "a string", f"{name!r}"))
         if not len(part):
             raise ConfigError(
                 f"parts: {name!r} must have at least one sequence, but has none. Leave it out."

@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, as_whole_number, check_flags, must_be
+from seqdata.errors import ConfigError, as_integer, check_flags, must_be
 from seqdata.protocols import Field, Store
 from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
@@ -138,7 +138,7 @@ def _sort_units(
 
 
 def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return whole numbers from 0 on that are near the given ones and add up to ``total``."""
+    """Return integers from 0 on that are near the given ones and add up to ``total``."""
     counts = np.floor(np.maximum(exact_counts + 1e-9, 0)).astype(np.int64)
     while counts.sum() < total:
         counts[np.argmax(exact_counts - counts)] += 1
@@ -156,8 +156,8 @@ def folds(
         ConfigError: If there are fewer sequences, or values of ``by``, than folds.
     """
     _check_exclusive("folds", by, stratify)
-    if as_whole_number(count) is None:
-        raise ConfigError(must_be("folds: `count`", "a whole number", repr(count)))
+    if as_integer(count) is None:
+        raise ConfigError(must_be("folds: `count`", "an integer", repr(count)))
     all_hashes = hash_sequences("folds", store, seed, by)
     if stratify is None:
         fold, distinct = _assign_folds(all_hashes, max(2, count))
@@ -254,8 +254,8 @@ def _iter_hashes(
                 f"{caller}: {by!r} must have one value per sequence, but is a field of many "
                 "numbers. Choose another, or None for the id"
             )
-    if as_whole_number(seed) is None:
-        raise ConfigError(must_be(f"{caller}: `seed`", "a whole number", repr(seed)))
+    if as_integer(seed) is None:
+        raise ConfigError(must_be(f"{caller}: `seed`", "an integer", repr(seed)))
     key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
     if by is not None and field is not None and kind_of(field).is_array:
         for first in range(0, len(store), IDS_PER_PASS):

@@ -60,8 +60,8 @@ def stride(policy, world: int) -> int:
     [
         ({}, "`batch` is None and `step` is None, but exactly one must"),
         ({"batch": 1, "step": 1}, "`batch` is 1 and `step` is 1, but exactly one must"),
-        ({"batch": -1}, "replay: `batch` must be a whole number from 0.*, but is -1"),
-        ({"batch": 0, "world": 0}, "replay: `world` must be a whole number from 1.*, but is 0"),
+        ({"batch": -1}, "replay: `batch` must be an integer from 0.*, but is -1"),
+        ({"batch": 0, "world": 0}, "replay: `world` must be an integer from 1.*, but is 0"),
         ({"batch": 0, "kind": "val"}, "there is no data for `kind` 'val' and `name` None"),
         ({"batch": 0, "kind": "dev"}, "there is no data for `kind` 'dev' and `name` None"),
         (

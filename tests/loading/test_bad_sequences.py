@@ -246,7 +246,7 @@ def test_an_error_that_no_sequence_has_by_itself_is_raised(store):
     ("options", "text"),
     [
         ({"on_error": "skip"}, "`on_error` must be 'raise', 'mask' or 'replace', but is 'skip'"),
-        ({"max_errors": -1}, "`max_errors` must be a whole number from 0.*, but is -1"),
+        ({"max_errors": -1}, "`max_errors` must be an integer from 0.*, but is -1"),
     ],
 )
 def test_options_that_cannot_be_meant(store, options, text):

@@ -84,7 +84,7 @@ def test_set_epoch_keeps_a_loaded_position_of_its_epoch_and_says_that_it_leaves_
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
 def test_set_epoch_takes_whole_numbers(epoch):
-    with pytest.raises(ConfigError, match="`epoch` must be a whole number from 0"):
+    with pytest.raises(ConfigError, match="`epoch` must be an integer from 0"):
         make_loader().set_epoch(epoch)
 
 
@@ -281,7 +281,7 @@ def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
             {"fingerprint": "f"},
             "the plan of epoch 0 must have the saved fingerprint 'f', but has '.*'. Continue with",
         ),
-        ({"data": None}, "`data` of the state must be a text, but is None"),
+        ({"data": None}, "`data` of the state must be a string, but is None"),
     ],
 )
 def test_a_damaged_state_is_refused(change, message):
@@ -345,7 +345,7 @@ def test_policy_and_collator_may_be_given_by_name():
     [
         (
             {"num_workers": -1},
-            "`num_workers` must be a whole number, 0 for no processes.*, but is -1",
+            "`num_workers` must be an integer, 0 for no processes.*, but is -1",
         ),
         (
             {"start_method": "thread"},
@@ -355,9 +355,9 @@ def test_policy_and_collator_may_be_given_by_name():
             {"stall_timeout": 0},
             "`stall_timeout` must be a number of seconds above 0.*, but is 0",
         ),
-        ({"epoch": -1}, "`epoch` must be a whole number from 0.*, but is -1"),
-        ({"epoch": 0.5}, "`epoch` must be a whole number.*, but is 0.5"),
-        ({"accumulate": 0}, "`accumulate` must be a whole number of at least 1.*, but is 0"),
+        ({"epoch": -1}, "`epoch` must be an integer from 0.*, but is -1"),
+        ({"epoch": 0.5}, "`epoch` must be an integer.*, but is 0.5"),
+        ({"accumulate": 0}, "`accumulate` must be an integer of at least 1.*, but is 0"),
         ({"fields": ("z",)}, "`fields` names no field 'z'"),
     ],
 )

@@ -314,7 +314,7 @@ said.lengths = lambda lengths: lengths
     [
         (said, {}, r"said has `.lengths` and needs no measuring. Pass it as `transform`"),
         ("x", {}, "`transform` must be a function.*, but is 'x'"),
-        (runs, {"num_workers": -1}, "`num_workers` must be a whole number from 0.*, but is -1"),
+        (runs, {"num_workers": -1}, "`num_workers` must be an integer from 0.*, but is -1"),
         (
             lambda s, r: s,
             {"num_workers": 1},

@@ -226,7 +226,7 @@ def test_what_has_no_segments_of_a_mixture_is_refused(data, policy):
             "`parts` of the state must be where the parts of the mixture were, but is m",
         ),
         ({"parts": "hello"}, "`parts` of the state must be parts of a mixture, but is 'hello'"),
-        ({"parts": 5}, "`parts` of the state must be a text, but is 5"),
+        ({"parts": 5}, "`parts` of the state must be a string, but is 5"),
         (
             {"position": 21},
             "`position` of the state must be at most 20, the batches of epoch 0, but",

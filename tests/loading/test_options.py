@@ -14,14 +14,14 @@ from seqdata.loading.options import EngineOptions, UpdateSchedule
         ),
         ({"fields": ()}, r"`fields` must be a tuple of names"),
         ({"tail": "pad"}, "`tail` must be 'fill', 'drop' or 'repeat', but is 'pad'"),
-        ({"prefetch": -1}, "`prefetch` must be a whole number, 0 for no thread.*, but is -1"),
-        ({"prefetch": 0.5}, "`prefetch` must be a whole number.*, but is 0.5"),
+        ({"prefetch": -1}, "`prefetch` must be an integer, 0 for no thread.*, but is -1"),
+        ({"prefetch": 0.5}, "`prefetch` must be an integer.*, but is 0.5"),
         ({"seed": -1}, r"`seed` must be in \[0, 2\*\*64\).*, but is -1"),
         ({"seed": None}, "`seed` must be in.*, but is None"),
         ({"seed": True}, "`seed` must be in.*, but is True"),
         ({"fields": True}, "`fields` must be a tuple of names or None for all, but is True"),
         ({"fields": ["x", 1]}, r"`fields` must be a tuple of names .*, but is \['x', 1\]"),
-        ({"num_workers": True}, "`num_workers` must be a whole number, 0 for no p.*, but is True"),
+        ({"num_workers": True}, "`num_workers` must be an integer, 0 for no p.*, but is True"),
         ({"stall_timeout": True}, "`stall_timeout` must be a number of seconds .*, but is True"),
         ({"pin_memory": "no"}, "`pin_memory` must be True or False, but is 'no'"),
     ],
@@ -41,6 +41,6 @@ def test_integers_of_numpy_are_plain_ones():
 @pytest.mark.parametrize("accumulate", [0, -2, 1.5, True])
 def test_an_update_has_at_least_one_step(accumulate):
     with pytest.raises(
-        ConfigError, match=r"`accumulate` must be a whole number of at least.*, but is .*"
+        ConfigError, match=r"`accumulate` must be an integer of at least.*, but is .*"
     ):
         UpdateSchedule(accumulate)

@@ -97,7 +97,7 @@ def test_a_tuple_and_a_dict(store):
     Loader(store, Bucketed(4), as_tuple=("x",), as_dict=("x",))
 
 
-@says(ConfigError, "`num_workers`", "-1", "whole number")
+@says(ConfigError, "`num_workers`", "-1", "integer")
 def test_fewer_workers_than_none(store):
     Loader(store, Bucketed(4), num_workers=-1)
 

@@ -55,7 +55,7 @@ def test_a_weight_is_a_finite_number_of_at_least_0(weight):
 
 
 def test_a_name_is_a_text():
-    with pytest.raises(ConfigError, match="a part's name must be a text, but is 1"):
+    with pytest.raises(ConfigError, match="a part's name must be a string, but is 1"):
         as_part(1, 1)
 
 

@@ -22,7 +22,7 @@ from tests.policies.mix_samples import ForeignPolicy, make_index
         (({"a": 0, "b": 0.0}, Fixed(2)), r"at least one `weight` must be above 0, but all are 0"),
         (({}, Fixed(2)), r"`parts` must be a mapping of names to weights, but is \{\}"),
         (([0.5, 0.5], Fixed(2)), r"`parts` must be a mapping of names"),
-        (({1: 0.5}, Fixed(2)), r"a part's name must be a text, but is 1"),
+        (({1: 0.5}, Fixed(2)), r"a part's name must be a string, but is 1"),
         (({"a": 1},), r"part 'a' must have a policy, but has none. Write Part\(weight, policy\)"),
         (({"a": 1}, "fixed"), r"the policy of part 'a' must be a policy, but is 'fixed'"),
         (({"a": 1}, Fixed), r"the policy of part 'a' must be a policy"),

@@ -61,7 +61,7 @@ def test_without_shuffle_every_part_is_in_its_order():
     [
         (({},), r"`parts` must be a mapping of names to policies, but is \{\}"),
         (([Fixed(2)],), r"`parts` must be a mapping of names to policies"),
-        (({1: Fixed(2)},), r"a part's name must be a text, but is 1"),
+        (({1: Fixed(2)},), r"a part's name must be a string, but is 1"),
         (({"a": "fixed"},), r"policy 'zip': the policy of part 'a' must be a policy, but is 'fix"),
         (({"a": Fixed},), r"the policy of part 'a' must be a policy"),
         (({"a": 0.5},), r"the policy of part 'a' must be a policy, but is 0.5"),

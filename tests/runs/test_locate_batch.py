@@ -72,9 +72,9 @@ def test_a_batch_that_is_not_there_is_named(engine, request_, error, text):
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"epoch": -1, "batch": 0}, "`epoch` must be a whole number from 0, but is -1"),
-        ({"epoch": 0, "batch": True}, "`batch` must be a whole number from 0, but is True"),
-        ({"epoch": 0, "step": 1, "world": 0}, "`world` must be a whole number from 1, but is 0"),
+        ({"epoch": -1, "batch": 0}, "`epoch` must be an integer from 0, but is -1"),
+        ({"epoch": 0, "batch": True}, "`batch` must be an integer from 0, but is True"),
+        ({"epoch": 0, "step": 1, "world": 0}, "`world` must be an integer from 1, but is 0"),
         ({"epoch": 0}, "`batch` is None and `step` is None, but exactly one"),
         ({"epoch": 0, "batch": 1, "step": 1}, "`batch` is 1 and `step` is 1, but exactly one"),
     ],

@@ -230,7 +230,7 @@ def test_a_quick_look_writes_no_file(store):
         ("seqdata_run: 1", r"run\.yaml: is damaged \(KeyError: 'run'\). Restore it"),
         (
             "seqdata_run: 1\nrun: {plan: a, seed: x}",
-            r"\(TypeError: `run` must hold whole numbers, but is ",
+            r"\(TypeError: `run` must hold integers, but is ",
         ),
         (
             "seqdata_run: 1\nrun: {plan: a, world_size: 0}",

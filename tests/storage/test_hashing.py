@@ -33,7 +33,7 @@ def mix(state):
 
 
 def written_again(text, seed=0):
-    """Return the hash by whole numbers of Python, which have no byte order and no words."""
+    """Return the hash by integers of Python, which have no byte order and no words."""
     if len(text) > HASH_CHUNK:
         pieces = [text[i : i + HASH_CHUNK] for i in range(0, len(text), HASH_CHUNK)]
         inner = b"".join(written_again(one, seed).to_bytes(8, "little") for one in pieces)

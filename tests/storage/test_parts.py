@@ -156,7 +156,7 @@ def test_parts_of_other_transforms_are_refused(other):
 
 
 def test_names_are_texts():
-    with pytest.raises(ConfigError, match="parts: a name must be a text, but is 1"):
+    with pytest.raises(ConfigError, match="parts: a name must be a string, but is 1"):
         resolve_parts({1: [[1]]}, MIX)
 
 

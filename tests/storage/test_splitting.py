@@ -365,8 +365,8 @@ def test_stratified_folds_keep_copies_together():
             lambda s: split(s, {"a": 0.99, "b": 0.01}, exact=True),
             "part 'b' must have at least one sequence",
         ),
-        (lambda s: split(s, {"train": 1}, seed=None), "split: `seed` must be a whole number, but"),
-        (lambda s: folds(s, 2, seed=0.5), "folds: `seed` must be a whole number, but is 0.5"),
+        (lambda s: split(s, {"train": 1}, seed=None), "split: `seed` must be an integer, but"),
+        (lambda s: folds(s, 2, seed=0.5), "folds: `seed` must be an integer, but is 0.5"),
         (lambda s: split(s, {"train": 1})["trian"], "no part 'trian'; did you mean 'train'"),
     ],
 )
@@ -394,5 +394,5 @@ def test_a_fraction_below_one_sequence_is_refused_and_not_rounded_up(fraction, e
 
 @pytest.mark.parametrize("count", [2.0, 1e300, np.nan, "2", None, True])
 def test_folds_are_a_whole_number(count):
-    with pytest.raises(ConfigError, match="folds: `count` must be a whole number, but is"):
+    with pytest.raises(ConfigError, match="folds: `count` must be an integer, but is"):
         folds(made(9), count)

@@ -44,7 +44,7 @@ def read(ask: Ask) -> Reading:
 
 
 def _collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make a batch; the library hands whole numbers out as int64, however they were written."""
+    """Make a batch; the library hands integers out as int64, however they were written."""
     return collate([{**sample, "x": sample["x"].astype(np.int32)} for sample in samples])
 
 

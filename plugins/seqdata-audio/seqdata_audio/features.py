@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata import ConfigError, Ragged, columnar
-from seqdata.errors import DecodeError, SeqDataWarning, as_whole_number, check_flags
+from seqdata.errors import DecodeError, SeqDataWarning, as_integer, check_flags
 from seqdata_audio.mel import Floats, cosines, hann, mel_filters
 from seqdata_audio.sound_file import scale_samples
 
@@ -87,9 +87,9 @@ class LogMel:
         _check(self, "norm", self.norm in ("slaney", None), "'slaney' or None")
         good = self.top_db is None or (_is_number(self.top_db) and self.top_db >= 0)
         _check(self, "top_db", good, "at least 0, or None")
-        _check(self, "field", _is_name(self.field), "a text that is not empty")
+        _check(self, "field", _is_name(self.field), "a string that is not empty")
         good = _is_name(self.to) and self.to != _RATE
-        _check(self, "to", good, f"a text that is not empty, and not {_RATE!r}")
+        _check(self, "to", good, f"a string that is not empty, and not {_RATE!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options alone: windows and filters are made again where they are needed."""
@@ -248,7 +248,7 @@ class MFCC(LogMel):
 def _store_number(owner: object, name: str) -> None:
     """Store a number of NumPy as a plain one; anything else stays, to be checked."""
     value = getattr(owner, name)
-    whole = as_whole_number(value)
+    whole = as_integer(value)
     if whole is not None:
         object.__setattr__(owner, name, whole)  # the dataclass is frozen
     elif isinstance(value, np.floating):

@@ -22,7 +22,7 @@ from seqdata.report import PlanReport
 from seqdata_testing import ConformanceError
 from seqdata_testing.simulate import row_lengths, scored_spans, without_context
 
-_TOLERANCE = 1e-9  # of an expected number of draws: so near it is a whole number
+_TOLERANCE = 1e-9  # of an expected number of draws: so near it is an integer
 MANY_BATCHES = 16  # from here on another seed surely gives another order
 
 

@@ -43,7 +43,7 @@ MAX_BYTES_PER_CHECKSUM = 1 << 30  # bytes
 _UINT32_VALUES = 1 << 32
 _MAX_SEED = (1 << 64) - 1
 _LENGTH_DTYPES = ("uint32", "uint64")
-_TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "an integer"}
 
 
 def load_manifest(root: Path) -> Manifest:

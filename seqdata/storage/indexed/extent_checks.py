@@ -145,7 +145,7 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
         )  # fmt: skip
     _check_inside(begins, ends, size, place)
     if extents.axis is not None and not (isinstance(extents.axis, str) and extents.axis):
-        raise _make_error(where, "`axis` must be a text, not empty, or None", extents.axis)
+        raise _make_error(where, "`axis` must be a string, not empty, or None", extents.axis)
     if extents.lengths is not None:
         _check_lengths(_make_array(extents.lengths, "lengths", where), count, where)
     if not (isinstance(extents.shape, tuple | list) and all(map(_is_whole, extents.shape))):

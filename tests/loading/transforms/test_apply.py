@@ -322,7 +322,7 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
         (lambda s, r: {"y": 3}, 1, r"with 0 fields on axis 'time' from the transform \(none\)"),
         (lambda s, r: s, {"token": 1}, "names no field 'token'; .*there are: x on axis 'time' fro"),
         (lambda s, r: {"targets": s["x"]}, 1, "but the transform returns one"),
-        (lambda s, r: s, -1, "`shift` must be a whole number of timesteps, but is -1"),
+        (lambda s, r: s, -1, "`shift` must be an integer number of timesteps, but is -1"),
     ],
 )
 def test_a_shift_names_what_the_transform_gives(transform, shift, message):

@@ -73,9 +73,9 @@ def test_valid_extents_pass():
         ({"dtype": "str", "axis": None, "lengths": ["a", "b"]}, "`lengths` must be integers"),
         ({"axis": None, "values": [[1], [2, 3]]}, r"`values` must be an array, but cannot become"),
         ({"axis": None, "values": 3}, r"`values` must be \(2, \*shape\), .*, but is '\[\] of"),
-        ({"axis": 3}, "`axis` must be a text, not empty, or None, but is 3"),
-        ({"axis": ""}, "`axis` must be a text, not empty, or None, but is ''"),
-        ({"axis": np.arange(2)}, "`axis` must be a text, not empty, or None, but is array"),
+        ({"axis": 3}, "`axis` must be a string, not empty, or None, but is 3"),
+        ({"axis": ""}, "`axis` must be a string, not empty, or None, but is ''"),
+        ({"axis": np.arange(2)}, "`axis` must be a string, not empty, or None, but is array"),
         ({"dtype": "str", "axis": None, "shape": None}, "`shape` must be a tuple of integers"),
         ({"dtype": "str", "axis": None, "shape": np.ones(2)}, "`shape` must be a tuple of int"),
         (
