@@ -136,7 +136,7 @@ class PluginSource:
 
     @property
     def state(self) -> str:
-        """``is_disabled``, ``broken``, ``installed`` (not imported) or ``loaded``."""
+        """``off`` (not allowed), ``broken``, ``installed`` (not imported) or ``loaded``."""
         if self.is_disabled:
             return "off"
         if self.first_fault:

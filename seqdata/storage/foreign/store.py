@@ -169,8 +169,6 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
         tables, left_out = open_tables(root, unique_ids=first)
         found = tables.found
     else:
-        from seqdata.storage.foreign.store import download_files  # local files do without
-
         found, paths, cached_files = download_files(location, remote)
         root = found.url
         versions = {cached.path: cached.version for cached in cached_files}

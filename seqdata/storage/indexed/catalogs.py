@@ -26,6 +26,7 @@ from seqdata.storage.indexed.index_storage import (
     put_file,
 )
 from seqdata.storage.indexed.shard_index import (
+    ENDS,
     INVALID_JSON,
     FieldIndex,
     FormatIdentity,
@@ -304,7 +305,7 @@ def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
         yield ShardIndex(
             shard=name, bytes=size,
             sha256=digests[0][64 * row : 64 * row + 64], ends=digests[1][64 * row : 64 * row + 64],
-            last=max(0, size - 512), algorithm=catalog.algorithm, block=catalog.block,
+            last=max(0, size - ENDS), algorithm=catalog.algorithm, block=catalog.block,
             keys=catalog.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
             members={
                 field: slice_field(member, first, stop) for field, member in catalog.members.items()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from seqdata.errors import MissingShardError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.shard_index import digest_ends
+from seqdata.storage.indexed.shard_index import ENDS, digest_ends
 
 ABSENT = "absent"
 """In place of the digest of a sibling that is not there."""
@@ -91,7 +91,7 @@ def file_facts(content: NDArray[np.uint8] | None, using: str = "crc32") -> tuple
         return -1, ABSENT
     checksum = np.zeros(1, dtype=np.uint32)
     get_kernel().checksums(content, np.array([0, len(content)], dtype=np.int64), checksum, using)
-    ends = digest_ends(content, max(0, len(content) - 512))
+    ends = digest_ends(content, max(0, len(content) - ENDS))
     return len(content), f"{ends} {using} {int(checksum[0]):08x}"
 
 

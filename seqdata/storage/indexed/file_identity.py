@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shard_index import ENDS, ShardIndex
 from seqdata.storage.indexed.shards import Shard
-
-ENDS = 512
-"""Bytes at each end of a file that are compared when it is opened."""
 
 
 def get_checked_content(

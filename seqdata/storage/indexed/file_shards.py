@@ -17,14 +17,13 @@ from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import ShardExtents
 from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_identity import (
-    ENDS,
     check_ends,
     check_size,
     get_checked_content,
 )
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.remote_shards import RemoteShard
-from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shard_index import ENDS, ShardIndex
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.remote.copy_repair import RepairFn
 from seqdata.storage.remote.options import Remote

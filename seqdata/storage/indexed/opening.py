@@ -83,7 +83,7 @@ def open_files(
     remote: str | Remote | None = None,
     progress: bool | None = None,
 ) -> ShardStore:
-    """Open files of a format; see ``Format.__call__``.
+    """Open files of a format; see ``FormatBackend.__call__``.
 
     Raises:
         ConfigError: If the location means nothing, there is no index, or an argument is invalid.

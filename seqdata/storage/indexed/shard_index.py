@@ -28,6 +28,8 @@ VERSION = 1
 _MAGIC = b"seqdata index\n"
 _SEAL = 64  # hex digits of the digest
 _ALIGNED = 8
+ENDS = 512
+"""Bytes at each end of a file that are compared when it is opened."""
 _DTYPES = ("|u1", "<u2", "<u4", "<i8")
 INVALID_JSON = (
     ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
@@ -142,7 +144,7 @@ class FormatIdentity(Protocol):
 def digest_ends(content: Any, last: int) -> str:
     """Return the digest of a file's first bytes and of those at ``last``."""
     view = memoryview(content)
-    return hashlib.sha256(bytes(view[:512]) + bytes(view[last : last + 512])).hexdigest()
+    return hashlib.sha256(bytes(view[:ENDS]) + bytes(view[last : last + ENDS])).hexdigest()
 
 
 def digest_extents(index: ShardIndex) -> bytes:

@@ -36,9 +36,8 @@ from seqdata.storage.indexed.file_format import (
     FileReader,
     sibling_facts,
 )
-from seqdata.storage.indexed.file_identity import ENDS
 from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
-from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, digest_ends
+from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.limits import MAX_ROWS
 

@@ -7,8 +7,8 @@ import pytest
 
 from seqdata.errors import CorruptShardError, FingerprintMismatch
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_identity import ENDS, check_ends, check_size, get_checked_content
-from seqdata.storage.indexed.shard_index import digest_ends
+from seqdata.storage.indexed.file_identity import check_ends, check_size, get_checked_content
+from seqdata.storage.indexed.shard_index import ENDS, digest_ends
 from tests.storage.indexed.samples import make_index
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
