@@ -1,7 +1,7 @@
 """The errors of seqdata, on one page.
 
-Every message reads "where: what must be, but what is. What to do." An error about data carries the
-facts about its place as attributes; they survive pickling and re-raising from the text alone.
+Every message reads "where: what must be, but what is. What to do." An error about data
+names its place in ``details``, which survive pickling and re-raising from the text alone.
 
 ::
 
@@ -51,7 +51,7 @@ require_own_init()
 _NOTE = "seqdata: "
 REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
 REPLAY_PREFIX = "See it: "  # before the command that replays an error's batch
-Fact = str | int | float | bool | None
+Detail = str | int | float | bool | None
 
 
 class SeqDataError(Exception):
@@ -59,46 +59,45 @@ class SeqDataError(Exception):
 
     Args:
         message: The text. If it has a trailer line ``seqdata: {json}`` (a note that is only added
-            in workers of a torch DataLoader, which pass errors on as text), the facts are read from
-            it.
+            in workers of a torch DataLoader, which pass errors on as text), it is read as details.
 
     Attributes:
-        facts: Facts about the place: ``shard``, ``sequence``, ``field``, ``offset``, ``rank``, …;
+        details: Values that name the place: ``shard``, ``sequence``, ``field``, ``offset``, …;
             docs/reference/errors.md lists them all.
     """
 
     def __init__(self, message: str = "") -> None:
-        text, facts = _parse_message(message)
+        text, details = _parse_message(message)
         super().__init__(text)
-        self.facts: dict[str, Fact] = facts
-        if facts and _is_in_torch_worker():
-            self.add_note(_NOTE + json.dumps(facts))
+        self.details: dict[str, Detail] = details
+        if details and _is_in_torch_worker():
+            self.add_note(_NOTE + json.dumps(details))
 
     @classmethod
-    def at(cls, message: str, **facts: Fact) -> Self:
-        """Return the error with facts about the place where it happened."""
-        known = {name: fact for name, fact in facts.items() if fact is not None}
+    def at(cls, message: str, **details: Detail) -> Self:
+        """Return the error with details about the place where it happened."""
+        known = {name: value for name, value in details.items() if value is not None}
         return cls(f"{message}\n{_NOTE}{json.dumps(known)}" if known else message)
 
-    def with_place(self, line: str, **facts: Fact) -> Self:
-        """Return a copy of the error with one more line that names its place, and with facts.
+    def with_place(self, line: str, **details: Detail) -> Self:
+        """Return a copy of the error with one more line that names its place, and with details.
 
         Args:
             line: Added below the message; a command to run stays last.
-            facts: They replace existing ones.
+            details: They replace existing ones.
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
-        return self._copy_notes(self.at(text, **{**self.facts, **facts}))
+        return self._copy_notes(self.at(text, **{**self.details, **details}))
 
-    def with_facts(self, **facts: Fact) -> Self:
-        """Return a copy of the error with more facts, which replace existing ones."""
-        return self._copy_notes(self.at(str(self), **{**self.facts, **facts}))
+    def with_details(self, **details: Detail) -> Self:
+        """Return a copy of the error with more details, which replace existing ones."""
+        return self._copy_notes(self.at(str(self), **{**self.details, **details}))
 
     def shown_by(self, command: str) -> Self:
         """Return a copy of the error, followed by the command that replays its batch."""
         text = str(self).removesuffix(".")
-        return self._copy_notes(self.at(f"{text}. {REPLAY_PREFIX}{command}", **self.facts))
+        return self._copy_notes(self.at(f"{text}. {REPLAY_PREFIX}{command}", **self.details))
 
     def _copy_notes(self, error: Self) -> Self:
         """Return another error with the notes of this one."""
@@ -109,10 +108,10 @@ class SeqDataError(Exception):
 
     def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, Any]]:
         text = str(self.args[0])
-        text_with_facts = f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text
+        text_with_details = f"{text}\n{_NOTE}{json.dumps(self.details)}" if self.details else text
         return (
             type(self),
-            (text_with_facts,),
+            (text_with_details,),
             dict(self.__dict__),
         )  # notes, and fields of subclasses
 
@@ -299,15 +298,15 @@ def _is_in_torch_worker() -> bool:
     return getattr(worker, "_worker_info", None) is not None
 
 
-def _parse_message(message: str) -> tuple[str, dict[str, Fact]]:
+def _parse_message(message: str) -> tuple[str, dict[str, Detail]]:
     lines = message.split("\n")
     for number in range(len(lines) - 1, -1, -1):
         if lines[number].startswith(_NOTE + "{"):
             try:
-                facts = json.loads(lines[number].removeprefix(_NOTE))
+                details = json.loads(lines[number].removeprefix(_NOTE))
             except ValueError:
                 continue
-            return "\n".join(lines[:number] + lines[number + 1 :]), facts
+            return "\n".join(lines[:number] + lines[number + 1 :]), details
     return message, {}
 
 
@@ -340,11 +339,11 @@ class IncompleteEpochError(SeqDataError):
 
 
 class WorkerDiedError(SeqDataError):
-    """A worker process ended while it had work; ``facts`` has its pid, signal and last place."""
+    """A worker process ended while it had work; ``details`` has its pid, signal and last place."""
 
 
 class StallError(SeqDataError):
-    """A worker process makes no progress; ``facts`` has pid and place, the message its stack."""
+    """A worker process makes no progress; ``details`` has pid and place, the message its stack."""
 
 
 class LimitError(SeqDataError):
@@ -356,7 +355,7 @@ class UnsafeContentError(SeqDataError):
 
 
 class RemoteReadError(SeqDataError):
-    """A remote file cannot be read; ``facts`` has file, bytes and ``attempts``."""
+    """A remote file cannot be read; ``details`` has file, bytes and ``attempts``."""
 
 
 class CacheError(SeqDataError):
@@ -368,7 +367,7 @@ class RanksDifferError(SeqDataError):
 
 
 class PeerFailedError(SeqDataError):
-    """Another rank has ended; ``facts`` has its rank, if it is known, and the cause."""
+    """Another rank has ended; ``details`` has its rank, if it is known, and the cause."""
 
 
 class Preempted(SeqDataError):
@@ -376,7 +375,7 @@ class Preempted(SeqDataError):
 
 
 class DataError(SeqDataError):
-    """Something is wrong with stored data; ``facts`` names the place."""
+    """Something is wrong with stored data; ``details`` names the place."""
 
 
 class IncompleteDatasetError(DataError):

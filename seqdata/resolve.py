@@ -136,7 +136,7 @@ def resolve_parts(
         try:
             parts[name] = resolve_store(part, lengths=own_lengths, names=names)
         except SeqDataError as error:
-            raise type(error).at(f"data: part {name!r}: {error}", **error.facts) from error
+            raise type(error).at(f"data: part {name!r}: {error}", **error.details) from error
     return join_parts(parts, read_together=not isinstance(policy, SupportsZipping))
 
 

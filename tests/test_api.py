@@ -226,7 +226,7 @@ def test_a_location_whose_backend_is_not_installed_names_the_package():
         "seqdata-webdataset",
     ) as caught:
         open_store("train.tar", host=PluginHost())
-    assert caught.value.facts == {"package": "seqdata-webdataset"}
+    assert caught.value.details == {"package": "seqdata-webdataset"}
 
 
 def test_a_location_of_that_form_is_opened_by_the_plugin_that_offers_it():

@@ -10,14 +10,14 @@ from seqdata import errors
 from seqdata.errors import ConfigError, check_flags, must_be
 
 
-def test_facts_survive_pickling():
+def test_details_survive_pickling():
     error = errors.CorruptShardError.at(
         "store: shard 17 is cut off", shard=17, file="part-17.arrow"
     )
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is errors.CorruptShardError
     assert str(again) == "store: shard 17 is cut off"
-    assert again.facts == {"shard": 17, "file": "part-17.arrow"}
+    assert again.details == {"shard": 17, "file": "part-17.arrow"}
 
 
 class Damaged(torch.utils.data.Dataset):
@@ -31,24 +31,24 @@ class Damaged(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_facts_survive_the_workers_of_a_torch_dataloader(workers):
+def test_details_survive_the_workers_of_a_torch_dataloader(workers):
     with pytest.raises(errors.DecodeError, match="store: bad") as caught:
         list(DataLoader(Damaged(), num_workers=workers))
-    assert caught.value.facts == {"sequence": 3, "field": "x"}
+    assert caught.value.details == {"sequence": 3, "field": "x"}
 
 
-def test_facts_are_not_in_the_traceback_that_a_user_reads():
+def test_details_are_not_in_the_traceback_that_a_user_reads():
     error = errors.DecodeError.at("store: bad", sequence=3, field="x")
     assert "".join(traceback.format_exception(error)) == "seqdata.errors.DecodeError: store: bad\n"
 
 
-def test_a_message_stays_clean_of_its_facts():
+def test_a_message_stays_clean_of_its_details():
     assert str(errors.DataError.at("store: bad", shard=None)) == "store: bad"
-    assert errors.DataError.at("store: bad", shard=None).facts == {}
+    assert errors.DataError.at("store: bad", shard=None).details == {}
 
 
 def test_a_broken_trailer_is_text():
-    assert errors.DataError("bad\nseqdata: {no json").facts == {}
+    assert errors.DataError("bad\nseqdata: {no json").details == {}
 
 
 @pytest.mark.parametrize(
@@ -73,22 +73,22 @@ def test_a_line_of_the_run_comes_before_the_command_that_helps():
         "  epoch 2, batch 4711 (step 1177, rank 3 of 4, worker 1). "
         "Verify: seqdata verify store --shard 17."
     )
-    assert again.facts == {"shard": 17, "epoch": 2, "rank": 3}
+    assert again.details == {"shard": 17, "epoch": 2, "rank": 3}
     assert again.__notes__ == [
         "said by a transform",
     ]
-    assert pickle.loads(pickle.dumps(again)).facts == again.facts
+    assert pickle.loads(pickle.dumps(again)).details == again.details
 
 
 def test_without_a_command_the_line_is_the_last():
     line = errors.format_step(epoch=0, batch=1, step=1, rank=0, size=1)
     again = errors.DecodeError("memory: bad").with_place(line)
     assert str(again) == "memory: bad\n  epoch 0, batch 1 (step 1, rank 0 of 1)"
-    assert again.facts == {}
+    assert again.details == {}
 
 
 class OfAPlugin(errors.DecodeError):
-    """An error of somebody else that knows more than facts."""
+    """An error of somebody else that knows more than details."""
 
 
 def test_notes_and_fields_of_subclasses_travel_between_processes():
@@ -96,7 +96,7 @@ def test_notes_and_fields_of_subclasses_travel_between_processes():
     error.add_note("seen on a Monday")
     error.frame = 7
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.facts, again.frame) == (
+    assert (type(again), str(again), again.details, again.frame) == (
         OfAPlugin,
         "wrong",
         {"shard": "a"},
@@ -105,11 +105,11 @@ def test_notes_and_fields_of_subclasses_travel_between_processes():
     assert again.__notes__ == error.__notes__
 
 
-def test_facts_are_added_and_notes_stay():
+def test_details_are_added_and_notes_stay():
     error = errors.DecodeError.at("wrong", shard="a", field="x")
     error.add_note("seen on a Monday")
-    made = error.with_facts(shard="b", worker=1)
-    assert (str(made), made.facts) == ("wrong", {"shard": "b", "field": "x", "worker": 1})
+    made = error.with_details(shard="b", worker=1)
+    assert (str(made), made.details) == ("wrong", {"shard": "b", "field": "x", "worker": 1})
     assert "seen on a Monday" in made.__notes__
 
 

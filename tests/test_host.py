@@ -127,7 +127,7 @@ def test_a_broken_plugin_is_raised_with_its_place_when_its_own_name_is_needed(in
     host = PluginHost.discover(environ={})
     with pytest.raises(PluginError, match=r"seqdata-acme 0\.2 \(entry point 'acme', module") as e:
         host.policy("acme")
-    assert e.value.facts == {
+    assert e.value.details == {
         "distribution": "seqdata-acme",
         "version": "0.2",
         "module": "acme_one",

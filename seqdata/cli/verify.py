@@ -249,7 +249,7 @@ def _copy_damaged(reports_of: Mapping[str, Sequence[AuditReport]], folder: Path)
     lost = 0
     for store, reports in reports_of.items():
         for finding in (finding for report in reports for finding in report.findings):
-            root = _find_root(store, str(finding.facts.get("file")))
+            root = _find_root(store, str(finding.details.get("file")))
             path = None if root is None else copy_damaged_bytes(root, finding, folder)
             if path is None:
                 lost += 1

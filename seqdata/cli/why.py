@@ -92,7 +92,7 @@ def _describe_suspect(suspect: Suspect, sequences: RunSequences) -> dict[str, An
     return {
         **asdict(suspect),
         "key": sequences.find_key(suspect.part, suspect.id),
-        "place": None if location is None else location.facts,
+        "place": None if location is None else location.details,
         "replay": _make_replay_command(suspect, sequences),
     }
 

@@ -44,9 +44,9 @@ class FieldChunk:
         span = int(np.searchsorted(np.cumsum(self.lengths), row, side="right"))
         base = int(self.store.base_numbers(self.numbers[span : span + 1])[0])
         key = get_base_keys(self.store, np.array([base]))[0]
-        facts = {**locate_sequence(self.store, base).facts, "field": self.name}
-        facts.pop("remedy", None)
-        return DataError.at(f"fit: sequence {key!r}, field {self.name!r}: {problem}", **facts)
+        details = {**locate_sequence(self.store, base).details, "field": self.name}
+        details.pop("remedy", None)
+        return DataError.at(f"fit: sequence {key!r}, field {self.name!r}: {problem}", **details)
 
 
 class Accumulator(Protocol):

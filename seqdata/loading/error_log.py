@@ -88,7 +88,7 @@ class ErrorLog:
 
         Dicts with ``error`` (its class), ``message``, ``loader``, ``sequence``, ``epoch`` and
         ``batch``, and ``part`` of a mixture, whose sequences are numbered over all parts; errors of
-        ours have further facts about the place.
+        ours have further details about the place.
         """
         return list(self._entries)
 
@@ -133,7 +133,7 @@ class ErrorLog:
         entry = {
             "error": type(error).__name__,
             "message": str(error)[:_MAX_TEXT],
-            **(error.facts if isinstance(error, SeqDataError) else {}),  # columns below go before
+            **(error.details if isinstance(error, SeqDataError) else {}),  # columns below go before
             "loader": loader,
             **({} if part is None else {"part": part}),
             "sequence": int(request.ids[span]),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes, are_names, format_unknown_name
-from seqdata.errors import ConfigError, DecodeError, Fact, as_integer, check_flags, must_be
+from seqdata.errors import ConfigError, DecodeError, Detail, as_integer, check_flags, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
@@ -214,10 +214,10 @@ class ConvertedColumn:
         value = timesteps[timestep][is_bad[timestep]][0].item()
         timestep += 0 if self.first_timesteps is None else int(self.first_timesteps[number])
         location = locate_sequence(self.store, int(self.ids[number]))
-        facts: dict[str, Fact] = {**location.facts, "field": self.name, "timestep": timestep}
+        details: dict[str, Detail] = {**location.details, "field": self.name, "timestep": timestep}
         return DecodeError.at(
             f"{location}, field {self.name!r}: timestep {timestep} is {value!r}, which {rule}.",
-            **{name: fact for name, fact in facts.items() if name != "remedy"},
+            **{name: value for name, value in details.items() if name != "remedy"},
         )
 
 

@@ -276,7 +276,7 @@ class BatchPipeline:
         return self.share.totals(first, stop) if first < stop else (0, 0)
 
     def _locate_error(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
-        world, worker = self.share.world, error.facts.get("worker")
+        world, worker = self.share.world, error.details.get("worker")
         line = self._describe_step(batch, step, worker if isinstance(worker, int) else None)
         located = error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
         hint = self._get_replay_hint(batch)

@@ -230,4 +230,4 @@ def _build_index(
 
 
 def _name_part(error: SeqDataError, name: str) -> SeqDataError:
-    return type(error).at(f"part {name!r}: {error}", **error.facts)
+    return type(error).at(f"part {name!r}: {error}", **error.details)

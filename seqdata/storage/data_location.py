@@ -1,4 +1,4 @@
-"""Locations in stored data, as text for messages and as facts of errors.
+"""Locations in stored data, as text for messages and as details of errors.
 
 Every error about data is created by a ``DataLocation``, so that all of them read alike: data set,
 shard and file, sequence and id, field, bytes, and, if there is one, the command that checks the
@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import REMEDY, ConfigError, DataError, Fact, SeqDataError
+from seqdata.errors import REMEDY, ConfigError, DataError, Detail, SeqDataError
 
 _MAX_LOCATION_CHARS = 2_000  # characters in a message, of a data set that may be very many files
-_MAX_ID_CHARS = 80  # characters in a message; the fact has all
+_MAX_ID_CHARS = 80  # characters in a message; the details have all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
 
 T = TypeVar("T")
@@ -85,11 +85,11 @@ class DataLocation:
         return (f" {role}" if role else "") + shown
 
     @property
-    def facts(self) -> dict[str, Fact]:
+    def details(self) -> dict[str, Detail]:
         """Name -> known value, of plain types."""
         texts = ("dataset", "file", "axis", "key", "field")
         numbers = ("shard", "unit", "sequence", "offset", "length")
-        known: dict[str, Fact] = {name: getattr(self, name) for name in texts}
+        known: dict[str, Detail] = {name: getattr(self, name) for name in texts}
         for name in numbers:
             value = getattr(self, name)
             known[name] = None if value is None else int(value)  # NumPy's types are not JSON
@@ -104,16 +104,16 @@ class DataLocation:
         shard = "" if self.shard is None else f" --shard {self.shard}"
         return f"seqdata verify {shlex.quote(self.dataset)}{shard}"
 
-    def make_error(self, error_type: type[ErrorT], text: str, **facts: Fact) -> ErrorT:
+    def make_error(self, error_type: type[ErrorT], text: str, **details: Detail) -> ErrorT:
         """Return the error about this location.
 
         Args:
             error_type: Its class.
             text: What must be, what is, and what to do.
-            facts: More of them: ``expected`` and ``found``.
+            details: More of them: ``expected`` and ``found``.
         """
         end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
-        return error_type.at(f"{self}: {text}{end}", **{**self.facts, **facts})
+        return error_type.at(f"{self}: {text}{end}", **{**self.details, **details})
 
 
 @runtime_checkable

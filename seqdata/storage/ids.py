@@ -165,8 +165,8 @@ class Ids(Sequence[str]):
     def _describe_place(self, position: int, base: int) -> str:
         store: Any = self._store
         store = store if isinstance(store, SupportsLocation) else getattr(store, "base", store)
-        facts = store.place(base).facts if isinstance(store, SupportsLocation) else {}
-        place = ", ".join(str(facts[name]) for name in ("dataset", "shard") if name in facts)
+        details = store.place(base).details if isinstance(store, SupportsLocation) else {}
+        place = ", ".join(str(details[name]) for name in ("dataset", "shard") if name in details)
         return f"sequence {position}{f' ({place})' if place else ''}"
 
     def _make_missing_error(

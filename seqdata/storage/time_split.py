@@ -242,13 +242,13 @@ def _locate_values(
 
 def _make_order_error(store: Store, field: str, number: int) -> DataError:
     base = int(store.base_numbers(np.array([number]))[0])
-    facts = {**locate_sequence(store, base).facts, "field": field}
-    facts.pop("remedy", None)
+    details = {**locate_sequence(store, base).details, "field": field}
+    details.pop("remedy", None)
     key = get_base_keys(store, np.array([base]))[0]
     return DataError.at(
         f"split: timestamps must not fall, but those of sequence {key!r} in "
         f"field {field!r} do (or one is NaN). Sort its timesteps, or leave it out with `where`",
-        **facts,
+        **details,
     )
 
 

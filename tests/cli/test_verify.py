@@ -79,7 +79,7 @@ def test_every_damaged_sequence_is_named(store):
         file, place = place_of(opened, number, name)
         flip(store / file, place)
     found = facts(store, status=1)
-    places = [one["facts"] for file in found["files"] for one in file["findings"]]
+    places = [one["details"] for file in found["files"] for one in file["findings"]]
     assert {one["sequence"]: one["field"] for one in places} == damaged
     assert found["damages"] == 4
     assert {one["sequence"]: one.get("key") for one in places} == {
@@ -111,7 +111,7 @@ def test_a_wrong_place_is_named_and_so_is_what_lies_before_it(store):
     file, place = place_of(opened, 4, "x", buffer=1, offset=4)
     flip(store / file, place)
     found = facts(store, "--shard", 0, status=1)["files"][1]
-    numbers = {one["facts"].get("sequence") for one in found["findings"]}
+    numbers = {one["details"].get("sequence") for one in found["findings"]}
     assert {1, 3, 4} <= numbers
 
 
@@ -122,7 +122,7 @@ def test_damage_outside_of_all_sequences_is_found_by_the_digest(store):
         "No sequence is damaged, but other readers may need the rest: restore it"
         in (finding["text"])
     )
-    assert finding["facts"]["offset"] == 0
+    assert finding["details"]["offset"] == 0
 
 
 def test_a_damaged_footer_is_named(store):
@@ -141,7 +141,7 @@ def test_a_shard_that_is_cut_off_or_gone_does_not_keep_others_from_being_looked_
     assert "bytes, but has 500." in found[1]["findings"][0]["text"]
     assert "is not there" in found[2]["findings"][0]["text"]
     assert [one["damages"] for one in found[1:4]] == [1, 1, 0]
-    assert found[-1]["findings"][0]["facts"]["sequence"] == 39
+    assert found[-1]["findings"][0]["details"]["sequence"] == 39
 
 
 def test_damaged_checksums_are_not_taken_for_damaged_sequences(store):
@@ -211,7 +211,7 @@ def test_what_cannot_be_read_of_files_that_others_wrote_is_named(tmp_path):
         writer.write_table(table)
     found = facts(tmp_path / "a.arrow", status=1)
     assert found["damages"] == 2
-    places = [one["facts"] for one in found["files"][0]["findings"]]
+    places = [one["details"] for one in found["files"][0]["findings"]]
     assert [(one["sequence"], one["field"]) for one in places] == [(1, "name"), (3, "name")]
 
 

@@ -178,7 +178,7 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
         "parameters": model.parameters_of(),
         "class": type(error).__name__,
         "text": str(error),
-        "facts": error.facts if isinstance(error, SeqDataError) else {},
+        "details": error.details if isinstance(error, SeqDataError) else {},
         "context": type(error.__cause__).__name__ if error is not None else "",
         "notes": list(getattr(error, "__notes__", ())),
         "cause": str(error.__cause__) if error is not None else "",
@@ -201,7 +201,7 @@ def draw(spec: dict[str, Any]) -> dict[str, Any]:
             numbers = together.iterate_in_lockstep(iter(range(spec["count"])), spec["world"])
             drawn.extend(itertools.islice(numbers, spec.get("take")))
     except SeqDataError as failure:
-        error = f"{type(failure).__name__}: {failure}", failure.facts
+        error = f"{type(failure).__name__}: {failure}", failure.details
     took = time.monotonic() - began
     together.leave()
     return {

@@ -74,7 +74,7 @@ def run_fit(spec: dict[str, Any]) -> dict[str, Any]:
                 **under_ddp(spec["world"]),
             )
         except SeqDataError as error:
-            return {"refused": type(error).__name__, "text": str(error), "facts": error.facts}
+            return {"refused": type(error).__name__, "text": str(error), "details": error.details}
     return {**told(run), "states": states.seen}
 
 
@@ -184,7 +184,7 @@ def compare(spec: dict[str, Any]) -> str:
     try:
         agree(World(rank, spec["world"]), {"data": "a", "position": spec["position"]}, error)
     except SeqDataError as different:
-        return f"{type(different).__name__}: {different} {different.facts}"
+        return f"{type(different).__name__}: {different} {different.details}"
     return "equal"
 
 

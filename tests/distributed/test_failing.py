@@ -31,10 +31,10 @@ def undisturbed(ranks):
 def test_an_error_in_the_data_of_one_rank_is_raised_by_all(ranks, world):
     bad = {"transform": {"how": "decode"}}
     told = ranks.play("fail", world, {}, ranks={1: bad})
-    assert same(told, "class", "text", "facts", "global_step"), told
+    assert same(told, "class", "text", "details", "global_step"), told
     assert told[0]["class"] == "DecodeError"
     assert told[0]["text"].startswith("rank 1: field 'x' is bad")
-    assert told[0]["facts"] | {"rank": 1, "shard": 7} == told[0]["facts"]
+    assert told[0]["details"] | {"rank": 1, "shard": 7} == told[0]["details"]
     assert "Traceback" in told[0]["cause"]
     assert "in __call__" in told[0]["cause"]
     assert max(one["seconds"] for one in told) < patient(10)
@@ -60,7 +60,7 @@ BAD = {"transform": {"how": "decode", "length": 11, "spare": 2}}  # a rank's sec
 
 def test_an_error_in_the_validation_of_one_rank_is_raised_by_all(ranks):
     told = ranks.play("fail", 2, {"data": {"val": VAL}}, ranks={1: BAD})
-    assert same(told, "class", "text", "facts", "global_step")
+    assert same(told, "class", "text", "details", "global_step")
     assert (told[0]["class"], told[0]["global_step"]) == ("DecodeError", 3)
     assert [len(one["val"]) for one in told] == [1, 1]
 
@@ -68,14 +68,14 @@ def test_an_error_in_the_validation_of_one_rank_is_raised_by_all(ranks):
 def test_an_error_in_the_test_data_of_one_rank_is_raised_by_all(ranks):
     spec = {"evaluates": True, "data": {"test": VAL, "val": None}}
     told = ranks.play("fail", 2, spec, ranks={1: BAD})
-    assert same(told, "class", "text", "facts")
+    assert same(told, "class", "text", "details")
     assert told[0]["class"] == "DecodeError"
 
 
 def test_the_death_of_a_worker_of_one_rank_is_raised_by_all(ranks):
     spec = {"data": {"num_workers": 1, "start_method": "fork"}}
     told = ranks.play("fail", 2, spec, ranks={1: {"transform": {"how": "die"}}})
-    assert same(told, "class", "text", "facts", "global_step")
+    assert same(told, "class", "text", "details", "global_step")
     assert told[0]["class"] == "WorkerDiedError"
     assert told[0]["text"].startswith("rank 1: ")
     assert max(one["seconds"] for one in told) < patient(10)
@@ -113,10 +113,10 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_batch(
         if hurt == "all"
         else ranks.play("fail", world, spec, ranks={world - 1: struck})
     )
-    assert same(told, "class", "text", "facts", "steps")
+    assert same(told, "class", "text", "details", "steps")
     assert told[0]["class"] == "Preempted"
     rank = 0 if hurt == "all" else world - 1
-    assert told[0]["facts"] == {"rank": rank, "cause": "SIGTERM"}
+    assert told[0]["details"] == {"rank": rank, "cause": "SIGTERM"}
     assert told[0]["text"] == (
         f"preempted: rank {rank} was requested to stop by SIGTERM, and every rank stops before "
         "the same batch. Resume from the checkpoint that "
@@ -135,7 +135,7 @@ def test_a_signal_to_ranks_and_their_workers_leaves_no_process(ranks):
     data = {"count": 40, "num_workers": 1, "start_method": "fork"}
     spec = {"data": data, "preemption": {}, "hurt": {"how": "SIGTERM", "at": 1}}
     told = ranks.play("fail", 2, spec)
-    assert same(told, "class", "text", "facts", "steps")
+    assert same(told, "class", "text", "details", "steps")
     assert told[0]["class"] == "Preempted"
     assert [[there for _, there in one["workers"]] for one in told] == [[False]] * 2
     assert max(one["seconds"] for one in told) < patient(10)
@@ -147,7 +147,7 @@ def test_a_signal_in_a_validation_loses_nothing(ranks, undisturbed, tmp_path):
     told = ranks.play(
         "fail", 2, spec, ranks={1: {"hurt": {"how": "SIGUSR1", "at": 0, "in_val": True}}}
     )
-    assert same(told, "class", "text", "facts", "steps")
+    assert same(told, "class", "text", "details", "steps")
     assert told[0]["class"] == "Preempted"
     on = ranks.play("fail", 2, {**spec, "ckpt": str(tmp_path / "saved.ckpt")})
     for one in range(2):

@@ -50,7 +50,7 @@ def left(ranks, spec, killed):
     answer, folder, logs = ranks.ends("fail", 2, spec, ranks={1: {"hurt": killed}})
     assert answer["exits"] == {"0": 0, "1": -9}, logs
     told = pickle.loads((folder / "made-0.pickle").read_bytes())
-    assert (told["class"], told["facts"]["rank"]) == ("PeerFailedError", 1), logs
+    assert (told["class"], told["details"]["rank"]) == ("PeerFailedError", 1), logs
     assert told["context"] == "RuntimeError"
     return told
 
@@ -110,8 +110,8 @@ def test_a_rank_that_ends_alone_is_named_to_those_that_go_on(ranks):
     assert told[1]["error"] is None
     assert [one["drawn"] for one in told] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3]]
     for rank in (0, 2):
-        text, facts = told[rank]["error"]
-        assert facts == {"rank": 1, "cause": "it has ended its part"}
+        text, details = told[rank]["error"]
+        assert details == {"rank": 1, "cause": "it has ended its part"}
         assert text == (
             f"PeerFailedError: ranks: rank 1 has ended its part, but rank {rank} requests another "
             "batch. Decide on all ranks together when to stop."

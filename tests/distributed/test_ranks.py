@@ -134,7 +134,7 @@ def test_a_fact_that_differs_is_named_on_every_rank(ranks):
     assert [one.startswith(wanted) for one in told] == [True] * 3
 
 
-def test_an_error_keeps_class_and_facts_on_every_rank(ranks):
+def test_an_error_keeps_class_and_details_on_every_rank(ranks):
     told = ranks.play("compare", 2, {"position": 4, "failing": 1})
     assert told == ["DecodeError: rank 1: field 'x' is bad {'shard': 7, 'rank': 1}"] * 2
 

@@ -102,7 +102,7 @@ def watch(spec: dict[str, Any]) -> dict[str, Any]:
                 **under_ddp(spec["world"]),
             )
         except RanksDifferError as failure:
-            error = f"{failure} {failure.facts}"
+            error = f"{failure} {failure.details}"
     ranks = getattr(callback, "ranks", [])
     metrics = {} if run is None else run.trainer.callback_metrics
     return {

@@ -46,14 +46,14 @@ def errors_of(root, kind, transform=None):
     return found
 
 
-def without_workers(facts):
-    return {name: fact for name, fact in facts.items() if name not in OF_WORKERS}
+def without_workers(details):
+    return {name: fact for name, fact in details.items() if name not in OF_WORKERS}
 
 
 def check_alike(here, there):
-    assert str(there).replace(f", worker {there.facts['worker']})", ")") == str(here)
-    assert without_workers(there.facts) == here.facts
-    assert there.facts["worker"] in (0, 1)
+    assert str(there).replace(f", worker {there.details['worker']})", ")") == str(here)
+    assert without_workers(there.details) == here.details
+    assert there.details["worker"] in (0, 1)
 
 
 def test_damage_is_told_alike(root):
@@ -61,7 +61,7 @@ def test_damage_is_told_alike(root):
     damage.flip_bit(root / name, 8 * (position + size // 2))
     here, there = errors_of(root, CorruptSampleError)
     check_alike(here, there)
-    assert here.facts.items() >= WHERE.items()
+    assert here.details.items() >= WHERE.items()
     assert str(here).startswith(f'{root} shard 7 ("part-00007.arrow"), sequence ')
     lines = str(here).splitlines()
     assert lines[-1].startswith("  epoch 0, batch ")
@@ -72,7 +72,7 @@ def test_damage_is_told_alike(root):
 def test_our_errors_about_a_transform_are_told_alike(root, transform):
     here, there = errors_of(root, DecodeError, transform)
     check_alike(here, there)
-    assert here.facts.items() >= {**WHERE, "sequence": 41, "key": "s41"}.items()
+    assert here.details.items() >= {**WHERE, "sequence": 41, "key": "s41"}.items()
 
 
 def test_errors_of_others_are_told_alike(root):
@@ -81,6 +81,6 @@ def test_errors_of_others_are_told_alike(root):
     told = [note for note in there.__notes__ if not note.startswith("in worker ")]
     assert told == here.__notes__
     assert told[0] == "in the transform of sequence 's41'"
-    assert here.facts == there.facts
-    assert here.facts.items() >= {"shard": 7, "sequence": 41, "key": "s41"}.items()
+    assert here.details == there.details
+    assert here.details.items() >= {"shard": 7, "sequence": 41, "key": "s41"}.items()
     assert "in raise_unheard" in str(there.__cause__)

@@ -53,7 +53,7 @@ def test_a_nan_is_an_error_that_names_its_sequence(what):
         DataError, match=r"fit: sequence 'bad', field 'x': values of .* is nan"
     ) as e:
         fit(rows, {"x": what})
-    assert e.value.facts["field"] == "x"
+    assert e.value.details["field"] == "x"
     stats = fit(rows[:1], {"x": what})
     with pytest.raises(DecodeError, match=r"field 'x' has a NaN, which .*nan='error'"):
         apply(stats, x=Ragged(np.array([np.nan]), np.array([1])))

@@ -300,7 +300,7 @@ def test_a_read_error_says_where_and_comes_after_the_batches_before_it(tmp_path)
     with pytest.raises(CorruptSampleError) as caught:
         given.extend(player(store=broken).iterate(0, 0))
     assert str(caught.value) == "sequence is damaged\n  epoch 0, batch 7 (step 7, rank 0 of 1)"
-    assert caught.value.facts == {"sequence": 5, "epoch": 0, "batch": 7, "step": 7, "rank": 0}
+    assert caught.value.details == {"sequence": 5, "epoch": 0, "batch": 7, "step": 7, "rank": 0}
     assert caught.value.__cause__ is None  # it is told once
     items = player(store=broken).iterate(0, 0)
     assert order([next(items) for _ in range(7)]) == order(play())[:7]

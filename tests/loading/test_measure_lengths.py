@@ -286,7 +286,7 @@ def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
 def test_what_cannot_be_measured_names_the_sequence(transform, message):
     with pytest.raises(DecodeError, match=f"transform of sequence 'a': {message}") as caught:
         measure_lengths([{"x": [1, 2], "id": "a"}], transform)
-    assert caught.value.facts["sequence"] == 0
+    assert caught.value.details["sequence"] == 0
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_numbers_that_do_not_fit_are_an_error(value, dtype, said):
     rows = [{**row, "x": row["x"].astype(np.asarray(value).dtype)} for row in rows]
     with pytest.raises(DecodeError, match=rf'sequence 1 \("b"\), field .x.: .*{said}') as caught:
         list(Loader(rows, Fixed(2, shuffle=False), dtype={"x": dtype}))
-    assert caught.value.facts["timestep"] == 1
+    assert caught.value.details["timestep"] == 1
 
 
 def test_values_that_are_not_finite_are_counted_as_errors_of_their_sequence(tmp_path):
@@ -185,7 +185,7 @@ def test_workers_convert_and_check(tmp_path):
     holed = write_store(tmp_path / "holed", HOLED, progress=False)
     with pytest.raises(DecodeError, match="timestep 2 is nan") as caught:
         list(Loader(holed, FEW, check_values=True, num_workers=1))
-    assert caught.value.facts["timestep"] == 2
+    assert caught.value.details["timestep"] == 2
 
 
 def test_complex_numbers_do_not_fit_a_real_dtype():

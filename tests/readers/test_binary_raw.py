@@ -28,4 +28,4 @@ def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"ab\xff")
     with pytest.raises(DecodeError, match=r"a\.txt': byte 2 is 0xff, but must be UTF-8") as caught:
         list(read_text(find_files(tmp_path), ReadOptions()))
-    assert caught.value.facts == {"file": str(tmp_path / "a.txt"), "offset": 2}
+    assert caught.value.details == {"file": str(tmp_path / "a.txt"), "offset": 2}

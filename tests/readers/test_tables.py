@@ -168,7 +168,7 @@ def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, c
         DecodeError, match=r"row 1, column 'x' is .*, but must be a list of numbers"
     ) as e:
         read(tmp_path, kind="csv")
-    assert e.value.facts == {"field": "x", "row": 1, "file": str(tmp_path / "t.csv")}
+    assert e.value.details == {"field": "x", "row": 1, "file": str(tmp_path / "t.csv")}
 
 
 def test_missing_values_are_refused(tmp_path):
@@ -360,7 +360,7 @@ def test_errors_about_a_table_name_its_file(tmp_path, kind):
     save(tmp_path / f"a.{kind}", {"s": ["a"], "x": [[1]]})
     with pytest.raises(ConfigError, match=rf"column 'z'.*\n  in the file '.*a\.{kind}'$") as caught:
         read(tmp_path, ReadOptions(id="z"), kind)
-    assert caught.value.facts["file"] == str(tmp_path / f"a.{kind}")
+    assert caught.value.details["file"] == str(tmp_path / f"a.{kind}")
     save(tmp_path / f"b.{kind}", {"s": ["a"], "x": [[1]]})
     with pytest.raises(ConfigError, match=r"column 'z'.*\n  in the file '.*' and 1 more$"):
         read(tmp_path, ReadOptions(group="z"), kind)

@@ -105,7 +105,7 @@ def test_a_whole_number_that_float64_would_change_is_refused(tmp_path, kind, con
     with pytest.raises(DecodeError, match=found) as caught:
         read(tmp_path, ReadOptions(id="s") if "[" in content else ReadOptions(group="s"), kind)
     assert str(path) in str(caught.value)
-    assert caught.value.facts["file"] == str(path)
+    assert caught.value.details["file"] == str(path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -159,7 +159,7 @@ def test_a_number_that_a_parser_would_change_is_refused_with_its_line(
         with pytest.raises(DecodeError, match=reason) as caught:
             read(source, options, kind)
         assert f"line {line} " in str(caught.value)
-        assert caught.value.facts["file"] == str(path)
+        assert caught.value.details["file"] == str(path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -89,7 +89,7 @@ def test_e14_the_error_names_lane_sequence_and_timesteps():
         "`take` and `put` once for each batch of a loader, in order, and use a table for each "
         "loader"
     )
-    assert caught.value.facts == {"epoch": 0, "batch": 2, "lane": 0, "sequence": int(one.ids[0])}
+    assert caught.value.details == {"epoch": 0, "batch": 2, "lane": 0, "sequence": int(one.ids[0])}
 
 
 def test_e14_a_lane_that_has_read_nothing_is_told_so():

@@ -92,7 +92,7 @@ def test_an_error_in_the_data_ends_with_the_command(store):
         r"\n  epoch 0, batch 1 \(step 1, rank 0 of 1\)\. Verify: seqdata verify \S+ --shard 0\. "
     )
     assert re.search(place + re.escape(command) + "$", str(found.value))
-    assert found.value.facts["batch"] == 1
+    assert found.value.details["batch"] == 1
     with pytest.raises(type(found.value), match=r'sequence 7 \("s7"\)'):
         remake(1)
 

@@ -29,7 +29,7 @@ def test_a_place_reads_as_the_page_of_uses_shows_it():
         "bytes 10240..18432: is what it is, must be another; do it\n"
         "  Verify: seqdata verify store/train --shard 17."
     )
-    assert error.facts == {
+    assert error.details == {
         "dataset": "store/train", "shard": 17, "file": "part-00017.arrow", "sequence": 88123,
         "key": "utt-381", "field": "x", "offset": 10240, "length": 8192, "expected": 1,
         "found": 2, "remedy": "seqdata verify store/train --shard 17",
@@ -59,19 +59,20 @@ def test_what_is_not_known_is_not_said(place, words):
 
 def test_the_command_is_safe_to_paste():
     error = DataLocation(dataset="my store; rm x", verify=True).make_error(CorruptShardError, "bad")
-    assert error.facts["remedy"] == "seqdata verify 'my store; rm x'"
+    assert error.details["remedy"] == "seqdata verify 'my store; rm x'"
 
 
 def test_numbers_of_numpy_are_plain_facts():
     place = DataLocation(dataset="d", shard=np.int64(1), sequence=np.uint32(2), offset=np.int64(3))
-    facts = place.make_error(DecodeError, "bad").facts
-    assert json.loads(json.dumps(facts)) == {"dataset": "d", "shard": 1, "sequence": 2, "offset": 3}
+    details = place.make_error(DecodeError, "bad").details
+    expected = {"dataset": "d", "shard": 1, "sequence": 2, "offset": 3}
+    assert json.loads(json.dumps(details)) == expected
 
 
 def test_a_long_id_is_cut_in_the_message_and_whole_in_the_facts():
     key = "k" * 1000
     error = DataLocation(dataset="d", sequence=0, key=key).make_error(DecodeError, "bad")
-    assert error.facts["key"] == key
+    assert error.details["key"] == key
     assert quote(key) == f'"{"k" * 80}…"'
     assert quote(key) in str(error)
     assert len(str(error)) < 150
@@ -98,8 +99,8 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
 
 def test_the_page_on_errors_lists_every_fact_of_a_place():
     page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-    table = page.read_text("utf-8").partition("## Facts")[2].partition("\n## ")[0]
-    assert not [name for name in WHOLE.facts if f"`{name}`" not in table]
+    table = page.read_text("utf-8").partition("## Details")[2].partition("\n## ")[0]
+    assert not [name for name in WHOLE.details if f"`{name}`" not in table]
 
 
 def test_of_a_very_long_location_a_message_has_the_beginning_and_no_command():
@@ -107,7 +108,7 @@ def test_of_a_very_long_location_a_message_has_the_beginning_and_no_command():
     for count in (90, 400):
         dataset = "::".join(paths[:count])
         error = DataLocation(dataset=dataset, verify=True).make_error(DecodeError, "is wrong")
-        assert error.facts["dataset"] == dataset
+        assert error.details["dataset"] == dataset
         assert ("seqdata verify" in str(error)) == (dataset in str(error)) == (count == 90)
     assert f"… ({len(dataset):,} characters): is wrong" in str(error)
     assert len(str(error)) < 1_100

@@ -219,7 +219,7 @@ def test_an_item_unlike_the_first_is_an_error_that_names_it(second, message):
     store = resolve_store(data, lengths=[2, 2])
     with pytest.raises(DecodeError, match=f"dataset: item 1, field {message}") as caught:
         store.read(np.array([[1, 0, 2]]), ["x", "y", "t"])
-    assert caught.value.facts["sequence"] == 1
+    assert caught.value.details["sequence"] == 1
 
 
 def test_an_item_with_other_fields_is_an_error_that_names_it():

@@ -111,7 +111,7 @@ RAGGED, VECTOR, TEXT = Field("float32", (2,)), Field("float32", (2,), None), Fie
 def test_an_item_unlike_the_first_is_named(value, field, text):
     with pytest.raises(DecodeError, match=text) as caught:
         check_value(7, "x", value, field, 3)
-    assert caught.value.facts == {"sequence": 7, "field": "x"}
+    assert caught.value.details == {"sequence": 7, "field": "x"}
 
 
 def test_values_that_match_come_as_arrays():

@@ -56,7 +56,7 @@ def test_more_rows_than_there_can_be_are_refused(tmp_path, name):
         "must have at most 281474976710656, but declares 1152921504606846976 rows. If you"
         in str(error)
     )
-    assert error.facts["found"] == 1 << 60
+    assert error.details["found"] == 1 << 60
 
 
 def test_bytes_that_compression_declares_are_refused(tmp_path):

@@ -63,7 +63,7 @@ try:
     ):
         pass
 except WorkerDiedError as error:
-    print(error.facts["signal"], error.facts["file"] == last.name, "key" in error.facts)
+    print(error.details["signal"], error.details["file"] == last.name, "key" in error.details)
 """
 
 

@@ -110,8 +110,8 @@ def test_an_old_store_is_never_unpickled_as_a_new_one(tmp_path, name, lengths):
     replaced(path, name, 100, lengths=lengths)
     with pytest.raises(FingerprintMismatch, match="must be the data that was opened") as told:
         pickle.loads(sent)
-    assert told.value.facts["dataset"] == str(path)
-    assert told.value.facts["expected"] != told.value.facts["found"]
+    assert told.value.details["dataset"] == str(path)
+    assert told.value.details["expected"] != told.value.details["found"]
 
 
 @pytest.mark.parametrize("name", ["store", "a.parquet"])
@@ -136,7 +136,7 @@ def test_a_parquet_file_that_was_replaced_is_an_error_without_workers_too(tmp_pa
     later(path, status.st_mtime_ns)
     with pytest.raises(FingerprintMismatch, match="must be the file that was opened") as told:
         all_of(store)
-    assert told.value.facts["file"] == "a.parquet"
+    assert told.value.details["file"] == "a.parquet"
 
 
 def test_a_file_replaced_by_one_of_equal_size_and_time_is_noticed(tmp_path):

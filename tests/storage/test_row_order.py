@@ -221,4 +221,4 @@ def test_a_sequence_unlike_the_first_is_named_by_its_number_in_the_input(wrong, 
     rows[2] = wrong
     with pytest.raises(DecodeError, match=text) as caught:
         list(shuffled(rows, key=key).rows)
-    assert caught.value.facts == {"sequence": 2}
+    assert caught.value.details == {"sequence": 2}

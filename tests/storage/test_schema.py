@@ -51,7 +51,7 @@ def test_fields_have_names(name):
 def test_a_value_that_cannot_be_stored_is_named():
     with pytest.raises(DecodeError, match="sequence 0, field 'z': ") as caught:
         infer_fields({"x": X, "z": object()}, None)
-    assert caught.value.facts["field"] == "z"
+    assert caught.value.details["field"] == "z"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_fields_of_an_axis_are_equally_long():
     text = r"sequence 11 \('b'\), field 'y': fields on axis 'time' must have equal lengths, but it"
     with pytest.raises(DecodeError, match=f"{text} has 3 timesteps and field 'x' has 2") as caught:
         check_axis_lengths(*packed(*rows), 10, "id")
-    assert caught.value.facts == {"sequence": 11, "field": "y"}
+    assert caught.value.details == {"sequence": 11, "field": "y"}
 
 
 def test_a_sequence_without_an_id_is_named_by_its_number():

@@ -197,7 +197,7 @@ def test_another_rate_is_refused():
     said = "must have 16000 samples per second, but one has 8000. Resample"
     with pytest.raises(DecodeError, match=re.escape(said)) as caught:
         of(LogMel(**SMALL), np.ones(9), np.ones(9), rate=np.array([16000, 8000]))
-    assert caught.value.facts["field"] == "rate"
+    assert caught.value.details["field"] == "rate"
     of(LogMel(**SMALL), np.ones(9), rate=np.array([16000]))
 
 

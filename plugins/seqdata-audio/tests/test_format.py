@@ -281,7 +281,7 @@ def test_a_flipped_bit_is_named_by_file_sequence_and_bytes(folder):
         CorruptSampleError, match=r'"1/é 5.wav".*field "audio", bytes \d+'
     ) as caught:
         store.read(np.array([[5, 49_000, 51_000]]), ["audio"])["audio"][0]
-    assert caught.value.facts["offset"] <= 100_001
+    assert caught.value.details["offset"] <= 100_001
     result = CliRunner().invoke(app, ["verify", str(folder)])
     assert result.exit_code == 1
     assert "é 5.wav" in result.output
@@ -321,7 +321,7 @@ def test_an_error_of_a_transform_names_the_recordings(folder):
     text = r"(?s)must have 8000 samples per second, but one has 800\d.*sequences '\d/é \d\.wav'"
     with pytest.raises(DecodeError, match=text) as caught:
         list(Loader(open_store(folder), Bucketed(7), transform=LogMel(rate=8000)))
-    assert caught.value.facts["field"] == "rate"
+    assert caught.value.details["field"] == "rate"
 
 
 def test_a_data_module_takes_a_path(tmp_path):

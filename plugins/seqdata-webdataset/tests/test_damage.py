@@ -41,7 +41,7 @@ def test_a_flipped_bit_is_found_when_it_is_read(folder, mode):
     store = open_webdataset(folder, verify=mode)
     with pytest.raises(CorruptSampleError) as caught:
         store.read(np.array([[7, 5000, 6000]]), ["mel.npy"])["mel.npy"][0]
-    facts = caught.value.facts
+    facts = caught.value.details
     assert (facts["shard"], facts["file"], facts["sequence"]) == (0, "x-000.tar", 7)
     assert (facts["key"], facts["field"]) == ("dir/u7", "mel.npy")
     assert (facts["offset"], facts["length"]) == (begin + 65_536, 65_536)
@@ -93,7 +93,7 @@ def test_a_worker_says_the_same_of_a_damaged_member(folder):
                 list(loader)
         finally:
             loader.shutdown()
-        errors.append(caught.value.facts)
+        errors.append(caught.value.details)
     for name in ("shard", "file", "sequence", "key", "field", "offset", "expected", "found"):
         assert errors[0][name] == errors[1][name]
 
@@ -113,7 +113,7 @@ def test_verify_names_every_damaged_sequence(folder):
     assert code == 1
     facts = json.loads(told)
     assert facts["damages"] == 3
-    found = [one["facts"] for one in facts["files"][1]["findings"]]
+    found = [one["details"] for one in facts["files"][1]["findings"]]
     assert [(one["sequence"], one["field"], one["offset"]) for one in found] == [
         (13, "mel.npy", begins[0]), (14, "txt", begins[1]), (19, "txt", begins[2])
     ]  # fmt: skip
@@ -129,7 +129,8 @@ def test_verify_names_a_block_of_a_long_member(folder):
     flip(folder / "x-000.tar", begin + size - 1)
     (finding,) = json.loads(verify(folder, "--json")[1])["files"][0]["findings"]
     last = size // 65_536 * 65_536
-    assert (finding["facts"]["offset"], finding["facts"]["length"]) == (begin + last, size - last)
+    damage = finding["details"]
+    assert (damage["offset"], damage["length"]) == (begin + last, size - last)
 
 
 def test_verify_tells_damage_between_members(folder):

@@ -127,7 +127,7 @@ def test_a_label_that_was_corrected_in_place_is_not_taken_from_the_index(tar, ve
         CorruptSampleError, match=r'sequence 1 \("u1"\), field "cls", bytes'
     ) as told:
         labels_of(store, spans)
-    assert told.value.facts["remedy"].endswith("--shard 0")
+    assert told.value.details["remedy"].endswith("--shard 0")
     build(
         str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
     )

@@ -53,8 +53,8 @@ def test_a_shard_that_is_gone_is_told(written):
     (written / "shard-000001.tar").unlink()
     with pytest.raises(MissingShardError, match=r"is not there. Restore it") as caught:
         open_webdataset(written)
-    assert caught.value.facts["shard"] == 1
-    assert caught.value.facts["length"] > SHARD
+    assert caught.value.details["shard"] == 1
+    assert caught.value.details["length"] > SHARD
     find_index(written / "shard-000001.tar").unlink()
     with pytest.raises(MissingShardError, match="is not there"):
         open_webdataset(written)

@@ -170,7 +170,7 @@ def test_a_shard_that_is_missing_is_named(folder):
         MissingShardError, match=r'shard 1 \("x-001.tar"\).*: is not there'
     ) as caught:
         open_webdataset(str(folder / "x-{000..002}.tar"))
-    assert caught.value.facts["shard"] == 1
+    assert caught.value.details["shard"] == 1
 
 
 def test_a_shard_that_was_cut_off_is_found_when_it_is_opened(folder):

@@ -162,7 +162,7 @@ def test_a_flipped_bit_is_named_where_its_block_is_read_and_only_there(web, rang
     read(store, LONG, 0, 100)
     with pytest.raises(CorruptSampleError, match=r"dir/u7.*mel\.npy") as caught:
         read(store, LONG, 3 * BLOCK // 12 + 10, 3 * BLOCK // 12 + 11)
-    facts = caught.value.facts
+    facts = caught.value.details
     assert (facts["file"], facts["sequence"], facts["shard"]) == ("x-000.tar", LONG, 0)
     assert facts["offset"] <= begin + 3 * BLOCK + 5 < facts["offset"] + facts["length"]
 
@@ -202,7 +202,7 @@ def test_another_shard_in_its_place_is_refused_before_anything_of_it_is_read(web
     (folder / "x-001.tar").write_bytes(renamed)
     with pytest.raises((CorruptShardError, FingerprintMismatch)) as caught:
         read(store, 12, 0, 0)
-    assert caught.value.facts["file"] == "x-001.tar"
+    assert caught.value.details["file"] == "x-001.tar"
     (folder / "x-001.tar").unlink()
     with pytest.raises(MissingShardError, match=r"is not there\. Restore it"):
         read(store, 12, 0, 0)
@@ -229,7 +229,7 @@ def test_what_does_not_pass_names_shard_bytes_and_attempts(web, ranges):
     server.fault, server.hits = network.unavailable(), "x-000.tar"
     with pytest.raises(RemoteReadError) as caught:
         read(store, LONG, 20_000, 20_010)
-    facts = caught.value.facts
+    facts = caught.value.details
     assert (facts["file"], facts["shard"], facts["length"]) == ("x-000.tar", 0, BLOCK)
 
 

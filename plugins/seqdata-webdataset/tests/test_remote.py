@@ -98,7 +98,7 @@ def test_another_shard_in_its_place_is_refused(url, remote):
     store = open_webdataset(url, remote=Remote(cache_dir=remote.folder.parent / "other"))
     with pytest.raises(CorruptShardError) as caught:
         store.read(np.array([[12, 0, 0]]), ["txt"])
-    assert caught.value.facts["file"] == "x-001.tar"
+    assert caught.value.details["file"] == "x-001.tar"
 
 
 def test_locations_without_shards_are_said(url, remote):

@@ -353,7 +353,7 @@ def test_values_that_are_not_as_the_schema_says_are_named(npy, opened, extra, sc
 
     with pytest.raises(DecodeError, match=what) as caught:
         read()
-    assert caught.value.facts["offset"] > 0
+    assert caught.value.details["offset"] > 0
     assert "Restore the shard, or correct `schema`" in str(caught.value)
 
 

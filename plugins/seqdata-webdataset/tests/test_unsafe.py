@@ -139,8 +139,8 @@ def test_no_payload_is_run(name, tar, npy, tmp_path, placed):
     parts = set(name.lower().split("."))
     if parts & set(EXTENSIONS) and not name.startswith(("__", ".")):
         assert isinstance(refused, UnsafeContentError)
-        assert refused.facts["offset"] == 1536
-        assert f"{refused.facts['key']}.{refused.facts['field']}" == name.lower()
+        assert refused.details["offset"] == 1536
+        assert f"{refused.details['key']}.{refused.details['field']}" == name.lower()
         assert "Leave them out with `schema`=" in str(refused)
 
 
@@ -301,7 +301,7 @@ def test_what_cannot_be_unpickled_is_an_error_with_its_place(extension, tar, npy
     text = rf"must match `schema`, but cannot be decoded as .{extension} \(\w*Error: .*Restore"
     with pytest.raises(DecodeError, match=text) as caught:
         store.read(np.array([[0, 0, 3]]), [extension])[extension][0]
-    assert caught.value.facts["offset"] == 1536
+    assert caught.value.details["offset"] == 1536
 
 
 def test_nothing_is_unpacked(folder):

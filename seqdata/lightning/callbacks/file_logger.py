@@ -33,7 +33,7 @@ class RankFileLogger(Callback):
     of ``record``. Steps have ``epoch``, ``batch`` (its number in the plan), ``step``, ``update``,
     ``tokens`` and ``padded`` timesteps, and as ``values`` the numbers that ``training_step``
     returns: reading them waits for the device. Exceptions have the position of the run, ``error``,
-    ``message``, ``facts``, ``notes`` and ``traceback``. If the file cannot be written, it warns
+    ``message``, ``details``, ``notes`` and ``traceback``. If the file cannot be written, it warns
     once, and at the end of the lines that are missing; training continues.
 
     Args:
@@ -132,7 +132,7 @@ class RankFileLogger(Callback):
                 "stage": trainer.state.stage,
                 "error": type(exception).__name__,
                 "message": str(exception)[:_MAX_TEXT],
-                "facts": getattr(exception, "facts", {}),
+                "details": getattr(exception, "details", {}),
                 "notes": [note[:_MAX_TEXT] for note in getattr(exception, "__notes__", ())],
                 "traceback": text[-_MAX_TEXT:],
             },

@@ -141,4 +141,4 @@ class GatherGroup:
 
 def with_rank(error: SeqDataError, rank: int) -> SeqDataError:
     """Return the error with its rank in text and facts."""
-    return type(error).at(f"rank {rank}: {error}", **{**error.facts, "rank": rank})
+    return type(error).at(f"rank {rank}: {error}", **{**error.details, "rank": rank})

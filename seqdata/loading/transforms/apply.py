@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
 from seqdata.capabilities import get_base_keys
-from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError
+from seqdata.errors import ConfigError, DecodeError, Detail, SeqDataError
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.columnar import check_columnar_result, make_inputs
 from seqdata.loading.transforms.declare import is_columnar
@@ -206,7 +206,7 @@ class TransformApplier:
                 value = transform(sequence, generator.seek(drawings[number], base))
             except Exception as error:
                 location = f"transform of sequence {self.describe_sequence(base)}"
-                raise _add_location(error, location, self._locate_facts(base)) from error.__cause__
+                raise _add_location(error, location, self._get_details(base)) from error.__cause__
             results.append(check_result(value, number, self._find_axis, make_error))
         return concat_results(
             results,
@@ -220,16 +220,16 @@ class TransformApplier:
         return repr(get_base_keys(self.reader.store, np.array([base]))[0])
 
     def make_error(
-        self, base: int, problem: str, *, remedy: str = "Change the transform", **facts: int | str
+        self, base: int, problem: str, *, remedy: str = "Change the transform", **details: int | str
     ) -> DecodeError:
         """Return the error about a transform's result for a sequence."""
         text = f"transform of sequence {self.describe_sequence(base)}: {problem}. {remedy}."
-        return DecodeError.at(text, **{**self._locate_facts(base), **facts})
+        return DecodeError.at(text, **{**self._get_details(base), **details})
 
-    def _locate_facts(self, base: int) -> dict[str, Fact]:
-        """Return the facts about a sequence's place; its stored data is correct."""
-        facts = locate_sequence(self.reader.store, base).facts
-        return {name: fact for name, fact in facts.items() if name != "remedy"}
+    def _get_details(self, base: int) -> dict[str, Detail]:
+        """Return the details about a sequence's place; its stored data is correct."""
+        details = locate_sequence(self.reader.store, base).details
+        return {name: value for name, value in details.items() if name != "remedy"}
 
     def _apply_columnar(self, inputs: Columns, request: StepRequest) -> TransformResults:
         ids, drawings = request.ids, request.get_occurrences()
@@ -329,12 +329,12 @@ def make_transform_applier(reader: FieldReader, seed: int) -> TransformApplier:
     return TransformApplier(reader, seed, Axes(reader.axis, reader.result_axes))
 
 
-def _add_location(error: Exception, location: str, facts: Mapping[str, Fact]) -> Exception:
+def _add_location(error: Exception, location: str, details: Mapping[str, Detail]) -> Exception:
     """Add the sequence to an exception as a note."""
     if isinstance(error, SeqDataError):
-        return error.with_place(f"in the {location}", **facts).with_traceback(error.__traceback__)
+        return error.with_place(f"in the {location}", **details).with_traceback(error.__traceback__)
     error.add_note(f"in the {location}")
-    if facts:
+    if details:
         with contextlib.suppress(AttributeError, TypeError):  # an exception that cannot have notes
-            vars(error).setdefault("facts", dict(facts))
+            vars(error).setdefault("details", dict(details))
     return error

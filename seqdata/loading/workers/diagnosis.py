@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TypeVar
 
-from seqdata.errors import REMEDY, Fact, SeqDataError, StallError, WorkerDiedError
+from seqdata.errors import REMEDY, Detail, SeqDataError, StallError, WorkerDiedError
 from seqdata.loading.workers.forkserver import STACK_SIGNAL
 from seqdata.protocols import Store
 from seqdata.storage.data_location import DataLocation
@@ -140,20 +140,20 @@ def _make_error(
     stack: str,
     snapshot: WorkerSnapshot,
     location: DataLocation | None,
-    **facts: Fact,
+    **details: Detail,
 ) -> Error:
-    facts_by_name = dict(location.facts) if location is not None else {}
-    facts_by_name |= {
+    details_by_name = dict(location.details) if location is not None else {}
+    details_by_name |= {
         "worker": snapshot.worker,
         "pid": snapshot.pid,
         "rss": snapshot.peak_kib << 10,
-        **facts,
+        **details,
     }
     shown_stack = "".join(f"\n  | {line}" for line in _extract_user_frames(stack))
-    remedy, end = facts_by_name.pop("remedy", None), ""
-    if remedy is not None and facts.get("signal") == "SIGBUS":  # otherwise no file caused it
-        facts_by_name["remedy"], end = remedy, f"{REMEDY}{remedy}."
-    return error_type.at(f"loader: {text}{shown_stack}{end}", **facts_by_name)
+    remedy, end = details_by_name.pop("remedy", None), ""
+    if remedy is not None and details.get("signal") == "SIGBUS":  # otherwise no file caused it
+        details_by_name["remedy"], end = remedy, f"{REMEDY}{remedy}."
+    return error_type.at(f"loader: {text}{shown_stack}{end}", **details_by_name)
 
 
 def _extract_user_frames(stack: str) -> list[str]:

@@ -384,8 +384,8 @@ def _raise_worker_error(header: memoryview, worker: WorkerHandle) -> None:
     pickled, message, trace = pickle.loads(header)  # our own worker wrote it
     error = _unpack_error(pickled, *message)
     if isinstance(error, SeqDataError):
-        facts = {**error.facts, "worker": worker.number}
-        raise error.with_facts(**facts) from WorkerTraceback(trace)
+        details = {**error.details, "worker": worker.number}
+        raise error.with_details(**details) from WorkerTraceback(trace)
     error.add_note(f"in worker {worker.number} (pid {worker.pid})")
     raise error from WorkerTraceback(trace)
 

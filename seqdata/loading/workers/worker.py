@@ -207,7 +207,7 @@ def _make_unpickle_error(error: Exception) -> SeqDataError:
         config_error = ConfigError(
             f"loader: a worker process cannot open the data ({type(error).__name__}: {error}), "
             "which the training process could. Restore it."
-        ).with_facts(**error.facts)
+        ).with_details(**error.details)
     else:
         config_error = ConfigError(
             "loader: a worker process cannot unpickle what it was sent "

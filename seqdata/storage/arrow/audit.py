@@ -93,7 +93,7 @@ class _FindingCollector:
             check()
         except DataError as error:
             self.damages += 1
-            self.findings.append(AuditFinding(str(error), dict(error.facts)))
+            self.findings.append(AuditFinding(str(error), dict(error.details)))
             return False
         return True
 

@@ -91,7 +91,7 @@ def _audit_file(
     try:
         _check_file(files, file, on_progress)
     except DataError as error:
-        findings.append(AuditFinding(str(error), dict(error.facts)))
+        findings.append(AuditFinding(str(error), dict(error.details)))
     return AuditReport(
         file=file.name, shard=file.shard, sequences=file.sequences, bytes=file.size,
         damages=len(findings), findings=tuple(findings), by="digest",

@@ -170,7 +170,7 @@ class ArrowShards:
         repairs = [shard.fields.layout.repair for shard in shards]
 
         def repair(error: DataError) -> bool:
-            found = repairs[int(error.facts["shard"] or 0)]
+            found = repairs[int(error.details["shard"] or 0)]
             return found is not None and found(error)
 
         layout = replace(self.layout, repair=repair)

@@ -152,9 +152,9 @@ def _check_ids(files: Sequence[TableFile], column_type: ColumnType) -> None:
     try:
         check_unique_ids(np.concatenate(hashes), id_for, remedy=_REMEDY)
     except DecodeError as error:
-        file, unit = units[find_unit(cast(int, error.facts["sequence"]))]
+        file, unit = units[find_unit(cast(int, error.details["sequence"]))]
         location = file.locate_unit(unit, ID_FIELD)
-        raise location.make_error(DecodeError, str(error), **error.facts) from error
+        raise location.make_error(DecodeError, str(error), **error.details) from error
 
 
 def _read_ids(

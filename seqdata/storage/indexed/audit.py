@@ -111,7 +111,7 @@ def _report_gone(location: str, gone: Mapping[int, Shard]) -> Iterator[AuditRepo
     )
     yield AuditReport(
         file=f"{len(names):,} more files", shard=None, sequences=0, bytes=0, damages=len(names),
-        findings=[AuditFinding(str(error), dict(error.facts))], by="structure",
+        findings=[AuditFinding(str(error), dict(error.details))], by="structure",
     )  # fmt: skip
 
 
@@ -283,7 +283,7 @@ def _make_mismatch(
 def _make_report(
     name: str, number: int, count: int, size: int, errors: Sequence[DataError], by: str
 ) -> AuditReport:
-    findings = [AuditFinding(str(error), dict(error.facts)) for error in errors[:MAX_FINDINGS]]
+    findings = [AuditFinding(str(error), dict(error.details)) for error in errors[:MAX_FINDINGS]]
     return AuditReport(
         file=name, shard=number, sequences=count, bytes=size, damages=len(errors),
         findings=findings, by=by,

@@ -243,7 +243,7 @@ def make_unique_ids(
             place_for=place_for,
         )
     except DecodeError as error:
-        raise DecodeError.at(f"{location}: {error}", **error.facts) from error
+        raise DecodeError.at(f"{location}: {error}", **error.details) from error
     return ids
 
 

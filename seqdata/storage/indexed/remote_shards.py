@@ -90,7 +90,7 @@ class RemoteShard:
         try:
             return replace(self, name=name).content(place)
         except RemoteReadError as error:
-            if not error.facts.get("refused"):
+            if not error.details.get("refused"):
                 raise
             raise place.make_error(  # see ``_get_if_exists``
                 MissingShardError,
@@ -182,7 +182,7 @@ def _get_if_exists(call: Callable[[], Given]) -> Given | None:
     except MissingShardError:
         return None
     except RemoteReadError as error:
-        if error.facts.get("refused"):
+        if error.details.get("refused"):
             return None
         raise
 

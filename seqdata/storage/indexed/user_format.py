@@ -192,9 +192,9 @@ class UserFormat:
         try:
             found = self.format.index(file)
         except DataError as error:
-            if "dataset" in error.facts:
+            if "dataset" in error.details:
                 raise
-            raise error.with_place(f"It is {place}", **place.facts) from error
+            raise error.with_place(f"It is {place}", **place.details) from error
         except SeqDataError:
             raise
         except Exception as error:  # a format is the user's code and may raise anything

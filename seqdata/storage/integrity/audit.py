@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import DataError, Fact
+from seqdata.errors import DataError, Detail
 from seqdata.protocols import Store
 from seqdata.storage.fields import default_axis
 from seqdata.storage.local_files import write_atomically
@@ -31,11 +31,11 @@ class AuditFinding:
 
     Attributes:
         text: Description of the damage and its location.
-        facts: The location, and the expected and found values.
+        details: The location, and the expected and found values.
     """
 
     text: str
-    facts: Mapping[str, Fact]
+    details: Mapping[str, Detail]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class AuditReport:
 
 def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path | None:
     """Copy the damaged bytes of a finding, at most 1 MiB; return the file, or None."""
-    name, offset, length = (finding.facts.get(fact) for fact in ("file", "offset", "length"))
+    name, offset, length = (finding.details.get(key) for key in ("file", "offset", "length"))
     if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
         return None
     path = root / name
@@ -96,7 +96,7 @@ def audit_by_reading(store: Store, on_progress: Callable[[int], None]) -> AuditR
             for error in _iter_errors(store, numbers, axis):
                 damages += 1
                 if len(findings) < MAX_FINDINGS:
-                    findings.append(AuditFinding(str(error), dict(error.facts)))
+                    findings.append(AuditFinding(str(error), dict(error.details)))
         on_progress(len(numbers))
     return AuditReport(
         file=", ".join(store.shards) if len(store.shards) < 3 else f"{len(store.shards)} files",

@@ -276,8 +276,8 @@ def write_part(
     try:
         return _write_part(folder, number, part, resume_key, make_format)
     except SeqDataError as error:
-        facts = {name: fact for name, fact in error.facts.items() if name != "part"}
-        raise type(error).at(f"part {number}, {error}", part=number, **facts) from error
+        details = {name: value for name, value in error.details.items() if name != "part"}
+        raise type(error).at(f"part {number}, {error}", part=number, **details) from error
 
 
 def _write_part(

@@ -42,7 +42,7 @@ def test_a_buffer_that_differs_is_told_what_ddp_does_with_it():
         "overwrites it with that of rank 0; keep a rank's own values in a plain attribute, or "
         "name it in `ignore`"
     )
-    assert error.facts == {"rank": 1}
+    assert error.details == {"rank": 1}
 
 
 def test_what_a_rank_lacks_is_named():

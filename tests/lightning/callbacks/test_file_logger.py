@@ -123,7 +123,7 @@ def test_an_exception_is_a_line_with_its_facts(tmp_path):
     assert last == {
         "rank": 0, "event": "exception", "epoch": 0, "batch": 2, "step": 2, "update": 2,
         "stage": "train", "error": "DecodeError", "message": "field 'x' is bad",
-        "facts": {"shard": 7, "sequence": 11},
+        "details": {"shard": 7, "sequence": 11},
     }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_a_long_message_is_cut(tmp_path):
     )  # fmt: skip
     callback.on_exception(run.trainer, run.model, OSError("x" * 100_000))
     told = lines(tmp_path)
-    assert [(one["error"], one["facts"]) for one in told] == [("OSError", {})] * 2
+    assert [(one["error"], one["details"]) for one in told] == [("OSError", {})] * 2
     assert told[0]["message"] == "told to fail"
     assert told[1]["message"] == "x" * 8_000
 

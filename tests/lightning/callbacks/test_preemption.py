@@ -50,7 +50,7 @@ def test_a_run_that_a_signal_stopped_goes_on_as_if_nothing_was(struck, every, tm
             data_of(), model=model, folder=tmp_path, every=100, callbacks=(struck, stops), **options
         )
     assert handlers() == before
-    assert caught.value.facts == {"rank": 0, "cause": struck.name}
+    assert caught.value.details == {"rank": 0, "cause": struck.name}
     (path,) = tmp_path.glob("*.ckpt")
     rest = fit(data_of(), ckpt=path, callbacks=(stops,), **options)
     assert model.log_of.train + rest.log.train == whole.log.train

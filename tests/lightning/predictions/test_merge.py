@@ -113,7 +113,7 @@ def test_a_bit_that_flips_in_what_a_rank_wrote_is_told(tmp_path, name):
         path.write_bytes(flipped)
         with pytest.raises(CorruptShardError, match="must be what rank 1 wrote") as caught:
             merge_spills(tmp_path, told)
-        assert (caught.value.facts["file"], caught.value.facts["rank"]) == (str(path), 1)
+        assert (caught.value.details["file"], caught.value.details["rank"]) == (str(path), 1)
     path.write_bytes(raw)
     merge_spills(tmp_path, told)
 

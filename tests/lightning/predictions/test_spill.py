@@ -91,7 +91,7 @@ def test_files_that_are_not_what_was_written_are_named(tmp_path):
     path.write_bytes(content)
     with pytest.raises(CorruptShardError, match="must be what rank 0 wrote") as caught:
         merge_spills(tmp_path, manifests)
-    assert caught.value.facts["rank"] == 0
+    assert caught.value.details["rank"] == 0
     path.write_bytes(content[:-1])
     with pytest.raises(ConfigError, match=rf"rank 0 wrote 24 bytes to '{name}', .*has 23 bytes"):
         merge_spills(tmp_path, manifests)

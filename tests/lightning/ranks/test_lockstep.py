@@ -45,7 +45,7 @@ def test_an_error_that_cannot_be_made_on_another_rank_is_told_in_words(monkeypat
 def test_an_error_of_ours_arrives_with_class_text_facts_and_rank():
     error = _rebuild_error(_make_report(3, DecodeError.at("field 'x' is bad", shard=7), None), 2)
     assert type(error) is DecodeError
-    assert (str(error), error.facts) == ("rank 2: field 'x' is bad", {"shard": 7, "rank": 2})
+    assert (str(error), error.details) == ("rank 2: field 'x' is bad", {"shard": 7, "rank": 2})
 
 
 @pytest.fixture

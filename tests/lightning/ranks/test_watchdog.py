@@ -55,7 +55,7 @@ def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
     assert str(meant).startswith(
         f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended): {type(error).__name__}"
     )
-    assert (meant.facts["rank"], not hasattr(error, "__notes__")) == (1, True)
+    assert (meant.details["rank"], not hasattr(error, "__notes__")) == (1, True)
 
 
 def test_a_collectives_error_with_all_ranks_there_is_what_it_says(sleeper):

@@ -65,4 +65,4 @@ def test_a_rank_that_cannot_be_told_is_another_one():
         f"ranks: rank 0 has lost another rank: {cause}. All ranks must run; resume from the "
         "latest checkpoint"
     )
-    assert told.facts == {"cause": cause}
+    assert told.details == {"cause": cause}

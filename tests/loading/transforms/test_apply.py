@@ -133,7 +133,7 @@ def test_a_result_that_does_not_fit_is_an_error_naming_the_sequence(transform, m
     )
     with pytest.raises(DecodeError, match=match) as caught:
         make_batch(transform)
-    assert caught.value.facts["sequence"] == 0
+    assert caught.value.details["sequence"] == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_a_transform_raises_says_where():
         "in the transform of sequence 's2'",
         "in epoch 0, batch 0 (step 0, rank 0 of 1)",
     ]
-    assert caught.value.facts == {"dataset": "memory", "key": "s2", "sequence": 1}
+    assert caught.value.details == {"dataset": "memory", "key": "s2", "sequence": 1}
 
 
 def test_a_transform_is_a_function():
@@ -281,7 +281,7 @@ def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
         "Change the transform, or its `.lengths`",
     ) as caught:
         make_batch(other(lambda lengths: lengths // 3), store=LONG)
-    facts = caught.value.facts
+    facts = caught.value.details
     assert (facts["sequence"], facts["field"], facts["planned"], facts["found"]) == (0, "x", 3, 4)
 
 
@@ -338,7 +338,7 @@ def test_an_error_of_ours_in_a_transform_gets_the_sequence():
         DecodeError, match=r"not there\n  in the transform of sequence 's9'"
     ) as error:
         make_batch(fail, store=LONG)
-    assert error.value.facts.items() >= {"frame": 3, "sequence": 0, "batch": 0}.items()
+    assert error.value.details.items() >= {"frame": 3, "sequence": 0, "batch": 0}.items()
 
 
 def to_peak(sequence, rng):

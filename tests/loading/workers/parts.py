@@ -213,7 +213,7 @@ def _refused() -> Any:
 
 
 def _unanswered() -> Any:
-    raise RemoteReadError("no answer").with_facts(attempts=7)
+    raise RemoteReadError("no answer").with_details(attempts=7)
 
 
 class Unreachable:

@@ -1,4 +1,4 @@
-"""What goes wrong in a worker is raised in the loop, with its class, text, facts and place.
+"""What goes wrong in a worker is raised in the loop, with its class, text, details and place.
 
 ``make faults`` tries the deaths of workers with every start method; here each message is read.
 """
@@ -45,7 +45,7 @@ def test_an_exception_keeps_class_text_and_fields_and_tells_its_place():
     assert 'raise Custom("told to fail", 7)' in cause
     notes = "\n".join(error.__notes__)
     assert "in the transform of sequence 's33'" in notes
-    assert error.facts["sequence"] == 33
+    assert error.details["sequence"] == 33
     assert "in worker 0 (pid " in notes
     assert "in epoch 0, batch 8 (step 8, rank 0 of 1)" in notes
     assert cause in "".join(traceback.format_exception(error))
@@ -57,10 +57,10 @@ def test_what_was_finished_comes_before_an_error_of_another_worker(prefetch):
     assert [int(batch.ids[0]) for batch in came] == list(range(0, 32, 4))
 
 
-def test_an_error_of_ours_keeps_its_facts_and_adds_the_worker():
+def test_an_error_of_ours_keeps_its_details_and_adds_the_worker():
     _, error = play_until_error(At(parts.fails_as_ours), DecodeError, match="field 'x' is odd")
-    facts = {"field": "x", "offset": 12, "sequence": 33, "worker": 0, "batch": 8, "epoch": 0}
-    assert facts.items() <= error.facts.items()
+    details = {"field": "x", "offset": 12, "sequence": 33, "worker": 0, "batch": 8, "epoch": 0}
+    assert details.items() <= error.details.items()
     assert "batch 8 (step 8, rank 0 of 1, worker 0)" in str(error)
     assert "in the transform of sequence 's33'" in str(error)
     assert "in fails_as_ours\n" in str(error.__cause__)
@@ -72,8 +72,8 @@ def test_an_error_is_the_same_with_and_without_workers():
     for workers in (0, 2):
         came, error = play_until_error(At(parts.fails_as_ours), DecodeError, num_workers=workers)
         assert len(came) == BEFORE
-        worker = error.facts.pop("worker", 0)
-        texts.append((str(error).replace(f", worker {worker}", ""), error.facts))
+        worker = error.details.pop("worker", 0)
+        texts.append((str(error).replace(f", worker {worker}", ""), error.details))
     assert texts[0][0] == texts[1][0].replace(", worker 1", "")
     assert texts[0][1] == texts[1][1]
 
@@ -130,7 +130,7 @@ def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path)
         on_error="mask",
     )
     assert came == []
-    assert {"shard": 0, "worker": 0, "batch": 0}.items() <= error.facts.items()
+    assert {"shard": 0, "worker": 0, "batch": 0}.items() <= error.details.items()
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_a_server_that_does_not_answer_a_worker_is_told_as_in_the_training_proce
         parts.Unreachable(), RemoteReadError, match="no answer", start_method="forkserver"
     )
     assert came == []
-    assert {"attempts": 7, "worker": 0, "batch": 0}.items() <= error.facts.items()
+    assert {"attempts": 7, "worker": 0, "batch": 0}.items() <= error.details.items()
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -187,15 +187,15 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize(("act", "message", "facts"), DEATHS)
-def test_the_death_of_a_worker_is_an_error_within_two_seconds(act, message, facts):
+@pytest.mark.parametrize(("act", "message", "details"), DEATHS)
+def test_the_death_of_a_worker_is_an_error_within_two_seconds(act, message, details):
     with within(2.0):
         came, error = play_until_error(At(act), WorkerDiedError, match=message)
     assert len(came) == BEFORE
-    known = {"worker": 0, "sequence": 33, "batch": BEFORE, "epoch": 0, "rank": 0} | facts
-    assert known.items() <= error.facts.items()
-    assert error.facts["pid"] > 0
-    assert str(error).startswith(f"loader: worker 0 (pid {error.facts['pid']}) ")
+    known = {"worker": 0, "sequence": 33, "batch": BEFORE, "epoch": 0, "rank": 0} | details
+    assert known.items() <= error.details.items()
+    assert error.details["pid"] > 0
+    assert str(error).startswith(f"loader: worker 0 (pid {error.details['pid']}) ")
     assert "epoch 0, batch 8 (step 8, rank 0 of 1, worker 0)" in str(error)
 
 
@@ -236,7 +236,7 @@ def test_a_worker_killed_from_outside_says_what_it_had():
         with pytest.raises(WorkerDiedError, match="was killed by SIGKILL") as caught:
             list(batches)
         assert "  | " not in str(caught.value)
-        assert caught.value.facts["worker"] == hit.number
+        assert caught.value.details["worker"] == hit.number
         assert mine.worker_pids == []
 
 
@@ -302,9 +302,9 @@ WORDS = [
 def test_every_end_has_its_words(known, exitcode, text):
     error = diagnosis.make_died_error(known, exitcode, "", STORE)
     assert str(error).startswith(f"loader: worker 1 (pid 77) {text}")
-    assert error.facts["rss"] == known.peak_kib << 10
+    assert error.details["rss"] == known.peak_kib << 10
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.facts) == (str(error), error.facts)
+    assert (str(again), again.details) == (str(error), error.details)
 
 
 @pytest.mark.parametrize("free", [0, 3, 8])
@@ -360,7 +360,7 @@ def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free
             list(batches)
         assert "or raise `ulimit -n` (now " in str(one.value)
         assert "descriptors are open, and 1 more is needed" in str(one.value)
-        assert one.value.facts["batch"] == 1
+        assert one.value.details["batch"] == 1
         assert until(lambda: mine.worker_pids == [])
 
 

@@ -33,7 +33,7 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monke
     finally:
         logging.getLogger("seqdata").removeHandler(heard)
     assert len(came) == BEFORE
-    assert error.facts["sequence"] == 33
+    assert error.details["sequence"] == 33
     head, _, stack = str(error).partition("\n")
     assert 'made no progress for 1 s at memory, sequence 33 ("s33"). Look at' in head
     assert head.endswith("or raise `stall_timeout`")
@@ -48,7 +48,7 @@ def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
     _, error = play_until_error(
         At(parts.is_stopped), StallError, match="its process wrote no stack", stall_timeout=stalls
     )
-    assert not lives(error.facts["pid"])
+    assert not lives(error.details["pid"])
 
 
 @pytest.mark.timeout(30)

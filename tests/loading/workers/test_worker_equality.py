@@ -239,7 +239,7 @@ def test_a_batch_of_too_many_sequences_is_refused_after_those_before_it(monkeypa
     with few as loader, pytest.raises(LimitError, match=message) as caught:
         seen.extend(len(batch) for batch in loader)
     assert seen == [2, 2]
-    assert caught.value.facts["batch"] == 2
+    assert caught.value.details["batch"] == 2
 
 
 class Ends:

@@ -190,7 +190,7 @@ WRONG = [
 def test_what_cannot_be_true_is_an_error_that_names_the_place(whole, path, value, text):
     with pytest.raises(DataError, match=rf"^store manifest \(.seqdata.json.\): {text}") as caught:
         parse(changed(whole, path, value))
-    assert caught.value.facts == {"dataset": "store", "file": "seqdata.json"}
+    assert caught.value.details == {"dataset": "store", "file": "seqdata.json"}
 
 
 C = ("checksums", "shards", 0)

@@ -53,7 +53,7 @@ def test_a_missing_shard_is_an_error_that_names_it(root):
     )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
-    assert caught.value.facts == facts_of(root, offset=0, length=size)
+    assert caught.value.details == facts_of(root, offset=0, length=size)
 
 
 def test_a_missing_lengths_file_is_an_error(root):
@@ -63,7 +63,7 @@ def test_a_missing_lengths_file_is_an_error(root):
     )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
-    assert caught.value.facts == {
+    assert caught.value.details == {
         "dataset": str(root), "file": "lengths-time.u32", "axis": "time", "offset": 0, "length": 24,
     }  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_a_shard_of_another_size_is_an_error(root, size):
     )
     with pytest.raises(CorruptShardError, match=text) as caught:
         open_arrow(root)
-    assert caught.value.facts == facts_of(
+    assert caught.value.details == facts_of(
         root, offset=low, length=high - low, expected=full, found=found
     )
 
@@ -104,7 +104,7 @@ def test_a_lengths_file_of_another_size_is_an_error(root):
     )
     with pytest.raises(CorruptShardError, match=text) as caught:
         open_arrow(root)
-    assert (caught.value.facts["expected"], caught.value.facts["found"]) == (24, 20)
+    assert (caught.value.details["expected"], caught.value.details["found"]) == (24, 20)
 
 
 def test_a_link_out_of_the_folder_is_an_error(root, tmp_path):
@@ -230,7 +230,7 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
     ):
         with pytest.raises(CorruptSampleError, match=text) as caught:
             read()
-        assert caught.value.facts == facts
+        assert caught.value.details == facts
 
 
 def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
@@ -241,8 +241,8 @@ def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
     )
     with pytest.raises(CorruptSampleError, match=text) as caught:
         open_arrow(root).keys([3])
-    assert caught.value.facts["shard"] == 1
-    assert "key" not in caught.value.facts  # the id itself cannot be read
+    assert caught.value.details["shard"] == 1
+    assert "key" not in caught.value.details  # the id itself cannot be read
 
 
 def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
@@ -256,7 +256,7 @@ def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
     )
     with pytest.raises(DecodeError, match=text) as caught:
         open_arrow(root, verify="off").keys([3])
-    assert caught.value.facts["offset"] == position + 2
+    assert caught.value.details["offset"] == position + 2
 
 
 def test_random_damage_of_a_shard_never_ends_the_process(root, store):

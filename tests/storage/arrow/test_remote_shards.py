@@ -266,7 +266,7 @@ def test_a_flipped_bit_in_a_range_names_the_sequence(damaged, local, tmp_path):
     store = open_store(url, remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
     with pytest.raises(CorruptSampleError, match=r"sequence .* field .x., bytes") as caught:
         read_all(store)
-    facts = caught.value.facts
+    facts = caught.value.details
     assert facts["dataset"] == url
     assert facts["shard"] == 1
     assert facts["offset"] <= place < facts["offset"] + facts["length"]

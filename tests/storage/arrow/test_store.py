@@ -230,7 +230,7 @@ def test_a_folder_where_a_writer_stopped_says_how_to_go_on(tmp_path):
     )
     with pytest.raises(IncompleteDatasetError, match=text) as caught:
         open_arrow(tmp_path)
-    assert caught.value.facts == {
+    assert caught.value.details == {
         "dataset": str(tmp_path), "file": "seqdata.json", "shards": 0, "sequences": 0
     }  # fmt: skip
 

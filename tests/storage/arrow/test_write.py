@@ -210,7 +210,7 @@ def test_a_sequence_unlike_the_first_is_an_error_that_names_it(tmp_path, change,
     where = rf"^sequence 1 \({name!r}\), field '{field}': " if "\0" not in name else ""
     with pytest.raises(DecodeError, match=where + text) as caught:
         write_arrow(tmp_path / "store", [good, bad], axes={"v": None})
-    assert caught.value.facts == {"sequence": 1, "field": field}
+    assert caught.value.details == {"sequence": 1, "field": field}
     assert not (tmp_path / "store").exists()
 
 
@@ -312,21 +312,24 @@ def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
 @pytest.mark.parametrize(
     ("column", "text"),
     [
-        (pa.array([[1], None]), "column 'x' must not hold nulls, but holds 1. Fill or drop them"),
+        (
+            pa.array([[1], None]),
+            "column 'x': must not hold missing values, but holds one in row 1. Fill it",
+        ),
         (
             pa.array([[1], [None]]),
-            "column 'x' must not hold nulls, but holds some inside its lists",
+            "column 'x': must not hold missing values, but holds one in row 1 inside its list",
         ),
         (
             pa.array([["a"], ["b"]]),
-            "column 'x' must be numbers, text, bytes, or lists of numbers, but has type string",
+            "column 'x' must be numbers, text, bytes, or lists of numbers, but has type list",
         ),
     ],
 )
 def test_a_table_column_that_cannot_be_stored_is_an_error(tmp_path, column, text):
     with pytest.raises(DecodeError, match=text) as caught:
         write_arrow(tmp_path / "store", pa.table({"x": column}))
-    assert caught.value.facts == {"field": "x"}
+    assert caught.value.details["field"] == "x"
 
 
 @pytest.mark.parametrize("shard_bytes", [0, "1GB", 1e6, True])

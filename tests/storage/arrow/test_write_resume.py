@@ -349,7 +349,7 @@ def other(count, at, value=-1):
 def test_other_sequences_do_not_go_on(begun, sequences, text):
     with pytest.raises(DecodeError, match=text) as caught:
         write_arrow(begun, sequences, shard_bytes=320)
-    assert "sequence" in caught.value.facts
+    assert "sequence" in caught.value.details
 
 
 def test_sequences_after_what_was_the_last_shard_do_not_go_on(tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def test_a_shard_that_is_missing_is_an_error(folder, number):
         r"\(3 files; 2 are there\), but is not. Restore it",
     ) as told:
         open_store(folder)
-    assert told.value.facts == {"dataset": str(folder), "shard": number, "file": name}
+    assert told.value.details == {"dataset": str(folder), "shard": number, "file": name}
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ def test_an_id_that_two_sequences_have_is_refused_each_time(tmp_path, ending, id
             rf"unique, but '{ids[again]}' is also the id of sequence {first}\. .* the column 'id'",
             str(caught.value),
         )
-        assert caught.value.facts["sequence"] == again
-        assert caught.value.facts["file"] == f"part-{again // 4 * 4}.{ending}"
+        assert caught.value.details["sequence"] == again
+        assert caught.value.details["file"] == f"part-{again // 4 * 4}.{ending}"
 
 
 @pytest.mark.parametrize("ending", ["arrow", "parquet"])

@@ -62,11 +62,11 @@ def test_a_missing_value_is_an_error_that_names_column_and_row(tmp_path, compres
     spans = np.array([[0, 0, 1]])
     assert store.read(spans, ["x"])["x"][0].tolist() == [1]
     with pytest.raises(
-        DecodeError, match=r'field "y": must not hold nulls, but holds one in row 1'
+        DecodeError, match=r'field "y": must not hold missing values, but holds one in row 1'
     ):
         store.read(spans, ["y"])
     with pytest.raises(
-        DecodeError, match=r'field "z": must not hold nulls, but holds one in row 1 inside its list'
+        DecodeError, match=r'field "z": must not hold missing values, but holds one in row 1 inside its list'
     ):
         store.read(spans, ["z"])
 
@@ -75,10 +75,10 @@ def test_a_missing_sequence_is_an_error_at_opening(tmp_path):
     write_ipc(tmp_path / "n.arrow", pa.table({"x": [[1], [2], [3], None]}), rows=2)
     with pytest.raises(
         DecodeError,
-        match=r'"n.arrow", unit 1\), field "x": must not hold nulls, but holds one in row 1',
+        match=r'"n.arrow", unit 1\), field "x": must not hold missing values, but holds one in row 1',
     ) as told:
         open_store(tmp_path / "n.arrow")
-    assert told.value.facts == {
+    assert told.value.details == {
         "dataset": str(tmp_path / "n.arrow"), "shard": 0, "file": "n.arrow", "unit": 1,
         "field": "x", "row": 1,
     }  # fmt: skip

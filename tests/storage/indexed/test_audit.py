@@ -75,7 +75,7 @@ def test_each_damaged_value_is_named_by_its_number_in_the_store(folder):
     low = begins[5] + sizes[5] // 65536 * 65536
     assert f'sequence 5 ("s0-005"), field "frames", bytes {low}..{end}: must have crc32' in first
     assert 'sequence 7 ("s0-007"), field "label", bytes ' in second
-    assert reports[1].findings[0].facts["sequence"] == 30
+    assert reports[1].findings[0].details["sequence"] == 30
     (report,) = audit(folder, shard=1)[1]  # the same number where it is audited alone
     assert report.findings == reports[1].findings
 
@@ -156,7 +156,7 @@ def test_very_many_files_that_are_not_there_are_told_once(folder, monkeypatch):
     (finding,) = reports[-1].findings
     assert "must hold all files that it names, but 1,898 more files are not there" in finding.text
     assert "from 'part-101.recs' to 'part-1999.recs'. Restore them" in finding.text
-    assert finding.facts["missing"] == 1898
+    assert finding.details["missing"] == 1898
     assert len(looked) == 102
     assert len(reports) == 103
 

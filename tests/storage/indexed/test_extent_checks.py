@@ -146,7 +146,7 @@ def test_values_that_end_after_the_file_say_that_it_is_cut_off():
         "the 12 bytes of the file, but end at 13: it is cut off. Restore it; if it is complete, "
         "tell the author of its format"
     )
-    assert caught.value.facts["expected"] == 13
+    assert caught.value.details["expected"] == 13
 
 
 def test_fields_and_ids_have_the_same_number_of_sequences():

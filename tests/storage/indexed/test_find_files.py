@@ -221,4 +221,4 @@ def test_a_message_names_some_of_very_many_locations(tmp_path):
     with pytest.raises(MissingShardError, match=r"… \([\d,]+ characters\) shard 0") as caught:
         find_shards(location, FORMAT, probe=True)
     assert len(str(caught.value)) < 2000
-    assert caught.value.facts["dataset"] == location
+    assert caught.value.details["dataset"] == location

@@ -73,7 +73,7 @@ def test_an_error_of_the_format_itself_says_where(tmp_path):
         DataError, match=r"^a\.b: is odd\. Try another\n  It is /d shard 0"
     ) as caught:
         index_of(Plain(DataError("a.b: is odd. Try another")))
-    assert caught.value.facts["dataset"] == "/d"
+    assert caught.value.details["dataset"] == "/d"
 
 
 def test_class_options_and_version_identify_a_format():

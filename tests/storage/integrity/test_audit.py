@@ -24,13 +24,13 @@ def test_the_bytes_of_a_finding_are_copied(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "details",
     [{}, {"file": "gone", "offset": 0, "length": 1}, {"file": "a", "offset": 0},
      {"file": "a", "length": 1}, {"offset": 0, "length": 1}],
 )  # fmt: skip
-def test_a_finding_without_bytes_has_no_copy(facts, tmp_path):
+def test_a_finding_without_bytes_has_no_copy(details, tmp_path):
     (tmp_path / "a").write_bytes(b"x")
-    assert copy_damaged_bytes(tmp_path, AuditFinding("t", facts), tmp_path / "copies") is None
+    assert copy_damaged_bytes(tmp_path, AuditFinding("t", details), tmp_path / "copies") is None
     assert not (tmp_path / "copies").exists()
 
 
@@ -67,7 +67,7 @@ def test_each_sequence_that_cannot_be_read_is_a_finding(base):
     counted = []
     report = audit_by_reading(Damaged(base, 3, 299, 300), counted.append)
     assert (report.sequences, report.damages, report.by) == (600, 3, "structure")
-    assert [finding.facts["sequence"] for finding in report.findings] == [3, 299, 300]
+    assert [finding.details["sequence"] for finding in report.findings] == [3, 299, 300]
     assert sum(counted) == 600
     assert len(counted) == 3
     assert audit_by_reading(base, counted.append).damages == 0

@@ -129,7 +129,7 @@ def test_a_flipped_bit_is_an_error_that_says_everything(root, filled):
     flip(root / file, place, 3)
     with pytest.raises(CorruptSampleError) as caught:
         everything(store, filled=filled)
-    facts = caught.value.facts
+    facts = caught.value.details
     right, wrong = row(5)["x"], row(5)["x"].view(np.uint8).copy()
     wrong[9] ^= 8
     sums = np.empty(2, np.uint32)
@@ -162,8 +162,8 @@ def test_of_a_long_sequence_only_the_blocks_are_read_that_a_chunk_touches(root):
     bad = store.read(np.array([[2, step - 1, step + 1]]), ["x"])["x"]
     with pytest.raises(CorruptSampleError) as caught:
         bad[0]
-    assert caught.value.facts["length"] == CHECKSUM_BYTES
-    assert caught.value.facts["offset"] == place - 4
+    assert caught.value.details["length"] == CHECKSUM_BYTES
+    assert caught.value.details["offset"] == place - 4
     assert marked(store) == 3  # and the id that the error names
 
 
@@ -174,9 +174,9 @@ def test_texts_and_bytes_are_verified(root, name, number):
     flip(root / file, place)
     with pytest.raises(CorruptSampleError, match=r"must have crc32c .*, but has") as caught:
         store.read(spans_of(store), [name])
-    assert caught.value.facts["sequence"] == number
-    assert caught.value.facts["field"] == name
-    assert caught.value.facts["offset"] == place - 1
+    assert caught.value.details["sequence"] == number
+    assert caught.value.details["field"] == name
+    assert caught.value.details["offset"] == place - 1
 
 
 def test_always_notices_what_changes_after_the_first_read_and_first_read_does_not(root):
@@ -215,7 +215,7 @@ def test_lengths_that_were_changed_are_refused_when_the_store_is_opened(root):
         r"crc32c \w{8}, but have \w{8}\. Restore them, or write the store again",
     ) as caught:
         open_arrow(root)
-    assert caught.value.facts["file"] == "lengths-time.u32"
+    assert caught.value.details["file"] == "lengths-time.u32"
     assert open_arrow(root, verify="off").lengths[0] == 2
 
 
@@ -237,7 +237,7 @@ def test_a_length_that_is_not_the_shards_is_an_error(root):
         ),
     ) as caught:
         column.fill(np.empty(1, np.int32), np.array([0, 1]), None)
-    assert (caught.value.facts["expected"], caught.value.facts["found"]) == (1, 2)
+    assert (caught.value.details["expected"], caught.value.details["found"]) == (1, 2)
 
 
 def test_a_checksum_file_that_was_changed_is_an_error_about_the_sequence(root):

@@ -115,7 +115,7 @@ def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
     text = r"must have 1048576 bytes free, but only 0 of 2097152 are: the rest is being read"
     with pytest.raises(CacheError, match=text) as caught:
         cache.acquire(CacheRequest("c"))
-    assert caught.value.facts["needed"] == SIZE
+    assert caught.value.details["needed"] == SIZE
     released = []
     with pytest.raises(CacheError):
         cache.acquire(CacheRequest("c"), None, lambda: released.append(1))

@@ -75,7 +75,7 @@ def test_a_redirect_to_anything_but_the_web_is_refused(tmp_path, target):
             first.requests.clear()
             with pytest.raises(UnsafeContentError, match=text) as caught:
                 ask()
-            assert caught.value.facts["file"] == "file.bin"
+            assert caught.value.details["file"] == "file.bin"
             assert len(first.requests) <= 2  # HEAD and GET, but never again
         with pytest.raises(UnsafeContentError, match="is redirected from http:// to"):
             open_store(first.url, remote=quick(tmp_path))
@@ -124,7 +124,7 @@ def test_what_is_secret_stays_with_its_server_and_out_of_messages(file_server, t
         with pytest.raises(UnsafeContentError, match="to 'ftp://host/x', but") as caught:
             make_remote_files(first.url, quick(tmp_path)).read("file.bin", 0, 9)
         for secret in ("password", "Signature", "abc", "me:"):
-            assert secret not in f"{caught.value} {caught.value.facts} {caught.value.__cause__}"
+            assert secret not in f"{caught.value} {caught.value.details} {caught.value.__cause__}"
 
 
 MINE = "token99"

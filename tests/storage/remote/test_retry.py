@@ -45,7 +45,7 @@ def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(
         ) as caught,
     ):
         files.read("file.bin", 10, 5000)
-    facts = caught.value.facts
+    facts = caught.value.details
     assert (facts["file"], facts["offset"], facts["length"]) == ("file.bin", 10, 4990)
     assert facts["attempts"] >= 2
 

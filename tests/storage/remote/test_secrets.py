@@ -52,7 +52,7 @@ def error_of(call):
     """All that a user sees of an error: text, facts, notes, and what it came from."""
     with pytest.raises(SeqDataError) as caught:
         call()
-    facts = json.dumps(caught.value.facts, default=str)
+    facts = json.dumps(caught.value.details, default=str)
     lines = traceback.format_exception(caught.value)
     return "".join(line for line in lines if not line.lstrip().startswith("File ")) + facts
 

@@ -88,7 +88,7 @@ def test_s3_that_does_not_answer_is_an_error_in_time(s3, bucket, remote, faulty,
     faulty.fault, faulty.hits = fault(), "file.bin"
     with within(15), pytest.raises(RemoteReadError) as caught:
         files.read("file.bin", 0, len(CONTENT))
-    assert caught.value.facts["file"] == "file.bin"
+    assert caught.value.details["file"] == "file.bin"
 
 
 def read_in_child(*opened):
@@ -172,7 +172,7 @@ def test_no_message_and_no_repr_holds_what_is_secret(file_server, tmp_path, capl
         for name in ("file.bin", "nope"):
             with pytest.raises(RemoteReadError) as caught:
                 files.read(name, 0, 5)
-            told += [str(caught.value), str(caught.value.facts), repr(caught.value.__cause__)]
+            told += [str(caught.value), str(caught.value.details), repr(caught.value.__cause__)]
         file_server.fault = network.refused()
         with pytest.raises(RemoteReadError) as caught:
             files.stat("file.bin")

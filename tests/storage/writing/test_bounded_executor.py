@@ -149,7 +149,7 @@ def test_an_error_names_the_part(tmp_path):
         for executor in (None, pool):
             with pytest.raises(DecodeError, match=text) as caught:
                 write_arrow(tmp_path / "store", parts, executor=executor)
-            assert caught.value.facts == {"part": 1, "sequence": 3, "field": "x"}
+            assert caught.value.details == {"part": 1, "sequence": 3, "field": "x"}
 
 
 def test_parts_with_other_fields_are_an_error(tmp_path):

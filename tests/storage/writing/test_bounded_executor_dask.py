@@ -152,4 +152,4 @@ def test_an_error_of_a_part_comes_back_with_its_fields(cluster, tmp_path):
         DecodeError, match=r"^part 1, sequence 1 \('b'\), field 'x': must have dtype"
     ) as e:
         write_store(tmp_path / "store", given, executor=cluster.get_executor())
-    assert e.value.facts == {"part": 1, "sequence": 1, "field": "x"}
+    assert e.value.details == {"part": 1, "sequence": 1, "field": "x"}

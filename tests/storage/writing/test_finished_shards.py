@@ -25,7 +25,7 @@ try:
     rows = ({"x": np.full(size, i)} for i, size in enumerate(sizes))
     write_arrow(sys.argv[1], rows, shard_bytes=1)
 except IncompleteDatasetError as error:
-    print(json.dumps([str(error), error.facts, error.__notes__]))
+    print(json.dumps([str(error), error.details, error.__notes__]))
 """
 
 

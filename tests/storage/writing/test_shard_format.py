@@ -98,7 +98,7 @@ def test_other_sequences_than_those_that_were_written_are_named(rows, known, tex
     with pytest.raises(DecodeError, match=text) as caught:
         pack(rows, known)
     assert "`resume`=False" in str(caught.value)
-    assert caught.value.facts["sequence"] == int(str(caught.value).split()[1].strip(":"))
+    assert caught.value.details["sequence"] == int(str(caught.value).split()[1].strip(":"))
 
 
 def test_a_sequence_is_compared_by_its_digest():

@@ -62,7 +62,7 @@ def test_a_finished_part_is_not_written_again(tmp_path):
     assert drawn == [1, 2, 3, 1]  # its first sequence is compared
     with pytest.raises(DecodeError, match=r"^part 0, sequence 0: must be the one") as caught:
         write_part(tmp_path, 0, lambda: rows(9, 2, 3), KEY, ArrowFormat)
-    assert caught.value.facts == {"part": 0, "sequence": 0}
+    assert caught.value.details == {"part": 0, "sequence": 0}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from seqdata_testing.faults.targets import FaultTarget
 
 _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
 _LOCKLESS = Expectation(
-    kinds=("CacheError",), facts=("file",), texts=("has no locks", "Remote(cache_dir=...)"),
+    kinds=("CacheError",), details=("file",), texts=("has no locks", "Remote(cache_dir=...)"),
     happened={try_cache.LOCKLESS: 1},
 )  # fmt: skip
 

@@ -12,8 +12,8 @@ from seqdata_testing.faults.outcome import MENDED, WHOLE, Expectation
 from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.faults.try_damage import DamageMaker, ReadMode
 
-SHARD_FACTS = ("dataset", "shard", "file", "offset", "length")
-FILE_FACTS = ("dataset", "file")
+SHARD_DETAILS = ("dataset", "shard", "file", "offset", "length")
+FILE_DETAILS = ("dataset", "file")
 NAMED = 0.95  # of the errors about values name the sequence
 _WAYS = {None: "read", 0: "workers 0", 2: "workers 2"}
 _MOST = {None: 1000, 0: 20, 2: 3}  # trials; a loader with workers takes a second to start
@@ -32,7 +32,7 @@ class DamageSpec:
         harms: Draws the damage.
         part: Which files: ``shards`` or the ``others``.
         kinds: What must come of it.
-        facts: That the errors must have.
+        details: That the errors must have.
         count: Trials at most.
         named: Which part of the errors must name the sequence.
         off: Why it cannot be noticed with ``verify`` off; empty: it is.
@@ -43,7 +43,7 @@ class DamageSpec:
     harms: DamageMaker
     part: str = "shards"
     kinds: tuple[str, ...]
-    facts: tuple[str, ...] = SHARD_FACTS
+    details: tuple[str, ...] = SHARD_DETAILS
     count: int = 100
     named: float = 0.0
     off: str = ""
@@ -54,7 +54,7 @@ _BELIEVED = "off asks for no look at values and lengths"
 OWN_SPECS = (
     DamageSpec(
         fault="D1", harms=try_damage.draw_value_flips, kinds=("CorruptSampleError",), count=1000,
-        facts=(*SHARD_FACTS, "field"), named=NAMED, off=_BELIEVED,
+        details=(*SHARD_DETAILS, "field"), named=NAMED, off=_BELIEVED,
     ),
     DamageSpec(
         fault="D2", harms=try_damage.draw_other_flips, kinds=("CorruptShardError", WHOLE),
@@ -62,18 +62,18 @@ OWN_SPECS = (
     ),
     DamageSpec(
         fault="D2", harms=try_damage.draw_other_flips, part="others", kinds=("DataError", WHOLE),
-        facts=FILE_FACTS, count=300, off=_BELIEVED,
+        details=FILE_DETAILS, count=300, off=_BELIEVED,
     ),
     DamageSpec(fault="D3", harms=try_damage.draw_cuts, kinds=("CorruptShardError",)),
     DamageSpec(
         fault="D3", harms=try_damage.draw_cuts, part="others", kinds=("DataError",),
-        facts=FILE_FACTS, unread=True,
+        details=FILE_DETAILS, unread=True,
     ),
     DamageSpec(fault="D4", harms=try_damage.draw_block_cuts, kinds=("CorruptShardError",)),
     DamageSpec(fault="D5", harms=try_damage.list_emptied_files, kinds=("CorruptShardError",)),
     DamageSpec(
         fault="D5", harms=try_damage.list_emptied_files, part="others", kinds=("DataError",),
-        facts=FILE_FACTS, unread=True,
+        details=FILE_DETAILS, unread=True,
     ),
     DamageSpec(
         fault="D6", harms=try_damage.list_zeroed_pages, off=_BELIEVED,
@@ -81,7 +81,7 @@ OWN_SPECS = (
     ),
     DamageSpec(fault="D7", harms=try_damage.list_removed_files, kinds=("MissingShardError",)),
     DamageSpec(
-        fault="D7", harms=try_damage.list_removed_files, part="others", facts=FILE_FACTS,
+        fault="D7", harms=try_damage.list_removed_files, part="others", details=FILE_DETAILS,
         kinds=("MissingShardError", "IncompleteDatasetError"), unread=True,
     ),
     DamageSpec(
@@ -90,22 +90,22 @@ OWN_SPECS = (
     ),
     DamageSpec(
         fault="D9", harms=try_damage.list_stale_files, part="others", kinds=("DataError",),
-        facts=FILE_FACTS, unread=True,
+        details=FILE_DETAILS, unread=True,
     ),
 )  # fmt: skip
 REACHES = tuple(spec for spec in OWN_SPECS if spec.fault in ("D1", "D6"))
 """Damage that reaches sequences: that a store opens with."""
 
-_FOREIGN_FACTS = ("dataset", "shard", "file")
+_FOREIGN = ("dataset", "shard", "file")
 FOREIGN_SPECS = (
-    DamageSpec(fault="D3", harms=try_damage.draw_cuts, kinds=("DataError",), facts=_FOREIGN_FACTS),
+    DamageSpec(fault="D3", harms=try_damage.draw_cuts, kinds=("DataError",), details=_FOREIGN),
     DamageSpec(
         fault="D4", harms=try_damage.draw_block_cuts, kinds=("CorruptShardError",),
-        facts=_FOREIGN_FACTS,
+        details=_FOREIGN,
     ),
     DamageSpec(
         fault="D5", harms=try_damage.list_emptied_files, kinds=("DataError",),
-        facts=_FOREIGN_FACTS,
+        details=_FOREIGN,
     ),
 )  # fmt: skip
 _CANNOT = {
@@ -164,7 +164,7 @@ def mended_cases(
                 mode = ReadMode(verify=target.verify[-1], workers=workers, policy=policy)
                 tries = partial(try_damage.try_damages, target, mode, spec.harms, count, spec.part)
                 must = Expectation(
-                    kinds=(MENDED, *spec.kinds[1:]), facts=FILE_FACTS, seconds=_GOING_ON
+                    kinds=(MENDED, *spec.kinds[1:]), details=FILE_DETAILS, seconds=_GOING_ON
                 )
                 way = f"{target.name}, workers {workers}, on_error {policy}, {spec.part}"
                 found.append(
@@ -190,7 +190,7 @@ def _case(
             count,
             spec.part,
         ),
-        must=Expectation(kinds=kinds, facts=spec.facts, seconds=_OPENING),
+        must=Expectation(kinds=kinds, details=spec.details, seconds=_OPENING),
         quick=workers is None and verify == target.verify[-1],
         named=spec.named,
     )

@@ -66,7 +66,7 @@ def _make_error_cases(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
     quick = ranks.world == 2 and not ranks.workers
     corrupt = Expectation(
         kinds=("CorruptSampleError",) if mapped else ("CorruptShardError",),
-        facts=_PLACE if mapped else _SHARD, values={"rank": rank}, seconds=_FAILED,
+        details=_PLACE if mapped else _SHARD, values={"rank": rank}, seconds=_FAILED,
     )  # fmt: skip
     unheard = Expectation(
         kinds=("Unheard",), texts=("nothing of this kind is known",), seconds=_FAILED
@@ -83,7 +83,7 @@ def _make_error_cases(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
     ]  # fmt: skip
     if ranks.workers:
         died = Expectation(
-            kinds=("WorkerDiedError",), facts=("pid", "worker", *_PLACE), seconds=_FAILED,
+            kinds=("WorkerDiedError",), details=("pid", "worker", *_PLACE), seconds=_FAILED,
             values={"signal": "SIGKILL", "rank": rank},
         )  # fmt: skip
         tries = partial(_train_until_error, ranks, processes.kill_self)

@@ -7,23 +7,23 @@ from dataclasses import replace
 from functools import partial
 
 from seqdata_testing.faults import cases_cache, hostile, network, try_damage, try_remote
-from seqdata_testing.faults.cases_damage import FILE_FACTS, OWN_SPECS, mended_cases
+from seqdata_testing.faults.cases_damage import FILE_DETAILS, OWN_SPECS, mended_cases
 from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.outcome import MENDED, WHOLE, Expectation
 from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.faults.try_damage import ReadMode
 
 _MODES = ("cache", "ranges")
-_FACTS = ("dataset", "shard", "file", "attempts")
-_UNREADABLE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=15.0)
+_DETAILS = ("dataset", "shard", "file", "attempts")
+_UNREADABLE = Expectation(kinds=("RemoteReadError",), details=_DETAILS, seconds=15.0)
 _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
 _TRIED_AGAIN = replace(_NO_HARM, happened={try_remote.RETRY: 1})
 _ANOTHER = Expectation(
-    kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"), seconds=30.0,
+    kinds=("FingerprintMismatch",), details=("dataset", "shard", "file"), seconds=30.0,
     texts=("must not change while it is read, but was replaced",), happened={try_remote.CHANGED: 1},
 )  # fmt: skip
 _NO_ROOM = Expectation(
-    kinds=("CacheError", WHOLE), facts=("file", "free"), happened={try_remote.FULL: 1}
+    kinds=("CacheError", WHOLE), details=("file", "free"), happened={try_remote.FULL: 1}
 )
 _DAMAGES = 6  # of each kind
 _FLIPS = 100  # of bits of values, each way
@@ -39,7 +39,7 @@ _FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
     ("S2", network.reset),
     ("S3", network.short),
 )
-_MORE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=30.0)
+_MORE = Expectation(kinds=("RemoteReadError",), details=_DETAILS, seconds=30.0)
 _HOSTILE = (
     (
         "S6", hostile.play_endless,
@@ -140,7 +140,7 @@ def _damages(local: FaultTarget, *, quick: bool) -> list[FaultCase]:
             found.append(
                 FaultCase(
                     fault=spec.fault, way=f"{target.name}, read, {spec.part}", tries=tries,
-                    must=Expectation(kinds=kinds, facts=FILE_FACTS, seconds=10.0), bound=300.0,
+                    must=Expectation(kinds=kinds, details=FILE_DETAILS, seconds=10.0), bound=300.0,
                 )
             )  # fmt: skip
     return found

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from seqdata_testing.faults import cases_damage, try_damage, try_saved_files
-from seqdata_testing.faults.cases_damage import FILE_FACTS, DamageSpec
+from seqdata_testing.faults.cases_damage import FILE_DETAILS, DamageSpec
 from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.outcome import WHOLE, Expectation
 from seqdata_testing.faults.targets import FOREIGN, OWN, FaultTarget, SavedFile
@@ -21,10 +21,10 @@ _REOPENED = {None: "unpickled", 2: "workers 2"}
 _SAVED_SPECS = (
     DamageSpec(
         fault="D7", harms=try_damage.list_removed_files, kinds=("MissingShardError",),
-        facts=FILE_FACTS,
+        details=FILE_DETAILS,
     ),
     DamageSpec(
-        fault="D2", harms=try_damage.draw_other_flips, part="others", facts=FILE_FACTS,
+        fault="D2", harms=try_damage.draw_other_flips, part="others", details=FILE_DETAILS,
         kinds=("MissingShardError", "CorruptShardError", WHOLE),
     ),
 )  # fmt: skip
@@ -46,7 +46,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
                 fault="D9", way=f"{target.name}, other data under the old path, {detail}",
                 tries=partial(try_saved_files.reopen_replaced, target, verify, workers),
                 must=Expectation(
-                    kinds=("FingerprintMismatch", "ConfigError"), facts=("dataset",),
+                    kinds=("FingerprintMismatch", "ConfigError"), details=("dataset",),
                     texts=("must be the data that was opened",), delivered=0,
                     happened={try_saved_files.REPLACED: 1}, seconds=_OPENING,
                 ),

@@ -26,19 +26,19 @@ _SWOLLEN = 1 << 28
 _ACTS: dict[str, list[tuple[Callable[[], None], str, Expectation]]] = {
     "W1": [
         (processes.kill_self, "by itself", Expectation(
-            kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGKILL"}, seconds=SOON,
+            kinds=("WorkerDiedError",), details=_DEAD, values={"signal": "SIGKILL"}, seconds=SOON,
             delivered=BEFORE,
         )),
     ],
     "W2": [
         (processes.crash, "in C", Expectation(
-            kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGSEGV"},
+            kinds=("WorkerDiedError",), details=_DEAD, values={"signal": "SIGSEGV"},
             texts=("crashed",), seconds=SOON, delivered=BEFORE,
         )),
     ],
     "W3": [
         (processes.OutOfMemoryKill(_SWOLLEN), "and is killed for it", Expectation(
-            kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGKILL"},
+            kinds=("WorkerDiedError",), details=_DEAD, values={"signal": "SIGKILL"},
             least={"rss": _SWOLLEN}, texts=("memory",), seconds=SOON + 1, delivered=BEFORE,
         )),
         (processes.exhaust_memory, "and is told so", Expectation(
@@ -48,21 +48,21 @@ _ACTS: dict[str, list[tuple[Callable[[], None], str, Expectation]]] = {
     ],
     "W4": [
         (processes.exit_normally, "by sys.exit", Expectation(
-            kinds=("WorkerDiedError",), facts=_DEAD, values={"exitcode": 3}, seconds=SOON,
+            kinds=("WorkerDiedError",), details=_DEAD, values={"exitcode": 3}, seconds=SOON,
             delivered=BEFORE,
         )),
         (processes.exit_at_once, "by os._exit", Expectation(
-            kinds=("WorkerDiedError",), facts=_DEAD, values={"exitcode": 4}, seconds=SOON,
+            kinds=("WorkerDiedError",), details=_DEAD, values={"exitcode": 4}, seconds=SOON,
             delivered=BEFORE,
         )),
     ],
     "W5": [
         (processes.hang, "in Python", Expectation(
-            kinds=("StallError",), facts=("pid", "worker", *_PLACE), seconds=_STALLED,
+            kinds=("StallError",), details=("pid", "worker", *_PLACE), seconds=_STALLED,
             texts=("in hang", "logged: ", "`stall_timeout`"), delivered=BEFORE,
         )),
         (processes.hang_in_c, "in C", Expectation(
-            kinds=("StallError",), facts=("pid", "worker", *_PLACE), seconds=_STALLED,
+            kinds=("StallError",), details=("pid", "worker", *_PLACE), seconds=_STALLED,
             texts=("in hang_in_c", "logged: "), delivered=BEFORE,
         )),
     ],
@@ -75,7 +75,7 @@ _ALONE = {
     "W5": "nobody watches the training process; the launcher does",
 }
 _BUS = Expectation(
-    kinds=("WorkerDiedError",), facts=("pid", "worker", "shard", "file"), seconds=SOON,
+    kinds=("WorkerDiedError",), details=("pid", "worker", "shard", "file"), seconds=SOON,
     values={"signal": "SIGBUS"}, texts=("truncated",),
 )  # fmt: skip
 _BUS_ALONE = (
@@ -111,7 +111,7 @@ def cases(
                 )
                 found.append(make(fault, detail, tries, must, first=not i))
         died = Expectation(
-            kinds=("WorkerDiedError",), facts=("pid", "worker"), values={"signal": "SIGKILL"},
+            kinds=("WorkerDiedError",), details=("pid", "worker"), values={"signal": "SIGKILL"},
             seconds=SOON,
         )  # fmt: skip
         tries = partial(try_workers.play_signalled, setup, signal.SIGKILL, "worker")
@@ -136,7 +136,7 @@ def cases(
 
 def _without_key(must: Expectation) -> Expectation:
     """Leave out what would have to be fetched to be told."""
-    return replace(must, facts=tuple(name for name in must.facts if name != "key"))
+    return replace(must, details=tuple(name for name in must.details if name != "key"))
 
 
 def _case(

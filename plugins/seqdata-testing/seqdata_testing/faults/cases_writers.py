@@ -13,8 +13,8 @@ from seqdata_testing.faults.targets import FaultTarget
 
 INSTANTS = 20
 _QUICK_INSTANTS = 6
-_GONE_ON = Expectation(kinds=("IncompleteDatasetError", WHOLE), facts=("dataset", "file"))
-_NO_ROOM = Expectation(kinds=("IncompleteDatasetError", WHOLE), facts=("file",))
+_GONE_ON = Expectation(kinds=("IncompleteDatasetError", WHOLE), details=("dataset", "file"))
+_NO_ROOM = Expectation(kinds=("IncompleteDatasetError", WHOLE), details=("file",))
 _SMALL = 64 << 10  # bytes of shared memory: less than a batch of the longest sequence
 _FEW = Expectation(kinds=("DataError", "ConfigError", WHOLE), texts=("ulimit -n",))
 _UNMAPPED = Expectation(kinds=("DataError", "ConfigError", WHOLE), texts=("now ",))

@@ -88,7 +88,7 @@ def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
     wrong = [text for outcome in found for text in complaints(outcome, case.must)]
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
     errors = [outcome for outcome in found if outcome.what == ERROR]
-    named = sum("sequence" in outcome.facts for outcome in errors)
+    named = sum("sequence" in outcome.details for outcome in errors)
     if errors and named < case.named * len(errors):
         more.append(f"{named} of {len(errors)} errors name the sequence, but must {case.named:.0%}")
     return wrong[:_SHOWN] + more

@@ -59,12 +59,17 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
     if unlogged:
         return Outcome(what=outcomes.WRONG, text=f"sequences {sorted(unlogged)} are masked untold")
     verdict = outcomes.MENDED if entries else outcomes.WHOLE
-    facts = (
-        {name: fact for name, fact in entries[0].items() if name != "message"} if entries else {}
-    )
-    text = f"{len(entries)} sequences; the first: {entries[0]['message']}" if entries else ""
+    text, details = "", {}
+    if entries:
+        text = f"{len(entries)} sequences; the first: {entries[0]['message']}"
+        details = {name: value for name, value in entries[0].items() if name != "message"}
     return Outcome(
-        what=verdict, text=text, facts=facts, delivered=delivered, planned=planned, seconds=seconds
+        what=verdict,
+        text=text,
+        details=details,
+        delivered=delivered,
+        planned=planned,
+        seconds=seconds,
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from seqdata.errors import Fact, SeqDataError
+from seqdata.errors import Detail, SeqDataError
 from seqdata_testing.waiting import patient
 
 WHOLE = "whole"
@@ -35,7 +35,7 @@ class Outcome:
             cannot do it).
         kinds: Of an error: its class, then those it is one of.
         text: Of an error: its message; else what happened.
-        facts: Of an error; of what was mended, of the first one.
+        details: Of an error; of what was mended, of the first one.
         delivered: Batches that came before it ended.
         planned: Batches that had to come.
         seconds: From the fault, or else from opening, to the end.
@@ -47,7 +47,7 @@ class Outcome:
     what: str
     kinds: tuple[str, ...] = ()
     text: str = ""
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    details: Mapping[str, Detail] = field(default_factory=dict)
     delivered: int = 0
     planned: int = 0
     seconds: float = 0.0
@@ -66,9 +66,9 @@ class Expectation:
 
     Attributes:
         kinds: One of these: classes of errors, or ``whole``, ``died``.
-        facts: Names of the facts that an error must have.
-        values: Facts that it must have, with their values.
-        least: Facts that it must have, with the least that they must be.
+        details: Names of the details that an error must have.
+        values: Details that it must have, with their values.
+        least: Details that it must have, with the least that they must be.
         texts: What the message must say.
         seconds: Within which it must come, on an idle machine.
         delivered: Batches that must have come before; None: any number.
@@ -77,8 +77,8 @@ class Expectation:
     """
 
     kinds: tuple[str, ...]
-    facts: tuple[str, ...] = ()
-    values: Mapping[str, Fact] = field(default_factory=dict)
+    details: tuple[str, ...] = ()
+    values: Mapping[str, Detail] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     seconds: float = 10.0
@@ -91,11 +91,11 @@ def of_error(
 ) -> Outcome:
     """Return the outcome that an exception is."""
     classes = [kind.__name__ for kind in type(error).__mro__]
-    facts = error.facts if isinstance(error, SeqDataError) else {}
+    details = error.details if isinstance(error, SeqDataError) else {}
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     cause = "" if error.__cause__ is None else f"\ncaused by: {error.__cause__}"
     return Outcome(
-        what=ERROR, kinds=tuple(classes), text=f"{error}{notes}{cause}", facts=facts,
+        what=ERROR, kinds=tuple(classes), text=f"{error}{notes}{cause}", details=details,
         seconds=seconds,
         delivered=delivered, planned=planned,
     )  # fmt: skip
@@ -136,13 +136,13 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
         shown = f"{outcome.name} ({outcome.text})" if outcome.text else outcome.name
         wrong.append(f"is {shown}, but must be {' or '.join(must.kinds)}")
     elif outcome.what in (ERROR, MENDED):
-        facts = outcome.facts
-        lacks = [name for name in must.facts if name not in facts]
+        details = outcome.details
+        lacks = [name for name in must.details if name not in details]
         lacks += [
-            f"{name}={value!r}" for name, value in must.values.items() if facts.get(name) != value
+            f"{name}={value!r}" for name, value in must.values.items() if details.get(name) != value
         ]
         for name, least in must.least.items():
-            value = facts.get(name)
+            value = details.get(name)
             if not isinstance(value, int) or value < least:
                 lacks.append(f"{name} of at least {least}")
         lacks += [repr(text) for text in must.texts if text not in outcome.text]

@@ -122,9 +122,9 @@ def mark_differing(found: Sequence[Outcome], struck: int) -> list[Outcome]:
     first = found[struck]
 
     def is_same(outcome: Outcome) -> bool:
-        return (outcome.kinds, outcome.facts) == (first.kinds, first.facts)
+        return (outcome.kinds, outcome.details) == (first.kinds, first.details)
 
-    text = f"differs from what rank {struck} raises, {first.name} with {dict(first.facts)}: "
+    text = f"differs from what rank {struck} raises, {first.name} with {dict(first.details)}: "
     return [
         outcome
         if is_same(outcome)
@@ -192,12 +192,12 @@ def _receive_outcome(
     if lost is None:
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         return Outcome(what=outcomes.DIED, text=f"{name}, {text}", seconds=seconds)
-    facts: dict[str, Any] = {"rank": int(lost[1])}
+    details: dict[str, Any] = {"rank": int(lost[1])}
     kinds = ("PeerFailedError", "SeqDataError")
     return Outcome(
         what=outcomes.ERROR,
         kinds=kinds,
         text=log_text[lost.start() :],
-        facts=facts,
+        details=details,
         seconds=seconds,
     )

@@ -155,8 +155,8 @@ def test_a_loader_that_goes_on_is_mended(bad, policy):
     assert (found.what, found.delivered) == ("mended", found.planned)
     assert found.text.startswith("1 sequences; the first: ")
     assert "Verify: seqdata verify" in found.text
-    assert found.facts["file"] == "part-00000.arrow"
-    number = found.facts["sequence"]
+    assert found.details["file"] == "part-00000.arrow"
+    number = found.details["sequence"]
     for at, what in ((number, "mended"), (number + 1, "wrong")):  # a bad row is not looked at
         others = [{**one, "y": one["y"] + (i == at)} for i, one in enumerate(given)]
         assert play_on_error(lambda: Goes(store, policy), others).what == what
@@ -313,7 +313,7 @@ ERROR = of_error(DataError.at("bad", shard=1, rss=7), seconds=1.0, delivered=3)
     ("must", "text"),
     [
         (Expectation(kinds=("CorruptShardError",)), "is DataError (bad"),
-        (Expectation(kinds=("DataError",), facts=("file",)), "DataError lacks file: bad"),
+        (Expectation(kinds=("DataError",), details=("file",)), "DataError lacks file: bad"),
         (Expectation(kinds=("DataError",), values={"shard": 2}), "DataError lacks shard=2"),
         (Expectation(kinds=("DataError",), least={"rss": 8}), "lacks rss of at least 8"),
         (Expectation(kinds=("DataError",), texts=("good",)), "DataError lacks 'good'"),
@@ -328,7 +328,7 @@ def test_an_outcome_is_held_against_all_that_is_expected(must, text):
 
 def test_an_outcome_that_is_as_it_must_be_has_no_complaint():
     must = Expectation(
-        kinds=("SeqDataError",), facts=("shard",), values={"shard": 1}, least={"rss": 7},
+        kinds=("SeqDataError",), details=("shard",), values={"shard": 1}, least={"rss": 7},
         texts=("bad",), delivered=3,
     )  # fmt: skip
     assert not complaints(ERROR, must)
