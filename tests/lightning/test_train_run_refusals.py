@@ -211,6 +211,16 @@ def test_a_long_policy_is_told_by_its_beginning_and_a_digest():
     assert max(map(len, texts)) < 350
 
 
+def test_other_ranks_than_those_that_the_plan_was_balanced_for_are_noticed(tmp_path):
+    def rebalance(saved):
+        saved["SequenceDataModule"]["balance_ranks"] = 3
+
+    fit(data_of(batching=Bucketed(4)), folder=tmp_path, every=3, max_epochs=1)
+    path = edited(tmp_path / "step=3.ckpt", tmp_path, rebalance)
+    with pytest.raises(ResumeError, match="the plan of epoch 0 must have the saved fingerprint"):
+        fit(data_of(batching=Bucketed(4)), ckpt=path, max_epochs=1)
+
+
 def doubled(sequence, rng):
     return {**sequence, "x": sequence["x"] * 2}
 
@@ -311,8 +321,14 @@ def test_every_damage_of_a_state_is_refused_or_a_state():
     assert refused > 150
 
 
-TOLD = {("world_size",), ("tail",), ("accumulate",), ("errors",), ("transform",), ("lanes",)}
-"""Parts that may be others: of a run on more ranks, with another tail, or without lanes."""
+TOLD = {
+    *(("world_size",), ("tail",), ("accumulate",), ("errors",), ("transform",), ("lanes",)),
+    ("balance_ranks",),
+}
+"""Parts that may be others: of a run on more ranks, with another tail, or without lanes.
+
+The policies here make the same plans for any ranks: where they do not, the fingerprint differs.
+"""
 
 TAKEN = ("lanes", "lanes")
 """Without it the first step is refused: there may be LaneStates that training does not use."""
