@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
-from seqdata.readers.columns import (
-    ListColumn,
+from seqdata.storage.arrow_columns import (
+    TableLocation,
+    Values,
     combine_column,
     convert_column,
-    refuse_missing,
-    warn_left_out,
+    refuse_nulls,
 )
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
-from seqdata.storage.inputs import drop_index_columns
+from seqdata.storage.inputs import drop_index_columns, warn_left_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,11 +83,15 @@ def iter_groups(
     grouped = find_groups(table, group, order)
     names, offsets = grouped.names, grouped.offsets
     others = drop_index_columns(name for name in table.column_names if name != group)
-    columns = {name: convert_column(table, name) for name in drop_id_column(others, group)}
+    columns = convert_columns(table, drop_id_column(others, group))
     for name, column in columns.items():
-        if isinstance(column, ListColumn):
-            warn_left_out(name, "lists, of which a row of a group has one each")
-    ragged = {name: c[grouped.rows] for name, c in columns.items() if isinstance(c, np.ndarray)}
+        if has_lists(column):
+            _warn_left_out(name, "lists, of which a row of a group has one each")
+    ragged = {
+        name: column[grouped.rows]
+        for name, column in columns.items()
+        if isinstance(column, np.ndarray) and not has_lists(column)
+    }
     texts = {name: column for name, column in columns.items() if isinstance(column, list)}
     constant_texts = {
         name: column
@@ -135,8 +139,6 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
         )
     column = combine_column(table, group)
     refuse_missing(group, column)
-    if types.is_floating(column.type):
-        refuse_missing(group, compute.if_else(compute.is_nan(column), None, column))
     if types.is_nested(column.type):
         raise ConfigError(
             f"table: column {group!r} must hold a text or a number per row to make groups, but is "
@@ -157,6 +159,46 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
     else:
         _warn_of_equal_keys(order, combine_column(table, order), keys, grouped)
     return grouped
+
+
+def convert_columns(table: pa.Table, names: Iterable[str]) -> dict[str, Values]:
+    """Return the values of columns by row; one that cannot be a field is left out, with a warning.
+
+    Raises:
+        DecodeError: If a value is missing.
+    """
+    columns = {}
+    for name in names:
+        values = convert_column(name, combine_column(table, name))
+        if values is None:
+            _warn_left_out(name, f"of type {table.schema.field(name).type}")
+        else:
+            columns[name] = values
+    return columns
+
+
+def has_lists(values: Values) -> bool:
+    """Return whether the values of a column are lists of numbers."""
+    return not isinstance(values, list | np.ndarray) or np.ndim(values) > 1
+
+
+def refuse_missing(name: str, column: Any) -> None:
+    """Raise if a column of a table lacks a value: where it is null or NaN.
+
+    Raises:
+        DecodeError: If so; the message names the row.
+    """
+    from pyarrow import compute, types
+
+    if types.is_floating(column.type):
+        column = compute.if_else(compute.is_nan(column), None, column)
+    refuse_nulls(TableLocation(dataset="table", field=name), column)
+
+
+def _warn_left_out(
+    name: str, reason: str, remedy: str = "must be numbers, text, bytes, or lists of numbers"
+) -> None:
+    warn_left_out(f"column {name!r}", f"{reason}; {remedy}")
 
 
 def refuse_order_alone(order: str | None, group: str | None) -> None:
@@ -182,7 +224,7 @@ def drop_id_column(names: list[str], key: str | None) -> list[str]:
     """
     if key in (None, ID_FIELD) or ID_FIELD not in names:
         return names
-    warn_left_out(
+    _warn_left_out(
         ID_FIELD,
         f"sequences are named by column {key!r}, and their names are the field {ID_FIELD!r}",
         "rename the column to keep it",
@@ -292,10 +334,7 @@ def _read_order_keys(name: str, column: Any) -> NDArray[Any]:
         return dates
     if types.is_temporal(type_):
         return _to_integers(column)
-    if types.is_integer(type_):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    if types.is_floating(type_):
-        refuse_missing(name, compute.if_else(compute.is_nan(column), None, column))
+    if types.is_integer(type_) or types.is_floating(type_):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     if types.is_decimal(type_):
         return np.asarray(compute.rank(column, tiebreaker="dense").to_numpy())
@@ -345,5 +384,5 @@ def _is_constant_within(name: str, column: Any, grouped: GroupedRows) -> bool:
     changes = np.flatnonzero(np.diff(codes[grouped.rows])) + 1
     if np.isin(changes, grouped.offsets).all():
         return True
-    warn_left_out(name, "a string that changes within a group")
+    _warn_left_out(name, "a string that changes within a group")
     return False

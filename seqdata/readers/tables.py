@@ -21,20 +21,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.readers.columns import (
-    ListColumn,
-    convert_column,
+from seqdata.readers.text_numbers import (
     find_doubtful_columns,
     find_large_floats,
     parse_list_cells,
     refuse_doubtful,
     refuse_inexact,
-    refuse_missing,
     warn_of_number_texts,
 )
-from seqdata.readers.groups import drop_id_column, iter_groups, refuse_order_alone
+from seqdata.readers.groups import (
+    convert_columns,
+    drop_id_column,
+    has_lists,
+    iter_groups,
+    refuse_missing,
+    refuse_order_alone,
+)
 from seqdata.readers.source import ReadOptions, SourceFile
-from seqdata.storage.arrow_columns import find_list_types, is_untyped_list
+from seqdata.storage.arrow_columns import Values, find_list_types, is_untyped_list
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.foreign.table_file import (
@@ -452,7 +456,7 @@ def _name_files(files: Sequence[SourceFile]) -> Iterator[None]:
     try:
         yield
     except (ConfigError, DecodeError) as error:
-        if "file" in error.facts or not files:
+        if "file" in error.details or not files:
             raise
         first, rest = str(files[0].path), f" and {len(files) - 1} more" if files[1:] else ""
         raise error.with_place(f"in the file {first!r}{rest}", file=first) from error
@@ -472,7 +476,7 @@ def _name_lines(
     try:
         yield
     except DecodeError as error:
-        row = error.facts.get("row")
+        row = error.details.get("row")
         if not isinstance(row, int):
             raise
         stops = np.cumsum([table.num_rows for table in tables])
@@ -554,21 +558,25 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
 
 def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
     names = drop_id_column(drop_index_columns(table.column_names), key)
-    columns = {name: convert_column(table, name) for name in names}
+    columns = convert_columns(table, names)
     id_column = columns.pop(key, None) if key is not None else None
-    if key is not None and (id_column is None or isinstance(id_column, ListColumn)):
+    if key is not None and (id_column is None or not _can_name(id_column)):
         raise ConfigError(
             f"table: column {key!r} must hold texts or numbers to be ids, but is of type "
             f"{table.schema.field(key).type}. Name another column"
         )
-    usable_columns = {name: column for name, column in columns.items() if column is not None}
-    if not any(isinstance(column, ListColumn) for column in usable_columns.values()):
+    if not any(map(has_lists, columns.values())):
         raise ConfigError(
             "table: no column holds lists of numbers, so that no row is a sequence. Pass `--group "
             "COLUMN` to make a sequence of the rows of each value"
         )
     for row in range(table.num_rows):
-        sequence = {name: column[row] for name, column in usable_columns.items()}
+        sequence = {name: column[row] for name, column in columns.items()}
         if id_column is not None:
             sequence[ID_FIELD] = str(id_column[row])
         yield sequence
+
+
+def _can_name(column: Values) -> bool:
+    """Return whether the values of a column can be ids: texts or numbers."""
+    return not has_lists(column) and not (len(column) and isinstance(column[0], bytes))

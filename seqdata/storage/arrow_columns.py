@@ -1,6 +1,7 @@
-"""Columns of foreign Arrow data: their fields, and their values as NumPy arrays.
+"""Columns of Arrow data: their fields, and their values as NumPy arrays.
 
-Nothing is copied if NumPy can use Arrow's buffers directly.
+The one conversion of columns, for files that are read in place, tables in memory, and tables that
+are written. Nothing is copied if NumPy can use Arrow's buffers directly.
 """
 
 from __future__ import annotations
@@ -57,6 +58,24 @@ class ColumnType:
         return other is not None and replace(self, plain=True) == replace(other, plain=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLocation(DataLocation):
+    """A column of a table in memory, for messages.
+
+    Attributes:
+        first_row: The index in the table of the first row of a part of it.
+    """
+
+    first_row: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.dataset}: column {self.field!r}"
+
+
+Values = NDArray[Any] | list[Any] | DecodedColumn
+"""Values by row: numbers, or arrays of one shape; texts or bytes; or lists of any length."""
+
+
 def infer_column_type(type_: pa.DataType) -> ColumnType | None:
     """Return the content of a column by its type; None if it cannot be a field."""
     from pyarrow import BaseExtensionType, types
@@ -76,9 +95,9 @@ def infer_column_type(type_: pa.DataType) -> ColumnType | None:
         return ColumnType("bytes")
     if types.is_binary_view(type_) or types.is_fixed_size_binary(type_):
         return ColumnType("bytes", plain=False)
-    if types.is_list(type_) or types.is_large_list(type_):
+    if _is_ragged(type_):
         inner = type_.value_type
-        nested = types.is_list(inner) or types.is_large_list(inner)
+        nested = _is_ragged(inner)
         cell = _infer_number_type(inner.value_type if nested else inner)
         return None if cell is None else replace(cell, ragged=True, nested=nested)
     return _infer_number_type(type_)
@@ -121,22 +140,33 @@ def is_untyped_list(type_: pa.DataType) -> bool:
     """Return whether a type is of lists of nothing: what a writer finds if all lists are empty."""
     from pyarrow import types
 
-    if not (types.is_list(type_) or types.is_large_list(type_)):
+    if not _is_ragged(type_):
         return False
     return bool(types.is_null(type_.value_type)) or is_untyped_list(type_.value_type)
 
 
 def find_list_types(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
     """Return column -> the first type among schemas that is a list of something."""
-    from pyarrow import types
-
     return {
         column.name: column.type
         for schema in reversed(list(schemas))
         for column in schema
-        if (types.is_list(column.type) or types.is_large_list(column.type))
-        and not is_untyped_list(column.type)
+        if _is_ragged(column.type) and not is_untyped_list(column.type)
     }
+
+
+def _is_ragged(type_: pa.DataType) -> bool:
+    """Return whether a type is of lists of any length."""
+    from pyarrow import types
+
+    return bool(types.is_list(type_) or types.is_large_list(type_))
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Return whether a type is of lists, of any length or a fixed one."""
+    from pyarrow import types
+
+    return _is_ragged(type_) or bool(types.is_fixed_size_list(type_))
 
 
 def measure_nesting(type_: pa.DataType) -> int:
@@ -145,8 +175,59 @@ def measure_nesting(type_: pa.DataType) -> int:
 
     if isinstance(type_, BaseExtensionType):
         return 1 + measure_nesting(type_.storage_type)
-    lists = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    return 1 + measure_nesting(type_.value_type) if lists or types.is_dictionary(type_) else 1
+    has_inner_type = is_list(type_) or types.is_dictionary(type_)
+    return 1 + measure_nesting(type_.value_type) if has_inner_type else 1
+
+
+def combine_column(table: pa.Table, name: str | int) -> pa.Array:
+    """Return a column in one piece, its values in place of codes of a dictionary or views."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    chunks = table.column(name).chunks or [pa.array([], type=table.schema.field(name).type)]
+    if types.is_dictionary(chunks[0].type):
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices, _drop_views(chunk.dictionary))
+            for chunk in chunks
+        ]
+        chunks = [chunk.dictionary_decode() for chunk in chunks]
+    return pa.concat_arrays([_drop_views(chunk) for chunk in chunks])
+
+
+def _drop_views(column: Any) -> Any:
+    """Return a column of views of strings as strings, which more functions of PyArrow take."""
+    import pyarrow as pa
+
+    return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
+
+
+def convert_column(name: str, column: pa.Array, first_row: int = 0) -> Values | None:
+    """Return the values of a column of a table in memory; None if they cannot be a field.
+
+    Args:
+        name: The name of the column.
+        column: The column, or a part of it.
+        first_row: The index of its first row in the table, for messages.
+
+    Raises:
+        DecodeError: If a value is missing, or text is not UTF-8.
+    """
+    column_type = infer_column_type(column.type)
+    if column_type is None:
+        return None
+    location = TableLocation(dataset="table", field=name, first_row=first_row)
+    if not column_type.is_text:
+        decoded = decode_column(location, column, column_type)
+        return decoded.values if decoded.offsets is None else decoded
+    column = _unwrap(location, column)
+    refuse_nulls(location, column)
+    try:
+        texts: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise location.make_error(
+            DecodeError, f"must hold text in UTF-8, but does not ({error}). Convert it"
+        ) from error
+    return texts
 
 
 def decode_column(
@@ -155,17 +236,18 @@ def decode_column(
     """Return a column's values and offsets.
 
     Args:
-        location: Unit and column, for messages.
-        array: One record batch's or row group's.
-        column_type: Of the column.
-        width: The width of the timesteps of a nested column.
+        location: The unit and column, for messages.
+        array: The column of a record batch or row group.
+        column_type: The type of the column.
+        width: The width of the timesteps of a nested column, where it was counted before.
 
     Raises:
-        DecodeError: If a value is missing; the message names column and row.
-        CorruptShardError: If the offsets are invalid.
+        DecodeError: If a value is missing, or timesteps are of several widths; the message names
+            column and row.
+        CorruptShardError: If the offsets are invalid, or a width is another one than was counted.
     """
     array = _unwrap(location, array)
-    _refuse_nulls(location, array, None)
+    refuse_nulls(location, array)
     if column_type.is_text:
         return _decode_text(location, array)
     if not column_type.ragged:
@@ -176,22 +258,31 @@ def decode_column(
     inner = array.values.slice(first, stop - first)
     offsets = offsets - first if first else offsets
     if column_type.nested:
-        _refuse_nulls(location, inner, offsets)
-        inner_offsets = read_list_offsets(location, inner)
-        flat = _decode_numbers(
-            location,
-            inner.values.slice(int(inner_offsets[0]), int(inner_offsets[-1] - inner_offsets[0])),
-            None,
-        )
-        size = (
-            int(inner_offsets[-1] - inner_offsets[0]) // max(1, len(inner))
-            if width is None
-            else width
-        )
-        if (np.diff(inner_offsets) != size).any():
-            raise _make_corrupt_error(location, f"timesteps of other than {size} numbers")
-        return DecodedColumn(flat.reshape(-1, size, *flat.shape[1:]), offsets)
+        return DecodedColumn(_decode_vectors(location, inner, offsets, width), offsets)
     return DecodedColumn(_decode_numbers(location, inner, offsets), offsets)
+
+
+def _decode_vectors(
+    location: DataLocation, array: pa.Array, row_offsets: NDArray[np.int64], width: int | None
+) -> NDArray[Any]:
+    """Return the timesteps of a nested column, which must have one width."""
+    refuse_nulls(location, array, row_offsets)
+    offsets = read_list_offsets(location, array)
+    widths = np.diff(offsets)
+    first, stop = int(offsets[0]), int(offsets[-1])
+    if width is None:
+        width = int(widths[0]) if len(widths) else 0
+        if (widths != width).any():
+            raise location.make_error(
+                DecodeError,
+                f"must hold equally many numbers per timestep, but holds vectors of {widths.min()} "
+                f"to {widths.max()}. Split it into several columns",
+            )
+    elif (widths != width).any():
+        raise _make_corrupt_error(location, f"timesteps of other than {width} numbers")
+    inner_offsets = row_offsets * width  # of numbers by row, for messages
+    values = _decode_numbers(location, array.values.slice(first, stop - first), inner_offsets)
+    return values.reshape(len(array), width, *values.shape[1:])
 
 
 def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int64]:
@@ -203,13 +294,13 @@ def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int
     from pyarrow import types
 
     type_ = array.type
-    wide = (
+    is_large = (
         types.is_large_list(type_) or types.is_large_string(type_) or types.is_large_binary(type_)
     )
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return np.zeros(len(array) + 1, dtype=np.int64)
-    dtype = np.dtype(np.int64 if wide else np.int32)
+    dtype = np.dtype(np.int64 if is_large else np.int32)
     raw = np.frombuffer(buffer, dtype, buffer.size // dtype.itemsize)
     found = raw[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     if len(found) <= len(array) or found[0] < 0 or (found[1:] < found[:-1]).any():
@@ -229,7 +320,7 @@ def measure_row_lengths(
         CorruptShardError: If the offsets are invalid.
     """
     array = _unwrap(location, array)
-    _refuse_nulls(location, array, None)
+    refuse_nulls(location, array)
     offsets = read_list_offsets(location, array)
     if not column_type.nested:
         return np.diff(offsets), None
@@ -241,13 +332,7 @@ def measure_row_lengths(
 
 def has_nulls(array: pa.Array) -> bool:
     """Return whether a value is missing, at any depth."""
-    from pyarrow import types
-
-    if array.null_count:
-        return True
-    type_ = array.type
-    lists = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    return lists and has_nulls(array.values)
+    return bool(array.null_count) or (is_list(array.type) and has_nulls(array.values))
 
 
 def _unwrap(location: DataLocation, array: pa.Array) -> pa.Array:
@@ -276,7 +361,7 @@ def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.
     from pyarrow import DictionaryArray
 
     array.validate(full=True)
-    _refuse_nulls(location, array, None)
+    refuse_nulls(location, array)
     values, codes = _unwrap(location, array.dictionary), array.indices
     if infer_column_type(values.type) in (ColumnType("str"), ColumnType("bytes")):
         sizes = np.diff(read_list_offsets(location, values))
@@ -314,7 +399,7 @@ def _decode_numbers(
 ) -> NDArray[Any]:
     from pyarrow import types
 
-    _refuse_nulls(location, array, offsets)
+    refuse_nulls(location, array, offsets)
     if types.is_fixed_size_list(array.type):
         size = array.type.list_size
         inner = array.values.slice(array.offset * size, len(array) * size)
@@ -324,21 +409,32 @@ def _decode_numbers(
     return found
 
 
-def _refuse_nulls(
-    location: DataLocation, array: pa.Array, offsets: NDArray[np.int64] | None
+def refuse_nulls(
+    location: DataLocation, array: Any, offsets: NDArray[np.int64] | None = None
 ) -> None:
+    """Raise if a value is missing.
+
+    Args:
+        location: The column, for messages.
+        array: Its values, or those inside of its lists.
+        offsets: int64 (rows+1,), the offsets of the lists in the values.
+
+    Raises:
+        DecodeError: If one is; the message names the row.
+    """
     if not array.null_count:
         return
     missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
     if not len(missing):
         raise _make_corrupt_error(location, "a null count that does not match")
-    position = int(missing[0])
-    row = position if offsets is None else int(np.searchsorted(offsets, position, side="right")) - 1
+    row = int(missing[0])
+    if offsets is not None:
+        row = int(np.searchsorted(offsets, row, side="right")) - 1
+    row += location.first_row if isinstance(location, TableLocation) else 0
     inside = "" if offsets is None else " inside its list"
     raise location.make_error(
         DecodeError,
-        f"must not hold nulls, but holds one in row {row}{inside}. Fill it or drop the row, and "
-        "write the file again",
+        f"must not hold missing values, but holds one in row {row}{inside}. Fill it or drop the row",
         row=row,
     )
 

@@ -171,6 +171,14 @@ class DecodedColumn:
     values: NDArray[Any]
     offsets: NDArray[np.int64] | None
 
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Any:
+        if self.offsets is None:
+            return self.values[row]
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""

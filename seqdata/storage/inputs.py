@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.storage.arrow_columns import convert_column, has_nulls
 from seqdata.storage.dataset_items import as_mapping, check_axes
+from seqdata.storage.decoded_source import DecodedColumn
 
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
 
@@ -145,23 +147,45 @@ def _add_vector_axes(table: Any, axes: Axes | None) -> Axes | None:
 
 def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
     """Return the rows of a pandas frame: object cells unchanged, other columns by Arrow."""
-    import pyarrow as pa
-
     frame = index_to_columns(frame)
     names = list(frame.columns)
     if not len(frame) or not names:
         raise _make_no_rows_error()
-    columns: dict[Any, Iterable[Any]] = {}
-    for name in names:
-        cells = frame[name]
-        if cells.dtype == object:
-            columns[name] = cells.tolist()
-            continue
-        with _translate_errors(name):
-            column = pa.Array.from_pandas(cells)
-        chunked = isinstance(column, pa.ChunkedArray)
-        columns[name] = _iter_values(name, column.combine_chunks() if chunked else column)
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    columns = (
+        cells.tolist() if cells.dtype == object else _iter_values(name, _to_arrow_array(cells))
+        for name, cells in frame.items()
+    )
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _to_arrow_array(cells: Any) -> Any:
+    """Return a column of a pandas frame as one Arrow array."""
+    import pyarrow as pa
+
+    with _translate_errors(cells.name):
+        column = pa.Array.from_pandas(cells)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def refuse_missing_values(table: Any, first_row: int = 0) -> None:
+    """Raise if a pandas frame or a record batch lacks a value that no field can lack.
+
+    Args:
+        table: The frame, without a named index, or the record batch.
+        first_row: The index of its first row among those of the table, for messages.
+
+    Raises:
+        DecodeError: If it does; the message names column and row.
+    """
+    if find_frame_library(table) == "pandas":
+        columns = {
+            name: _to_arrow_array(cells) for name, cells in table.items() if cells.dtype != object
+        }
+    else:
+        columns = dict(zip(table.schema.names, table.columns, strict=True))
+    for name, column in columns.items():
+        if has_nulls(column):
+            _iter_values(name, column, first_row)
 
 
 def to_arrow_table(frame: Any) -> Any:
@@ -219,11 +243,12 @@ def index_to_columns(frame: Any) -> Any:
     if named:
         return frame.reset_index(level=named)[names]
     if getattr(index.dtype, "kind", "O") not in "iu":
-        _warn_left_out("the index", "it has no name; keep it with frame.rename_axis('id')")
+        warn_left_out("the index", "it has no name; keep it with frame.rename_axis('id')")
     return frame
 
 
-def _warn_left_out(column: str, reason: str) -> None:
+def warn_left_out(column: str, reason: str) -> None:
+    """Warn that a column of a table is left out."""
     warnings.warn(f"table: {column} is left out: {reason}", SeqDataWarning, stacklevel=2)
 
 
@@ -242,13 +267,15 @@ def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
                 f"`sequences` must be tables throughout, but holds a {type(table).__name__} after "
                 "an Arrow table. Convert it"
             )
+        first_row = 0
         batches = table.to_batches() if isinstance(table, sys.modules["pyarrow"].Table) else [table]
         for batch in batches:
             check_unique_names(batch.schema.names)
             columns = {
-                name: _iter_values(name, batch.column(batch.schema.get_field_index(name)))
+                name: _iter_values(name, batch.column(name), first_row)
                 for name in drop_index_columns(batch.schema.names)
             }
+            first_row += batch.num_rows
             for row in zip(*columns.values(), strict=True):
                 has_rows = True
                 yield dict(zip(columns, row, strict=True))
@@ -280,58 +307,26 @@ def drop_index_columns(names: Iterable[str]) -> list[str]:
     columns = []
     for name in names:
         if is_pandas_index(name):
-            _warn_left_out(f"column {name!r}", "it is an index of pandas without a name")
+            warn_left_out(f"column {name!r}", "it is an index of pandas without a name")
         else:
             columns.append(name)
     return columns
 
 
-def _iter_values(name: str, column: Any) -> Iterable[Any]:
-    """Yield the values of a table's column, sequence by sequence."""
-    types = sys.modules["pyarrow"].types
-    if column.null_count:
+def _iter_values(name: str, column: Any, first_row: int = 0) -> Iterable[Any]:
+    """Return the values of a table's column, sequence by sequence.
+
+    Raises:
+        DecodeError: If a value is missing, or the column cannot be a field.
+    """
+    values = convert_column(name, column, first_row)
+    if values is None:
         raise DecodeError.at(
-            f"table: column {name!r} must not hold nulls, but holds {column.null_count}. Fill or "
-            "drop them",
+            f"table: column {name!r} must be numbers, text, bytes, or lists of numbers, but has "
+            f"type {column.type}. Cast it",
             field=name,
         )
-    column_type = column.type
-    if types.is_dictionary(column_type):
-        return _iter_values(name, column.dictionary_decode())
-    if types.is_list(column_type) or types.is_large_list(column_type):
-        inner = _to_numbers(name, column.flatten())
-        offsets = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(False))]).tolist()
-        return (inner[start:stop] for start, stop in itertools.pairwise(offsets))
-    arrow = sys.modules["pyarrow"]
-    texts = (arrow.string, arrow.large_string, arrow.string_view, arrow.binary, arrow.large_binary)
-    if any(column_type == make() for make in texts):
-        values: Iterable[Any] = column.to_pylist()
+    if not isinstance(values, DecodedColumn):
         return values
-    return _to_numbers(name, column)
-
-
-def _to_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
-    """Return numbers, or nested lists of a fixed size, as one array."""
-    types = sys.modules["pyarrow"].types
-    column_type = column.type
-    if column.null_count:
-        raise DecodeError.at(
-            f"table: column {name!r} must not hold nulls, but holds some inside its lists. Fill "
-            "them",
-            field=name,
-        )
-    if types.is_fixed_size_list(column_type):
-        inner = _to_numbers(name, column.flatten())
-        return inner.reshape(len(column), column_type.list_size, *inner.shape[1:])
-    if (
-        types.is_integer(column_type)
-        or types.is_floating(column_type)
-        or types.is_boolean(column_type)
-    ):
-        array: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
-        return array
-    raise DecodeError.at(
-        f"table: column {name!r} must be numbers, text, bytes, or lists of numbers, but has type "
-        f"{column_type}. Cast it",
-        field=name,
-    )
+    offsets = [] if values.offsets is None else values.offsets.tolist()
+    return (values.values[start:stop] for start, stop in itertools.pairwise(offsets))

@@ -25,6 +25,7 @@ from seqdata.storage.inputs import (
     is_arrow_table,
     is_table,
     normalize_sequences,
+    refuse_missing_values,
     to_arrow_table,
 )
 from seqdata.storage.store_rows import StoreSequences
@@ -177,6 +178,7 @@ def find_random_access(sequences: Any, axes: Axes | None) -> NumberedRows | None
     """
     if find_frame_library(sequences) == "pandas":
         frame = index_to_columns(sequences).reset_index(drop=True)
+        refuse_missing_values(frame)
         return NumberedRows(_FrameRows(frame, axes), axes) if len(frame) else None
     if is_table(sequences):
         return _open_tables([to_arrow_table(sequences)], axes)
@@ -304,4 +306,6 @@ def _open_tables(tables: Sequence[Any], axes: Axes | None) -> NumberedRows | Non
     chunk = min(max(1, _CHUNK_BYTES // mean_bytes), _CHUNK_ROWS)
     _, axes = normalize_sequences(batches[0].slice(0, 1), axes)
     offsets = np.cumsum([0, *counts], dtype=np.int64)
+    for batch, first_row in zip(batches, offsets.tolist(), strict=False):
+        refuse_missing_values(batch, first_row)
     return NumberedRows(_TableRows(batches, offsets, chunk, axes), axes)

@@ -149,7 +149,8 @@ def test_lists_of_equal_lists_are_vectors_per_timestep(tmp_path):
 def test_lists_of_unequal_lists_are_refused(tmp_path):
     save(tmp_path / "t.jsonl", {"x": [[[1, 2], [3]]]})
     with pytest.raises(
-        DecodeError, match="'x' holds vectors of 1 to 2 numbers, but must hold equally"
+        DecodeError,
+        match="must hold equally many numbers per timestep, but holds vectors of 1 to 2",
     ):
         read(tmp_path, kind="jsonl")
 
@@ -173,7 +174,7 @@ def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, c
 
 def test_missing_values_are_refused(tmp_path):
     (tmp_path / "t.csv").write_text("g,x\na,1\na,\nb,2\n")
-    with pytest.raises(DecodeError, match="column 'x' has 1 missing values"):
+    with pytest.raises(DecodeError, match="column 'x': must not hold missing values"):
         read(tmp_path, ReadOptions(group="g"), "csv")
 
 
@@ -207,6 +208,13 @@ def test_a_dictionary_column_is_its_values(tmp_path):
     kinds = pa.array(["a", "b", "a"]).dictionary_encode()
     parquet.write_table(pa.table({"x": [[1], [2], [3]], "kind": kinds}), tmp_path / "t.parquet")
     assert [row["kind"] for row in read(tmp_path)] == ["a", "b", "a"]
+
+
+def test_bytes_are_one_value_per_sequence_and_no_ids(tmp_path):
+    save(tmp_path / "t.parquet", {"x": [[1], [2]], "raw": [b"a", b""]})
+    assert [row["raw"] for row in read(tmp_path)] == [b"a", b""]
+    with pytest.raises(ConfigError, match=r"'raw' must hold texts or numbers to be ids, .* binary"):
+        read(tmp_path, ReadOptions(id="raw"))
 
 
 def test_rows_without_lists_need_a_group(tmp_path):
@@ -301,7 +309,7 @@ def test_groups_by_codes_are_those_of_the_values_that_occur(tmp_path):
         ("b", [1, 3], "u"), ("a", [2, 4], "v"),
     ]  # fmt: skip
     missing = pa.DictionaryArray.from_arrays([0, 1], ["a", None])
-    with pytest.raises(DecodeError, match="column 's' has 1 missing values"):
+    with pytest.raises(DecodeError, match="column 's': must not hold missing values"):
         list(iter_groups(pa.table({"s": missing, "v": [1, 2]}), "s"))
 
 

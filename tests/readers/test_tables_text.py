@@ -61,7 +61,7 @@ def test_ids_of_json_that_look_like_dates_stay_texts(tmp_path, name):
 def test_an_empty_id_of_a_csv_file_is_missing(tmp_path, name):
     cells = ("1", "2") if name == "group" else ('"[1]"', '"[2]"')
     (tmp_path / "t.csv").write_text("s,x\na,{}\n,{}\n".format(*cells))
-    with pytest.raises(DecodeError, match="column 's' has 1 missing values"):
+    with pytest.raises(DecodeError, match="column 's': must not hold missing values"):
         read(tmp_path, ReadOptions(**{name: "s"}), "csv")
 
 

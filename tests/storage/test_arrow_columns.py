@@ -7,6 +7,8 @@ import pytest
 from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.arrow_columns import (
     ColumnType,
+    combine_column,
+    convert_column,
     decode_column,
     has_nulls,
     infer_column_type,
@@ -116,7 +118,7 @@ def test_values_per_row_have_their_shape():
 @pytest.mark.parametrize(
     ("array", "text"),
     [
-        (pa.array([1, None]), r"must not hold nulls, but holds one in row 1\. Fill it"),
+        (pa.array([1, None]), r"must not hold missing values, but holds one in row 1\. Fill it"),
         (pa.array([[1], None]), r"holds one in row 1\."),
         (pa.array([[1], [2, None]]), "holds one in row 1 inside its list"),
         (pa.array([[[1]], [[2], None]]), "holds one in row 1 inside its list"),
@@ -129,7 +131,13 @@ def test_a_missing_value_is_named_by_its_row(array, text):
         decode(array)
 
 
-def test_timesteps_of_another_width_are_a_damage():
+def test_timesteps_have_one_width_and_the_one_that_was_counted():
+    uneven = pa.array([[[1, 2], [3]]])
+    with pytest.raises(
+        DecodeError, match="must hold equally many numbers per timestep, but holds vec"
+    ):
+        decode(uneven)
+    assert decode(pa.array([[], []], pa.list_(pa.list_(pa.int8())))).values.shape == (0, 0)
     with pytest.raises(CorruptShardError, match="but has timesteps of other than 2 numbers"):
         decode(pa.array([[[1, 2]], [[3]]]), 2)
 
@@ -141,3 +149,64 @@ def test_offsets_must_rise():
     with pytest.raises(CorruptShardError, match="but has offsets that are not ascending"):
         read_list_offsets(PLACE, array)
     assert read_list_offsets(PLACE, pa.array([], pa.list_(pa.int8()))).tolist() == [0]
+
+
+def rows_of(values, type=None):
+    column = convert_column("c", combine_column(pa.table({"c": pa.array(values, type)}), "c"))
+    return (
+        None if column is None else [np.asarray(column[row]).tolist() for row in range(len(column))]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        ([1, 2, 3], None),
+        ([True, False], None),
+        (["a", "b"], None),
+        (["a", "b"], pa.string_view()),
+        ([], pa.int32()),
+        ([[1, 2], [], [3]], pa.list_(pa.int64())),
+        ([[1, 2], [], [3]], pa.large_list(pa.int64())),
+        ([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)),
+        ([[[1, 2], [3, 4]], [[5, 6]]], None),
+    ],
+)
+def test_a_column_of_a_table_is_values_by_row(values, type_):
+    assert rows_of(values, type_) == values
+
+
+def test_codes_and_bytes_of_a_table_are_their_values():
+    assert rows_of(pa.array(["a", "b", "a"]).dictionary_encode()) == ["a", "b", "a"]
+    assert convert_column("c", pa.array(["a", "b"]).dictionary_encode()) == ["a", "b"]
+    assert convert_column("c", pa.array([b"a", b""])) == [b"a", b""]
+
+
+@pytest.mark.parametrize("values", [[{"a": 1}], [["text"]]])
+def test_a_column_that_cannot_be_a_field_is_none(values):
+    assert rows_of(values) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "inside"),
+    [
+        ([1, None], ""),
+        ([[1], None], ""),
+        ([[1], [1, None]], " inside its list"),
+        ([[[1]], [[1], [None]]], " inside its list"),
+        (["a", None], ""),
+    ],
+)
+def test_a_missing_value_of_a_table_is_named_by_its_row_there(values, inside):
+    text = (
+        rf"table: column 'c': must not hold missing values, but holds one in row 8{inside}\. Fill"
+    )
+    with pytest.raises(DecodeError, match=text) as caught:
+        convert_column("c", pa.array(values), first_row=7)
+    assert caught.value.details == {"dataset": "table", "field": "c", "row": 8}
+
+
+def test_text_that_is_not_utf8_is_named():
+    raw = pa.array([b"a", b"\xff"]).view(pa.string())
+    with pytest.raises(DecodeError, match="column 'c': must hold text in UTF-8, but does not"):
+        convert_column("c", raw)

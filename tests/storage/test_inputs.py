@@ -99,13 +99,22 @@ def test_axes_are_a_dict():
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        (pa.table({"x": [[1], None]}), "column 'x' must not hold nulls, but holds 1. Fill or drop"),
-        (pa.table({"x": [[1, None]]}), "column 'x' must not hold nulls, but holds some inside"),
+        (
+            pa.table({"x": [[1], None]}),
+            "column 'x': must not hold missing values, but holds one in row 1. F",
+        ),
+        (
+            pa.table({"x": [[1, None]]}),
+            "column 'x': must not hold missing values, but holds one in row 0 in",
+        ),
         (
             pa.table({"x": [[1]], "t": pa.array([0], pa.timestamp("s"))}),
             r"type timestamp\[s\]. Cas",
         ),
-        (pd.DataFrame({"x": [[1], [2]], "y": [1.0, None]}), "column 'y' must not hold nulls"),
+        (
+            pd.DataFrame({"x": [[1], [2]], "y": [1.0, None]}),
+            "column 'y': must not hold missing values, but",
+        ),
     ],
 )
 def test_what_a_column_cannot_hold_is_named(table, text):

@@ -222,3 +222,14 @@ def test_a_sequence_unlike_the_first_is_named_by_its_number_in_the_input(wrong, 
     with pytest.raises(DecodeError, match=text) as caught:
         list(shuffled(rows, key=key).rows)
     assert caught.value.details == {"sequence": 2}
+
+
+@pytest.mark.parametrize(
+    "make", [pd.DataFrame, pa.table, lambda rows: pa.table(rows).to_batches(1)]
+)
+def test_a_missing_value_is_named_by_its_row_in_the_input_before_the_order(make):
+    table = make({"x": [[1], [2], [3]], "y": pd.array([1, 2, None], "Int64")})
+    if isinstance(table, list):
+        table = pa.Table.from_batches(table)
+    with pytest.raises(DecodeError, match=r"'y': .* missing values, .* in row 2\."):
+        find_random_access(table, None)

@@ -174,5 +174,5 @@ def test_nulls_in_lists_without_a_type_are_missing_values(tmp_path):
     parquet.write_table(pa.table({"x": [[1]]}), tmp_path / "a.parquet")
     untyped = pa.array([[None]], pa.list_(pa.null()))
     parquet.write_table(pa.table({"x": untyped}), tmp_path / "b.parquet")
-    with pytest.raises(DecodeError, match="must not hold nulls, but holds one in row 0 inside"):
+    with pytest.raises(DecodeError, match="must not hold missing values, but holds one in row 0 inside"):
         list(open_store(tmp_path))

@@ -1,4 +1,4 @@
-"""Columns of an Arrow table as NumPy arrays: numbers, strings or lists of numbers."""
+"""Numbers in files of text (CSV, JSON): lists in cells, and numbers that a parser would change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import re
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError, SeqDataWarning
+from seqdata.storage.arrow_columns import combine_column, convert_column, is_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,144 +26,6 @@ _LONG_NUMBER = r"^\s*[+-]?\d{16,}\s*$"  # 2**53, up to which float64 has all, ha
 _NUMBER = r"^\s*[+-]?\.?\d"
 _OTHER_NUMBER = r"^\s*[+-]?\d+([,_ ']\d+)+(\.\d+)?\s*$|^\s*[+-]?\d{1,3}(\.\d{3})*,\d+\s*$"
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ListColumn:
-    """A column whose cells are lists.
-
-    Attributes:
-        values: All timesteps, (n,) or (n, width).
-        offsets: int64 (rows+1,), row -> timesteps.
-    """
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-
-    def __getitem__(self, row: int) -> NDArray[Any]:
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
-
-
-def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | ListColumn | None:
-    """Return column as numbers, strings or lists; None, with a warning, where it is none of these.
-
-    Raises:
-        DecodeError: If values are missing, or a list holds something other than numbers.
-    """
-    from pyarrow import types
-
-    column = combine_column(table, name)
-    refuse_missing(name, column)
-    if _is_number(column.type):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        return _get_texts(name, column)
-    if _is_list(column.type):
-        return _convert_lists(name, column)
-    warn_left_out(name, f"of type {column.type}")
-    return None
-
-
-def combine_column(table: pa.Table, name: str | int) -> pa.Array:
-    """Return a column in one piece, its values in place of codes of a dictionary or views."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    chunks = table.column(name).chunks or [pa.array([], type=table.schema.field(name).type)]
-    if types.is_dictionary(chunks[0].type):
-        chunks = [
-            pa.DictionaryArray.from_arrays(chunk.indices, _drop_views(chunk.dictionary))
-            for chunk in chunks
-        ]
-        chunks = [chunk.dictionary_decode() for chunk in chunks]
-    return pa.concat_arrays([_drop_views(chunk) for chunk in chunks])
-
-
-def _drop_views(column: Any) -> Any:
-    """Return a column of views of strings as strings, which more functions of PyArrow take."""
-    import pyarrow as pa
-
-    return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
-
-
-def _get_texts(name: str, column: Any) -> list[str]:
-    try:
-        return [str(text) for text in column.to_pylist()]
-    except UnicodeDecodeError as error:
-        raise DecodeError.at(
-            f"table: column {name!r} must hold texts in UTF-8, but does not ({error}). Convert the "
-            "file",
-            field=name,
-        ) from error
-
-
-def refuse_missing(name: str, column: Any) -> None:
-    """Raise if values of a column are missing.
-
-    Raises:
-        DecodeError: If it has a null.
-    """
-    if column.null_count:
-        raise DecodeError.at(
-            f"table: column {name!r} has {column.null_count} missing values. Fill "
-            "or drop them first",
-            field=name,
-        )
-
-
-def warn_left_out(
-    name: str, reason: str, remedy: str = "must be numbers, strings or lists of numbers"
-) -> None:
-    """Warn that a column is left out, and say what it must be or what keeps it."""
-    warnings.warn(
-        f"table: column {name!r} is left out: {reason}; {remedy}", SeqDataWarning, stacklevel=2
-    )
-
-
-def _is_number(column_type: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_integer(column_type)
-        or types.is_floating(column_type)
-        or types.is_boolean(column_type)
-    )
-
-
-def _is_list(column_type: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_list(column_type)
-        or types.is_large_list(column_type)
-        or types.is_fixed_size_list(column_type)
-    )
-
-
-def _convert_lists(name: str, column: Any) -> ListColumn | None:
-    """Return a list column, in which lists of equally long lists are vectors per timestep."""
-    import pyarrow.compute as pc
-
-    inner = column.flatten()
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    shape: tuple[int, ...] = ()
-    refuse_missing(name, inner)
-    if _is_list(inner.type):
-        widths = sorted(set(pc.list_value_length(inner).to_pylist()))
-        if len(widths) > 1:
-            raise DecodeError.at(
-                f"table: column {name!r} holds vectors of {widths[0]} to {widths[-1]} numbers, "
-                "but must hold equally many per timestep. Split it into several columns.",
-                field=name,
-            )
-        shape, inner = (widths[0] if widths else 0,), inner.flatten()
-        refuse_missing(name, inner)
-    if not _is_number(inner.type):
-        warn_left_out(name, f"of type {column.type}")
-        return None
-    values = np.asarray(inner.to_numpy(zero_copy_only=False))
-    return ListColumn(values.reshape(int(offsets[-1]), *shape), offsets)
 
 
 def parse_list_cells(table: pa.Table, names: Iterable[str]) -> pa.Table:
@@ -182,10 +44,11 @@ def parse_list_cells(table: pa.Table, names: Iterable[str]) -> pa.Table:
     for number, column in enumerate(table.schema):
         if column.name in text_columns or not types.is_string(column.type) or not table.num_rows:
             continue
-        if compute.all(compute.starts_with(table.column(number), "[")).as_py():
-            refuse_missing(column.name, table.column(number))
-            lists = _parse_cells(column.name, _get_texts(column.name, table.column(number)))
-            table = table.set_column(number, column.name, lists)
+        if not compute.all(compute.starts_with(table.column(number), "[")).as_py():
+            continue
+        texts = convert_column(column.name, combine_column(table, number))
+        if isinstance(texts, list):
+            table = table.set_column(number, column.name, _parse_cells(column.name, texts))
     return table
 
 
@@ -300,7 +163,7 @@ def warn_of_number_texts(table: pa.Table, names: Iterable[str]) -> None:
 
 
 def _flatten_floats(column: Any) -> NDArray[Any]:
-    while _is_list(column.type):
+    while is_list(column.type):
         column = column.flatten()
     has_floats = str(column.type) == "double"
     return np.asarray(column.to_numpy(zero_copy_only=False)) if has_floats else np.empty(0)
