@@ -102,6 +102,8 @@ ruff: env
 	@$(BIN)/ruff format --check .
 	@echo "== lint: style"
 	@$(BIN)/python .ci/style.py
+	@echo "== lint: names"
+	@$(BIN)/python .ci/names.py
 
 layers: env
 	@echo "== lint: layers"

@@ -2,7 +2,7 @@
 
 Files and functions are short; nothing that is caught is swallowed; a wait has a timeout, or its
 line says ``# ends: why``; a tensor is made on a named device, in a named dtype, since users change
-torch's defaults.
+torch's defaults; no module imports itself.
 """
 
 import ast
@@ -26,13 +26,20 @@ def main() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {problem}"
         for path in list_files(*ROOMS)
-        for line, problem in find_problems(path.read_text("utf-8"), path in library)
+        for line, problem in find_problems(
+            path.read_text("utf-8"), path in library, get_module(path)
+        )
     ]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))
 
 
-def find_problems(code: str, is_library: bool) -> Iterator[tuple[int, str]]:
+def get_module(path: Path) -> str:
+    """Return the dotted path of a module, which ends with the name that it is imported by."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def find_problems(code: str, is_library: bool, module: str = "") -> Iterator[tuple[int, str]]:
     """Yield line and problem of what breaks a rule in a module."""
     lines = code.splitlines()
     if len(lines) >= MOST_LINES:
@@ -47,6 +54,8 @@ def find_problems(code: str, is_library: bool) -> Iterator[tuple[int, str]]:
             yield node.lineno, "what is caught must be raised, or looked at, but is swallowed"
         elif is_library and isinstance(node, ast.Call) and (missing := lacks(node)):
             yield node.lineno, f"{ast.unparse(node)} must name its {missing}"
+        elif isinstance(node, ast.ImportFrom) and node.module and module.endswith(node.module):
+            yield node.lineno, f"a module must not import itself, but does: {node.module}"
         elif (
             isinstance(node, ast.Call)
             and waits_for_ever(node)

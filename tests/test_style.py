@@ -2,16 +2,26 @@
 
 import ast
 import importlib.util
+import pkgutil
 import subprocess
+import sys
 
 import pytest
 
 from tests.library_files import ROOT, list_library
 
 LEFTOVERS = ("TODO", "FIXME", "XXX", "raise NotImplementedError", "pragma: no cover")
-spec = importlib.util.spec_from_file_location("style", ROOT / ".ci" / "style.py")
-style = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(style)
+
+
+def load(name):
+    """Return a module of ``.ci``."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+style, names = load("style"), load("names")
 
 
 def test_nothing_is_left_over():
@@ -115,3 +125,71 @@ def test_the_guard_tells_swallowed_errors(code, expected):
 )
 def test_what_breaks_a_rule_is_named(code, expected):
     assert list(style.find_problems(code, True)) == expected
+
+
+@pytest.mark.parametrize("indent", ["", "def f():\n    "])
+def test_a_module_that_imports_itself_is_named(indent):
+    code = f"{indent}from seqdata.plan import Plan"
+    line = code.count("\n") + 1
+    problem = "a module must not import itself, but does: seqdata.plan"
+    assert list(style.find_problems(code, True, "seqdata.plan")) == [(line, problem)]
+    assert not list(style.find_problems(code, True, "seqdata.other.planning"))
+
+
+CODE = '''
+"""A module."""
+
+class Base:
+    """A base."""
+
+    limit: int
+
+class Store(Base):
+    """A store, with ``Store.limit``, ``Store.peak`` and ``self._open``."""
+
+    def read(self) -> None:
+        # calls ``opened``
+        self._open = self.peak = "by_shard"
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("`Store`, ``read`` and 'nothing' exist, as does ``by_shard``, not ``store3``", ["store3"]),
+        ("``Store.read``, ``Store.limit``, ``Store.peak`` and ``Base.limit``", []),
+        ("``Store.write``", ["write", "Store.write"]),
+        ("``Base.peak`` is of the other class", ["Base.peak"]),
+        ("a docstring does not make ``module``, a comment not ``opened``", ["module", "opened"]),
+        (
+            "``storage/store`` and ``tests/flow.py``, but not ``storage/moved.py``",
+            ["storage/moved.py"],
+        ),
+        ("``docs/index.md`` and ``docs/gone/index.md``", ["docs/gone/index.md"]),
+        ("``numpy.quantile`` is known, ``1_000`` is a number", []),
+    ],
+)
+def test_names_in_backticks_that_do_not_exist_are_found(text, missing):
+    made, _ = names.read_module(CODE)
+    assert list(names.find_missing(text, made)) == missing
+
+
+def test_docstrings_and_comments_are_read():
+    _, texts = names.read_module(CODE)
+    assert [(line, text.split()[0]) for line, text in texts] == [
+        (2, "A"), (5, "A"), (10, "A"), (13, "#"),
+    ]  # fmt: skip
+
+
+def test_a_page_may_name_what_its_code_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(names, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("`mine` and `gone`\n\n```python\nmine = 1\n```\n")
+    found = list(names.find_problems(*names.read_page(page, names.Names())))
+    assert found == ["page.md: `gone` must be a name in the code, but is not. Name what is there"]
+
+
+@pytest.mark.parametrize("name", names.OTHER_LIBRARIES)
+def test_names_of_other_libraries_exist(name):
+    pytest.importorskip(name.split(".")[0])
+    assert pkgutil.resolve_name(name)
