@@ -54,7 +54,7 @@ def find_problems(code: str, is_library: bool, module: str = "") -> Iterator[tup
             yield node.lineno, "what is caught must be raised, or looked at, but is swallowed"
         elif is_library and isinstance(node, ast.Call) and (missing := lacks(node)):
             yield node.lineno, f"{ast.unparse(node)} must name its {missing}"
-        elif isinstance(node, ast.ImportFrom) and node.module and module.endswith(node.module):
+        elif is_library and isinstance(node, ast.ImportFrom) and imports(node, module):
             yield node.lineno, f"a module must not import itself, but does: {node.module}"
         elif (
             isinstance(node, ast.Call)
@@ -62,6 +62,11 @@ def find_problems(code: str, is_library: bool, module: str = "") -> Iterator[tup
             and "# ends: " not in lines[node.end_lineno - 1]
         ):
             yield node.lineno, f"{ast.unparse(node)} must have a timeout, or say `# ends: why`"
+
+
+def imports(node: ast.ImportFrom, module: str) -> bool:
+    """Return whether an import statement names a module by its path, or the end of it."""
+    return bool(node.module) and module.endswith(node.module)
 
 
 def swallows(handler: ast.ExceptHandler) -> bool:
