@@ -21,14 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.readers.text_numbers import (
-    find_doubtful_columns,
-    find_large_floats,
-    parse_list_cells,
-    refuse_doubtful,
-    refuse_inexact,
-    warn_of_number_texts,
-)
 from seqdata.readers.groups import (
     convert_columns,
     drop_id_column,
@@ -38,6 +30,14 @@ from seqdata.readers.groups import (
     refuse_order_alone,
 )
 from seqdata.readers.source import ReadOptions, SourceFile
+from seqdata.readers.text_numbers import (
+    find_doubtful_columns,
+    find_large_floats,
+    parse_list_cells,
+    refuse_doubtful,
+    refuse_inexact,
+    warn_of_number_texts,
+)
 from seqdata.storage.arrow_columns import Values, find_list_types, is_untyped_list
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error

@@ -434,7 +434,8 @@ def refuse_nulls(
     inside = "" if offsets is None else " inside its list"
     raise location.make_error(
         DecodeError,
-        f"must not hold missing values, but holds one in row {row}{inside}. Fill it or drop the row",
+        f"must not hold missing values, but holds one in row {row}{inside}. Fill it or drop the "
+        "row",
         row=row,
     )
 
