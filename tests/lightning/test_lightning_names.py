@@ -43,7 +43,7 @@ def find_unknown(code, is_adapter):
             for node in nodes
             if isinstance(node, ast.Attribute)
             and (is_adapter or is_of_trainer(node.value))
-            and ast.unparse(node.value).split(".")[0] not in imported | {"self", "cls"} - TRAINERS
+            and ast.unparse(node.value).split(".")[0] not in imported | {"cls"}
             and node.attr not in NAMES | OTHERS | own
         }
     )
