@@ -161,15 +161,20 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
     return grouped
 
 
-def convert_columns(table: pa.Table, names: Iterable[str]) -> dict[str, Values]:
+def convert_columns(table: pa.Table, names: Iterable[str], first_row: int = 0) -> dict[str, Values]:
     """Return the values of columns by row; one that cannot be a field is left out, with a warning.
+
+    Args:
+        table: The table, or a part of it.
+        names: The columns.
+        first_row: The index of the first row of a part, for messages.
 
     Raises:
         DecodeError: If a value is missing.
     """
     columns = {}
     for name in names:
-        values = convert_column(name, combine_column(table, name))
+        values = convert_column(name, combine_column(table, name), first_row)
         if values is None:
             _warn_left_out(name, f"of type {table.schema.field(name).type}")
         else:

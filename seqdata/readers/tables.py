@@ -12,7 +12,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -38,13 +38,15 @@ from seqdata.readers.text_numbers import (
     refuse_inexact,
     warn_of_number_texts,
 )
-from seqdata.storage.arrow_columns import Values, find_list_types, is_untyped_list
+from seqdata.storage.arrow_columns import Values
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.foreign.table_file import (
+    TableFile,
     describe_unsupported,
     is_unsupported,
     open_table_file,
+    unify_list_types,
 )
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
 from seqdata.storage.writing.table_files import find_table_kind
@@ -318,116 +320,62 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
     """Return the sequences of Parquet files, by row group where rows are sequences.
 
     Raises:
-        DecodeError: If a file is not Parquet or is damaged, or a value is missing.
+        DataError: If a file is not Parquet or is damaged, or a value is missing.
         ConfigError: If a requested column does not exist.
     """
     _refuse_csv_options("parquet", options)
     if options.group is not None:
-        return _iter_concatenated(files, options, _read_parquet)
-    return _iter_row_groups(files, options)
-
-
-def _read_parquet(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
-    del options  # its columns have types
-    return _concatenate("parquet", _read_each("parquet", files, _read_parquet_file))
-
-
-def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    for file, table in _unify_list_types(_iter_tables(files)):
-        with _name_files([file]):
-            yield from _iter_sequences(table, options)
-
-
-def _iter_tables(files: Iterable[SourceFile]) -> Iterator[tuple[SourceFile, pa.Table]]:
-    for file in files:
-        opened = _read_checked("parquet", file, partial(_open_parquet, str(file.path)))
-        for number in range(opened.num_row_groups):
-            table = _read_checked("parquet", file, partial(_read_row_group, opened, number))
-            yield file, _add_partition(table, file)
-
-
-def _unify_list_types(
-    tables: Iterable[tuple[SourceFile, pa.Table]],
-) -> Iterator[tuple[SourceFile, pa.Table]]:
-    """Yield tables whose columns of empty lists without a type have that of another table.
-
-    Tables are held back until there is one.
-    """
-    types: dict[str, pa.DataType] = {}
-    held: list[tuple[SourceFile, pa.Table]] = []
-    for file, table in tables:
-        types = {**find_list_types([table.schema]), **types}
-        held.append((file, table))
-        untyped = {c.name for _, t in held for c in t.schema if is_untyped_list(c.type)}
-        if untyped <= types.keys():
-            yield from ((file, _cast_lists(table, types)) for file, table in held)
-            held.clear()
-    yield from ((file, _cast_lists(table, types)) for file, table in held)
-
-
-def _cast_lists(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
-    for number, column in enumerate(table.schema):
-        if is_untyped_list(column.type) and column.name in types:
-            values = table.column(number).cast(types[column.name])
-            table = table.set_column(number, column.name, values)
-    return table
-
-
-def _open_parquet(path: str) -> Any:
-    """Return an opened file whose pages' checksums are compared, if it has any."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    opened = parquet.ParquetFile(path, page_checksum_verification=True)
-    metadata = opened.metadata
-    rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
-    if rows != metadata.num_rows:
-        raise pa.ArrowInvalid(
-            f"{metadata.num_rows} rows by the footer, but {rows} in its row groups"
-        )
-    return opened
-
-
-def _read_parquet_file(path: str) -> pa.Table:
-    opened = _open_parquet(path)
-    return _check_rows(opened.read(), opened.metadata.num_rows)
-
-
-def _read_row_group(opened: Any, number: int) -> pa.Table:
-    return _check_rows(opened.read_row_group(number), opened.metadata.row_group(number).num_rows)
-
-
-def _check_rows(table: pa.Table, rows: int) -> pa.Table:
-    """Return a table if it has all rows: PyArrow skips damaged pages without an error."""
-    import pyarrow as pa
-
-    if table.num_rows != rows:
-        raise pa.ArrowInvalid(f"{rows} rows by the footer, but {table.num_rows} can be read")
-    return table
+        return _iter_concatenated(files, options, partial(_read_units, "parquet"))
+    return _iter_units(files, options)
 
 
 def read_arrow(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of Arrow and Feather files; raises as ``read_parquet`` does."""
     _refuse_csv_options("arrow", options)
-    return _iter_concatenated(files, options, _read_arrow)
+    return _iter_concatenated(files, options, partial(_read_units, "arrow"))
 
 
-def _read_arrow(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
-    del options  # its columns have types
-    return _concatenate("arrow", _read_each("arrow", files, _read_arrow_file))
-
-
-def _read_arrow_file(path: str) -> pa.Table:
+def _read_units(format_name: str, files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
+    """Return all record batches or row groups of files as one table."""
     import pyarrow as pa
 
-    file = open_table_file(Path(path), DataLocation(dataset=path))
-    check_unique_names(file.schema.names)
-    units = range(file.units)
-    columns = [
-        pa.chunked_array([file.read_column(unit, column.name) for unit in units], column.type)
-        for column in file.schema
+    del options  # its columns have types
+    tables = [
+        pa.concat_tables([_add_partition(opened.schema.empty_table(), file), *units])
+        for file, opened, units in _open_tables(files)
     ]
-    return pa.table(columns, names=file.schema.names)
+    return _concatenate(format_name, tables)
+
+
+def _iter_units(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Yield the sequences of files, of which one unit after the other is read."""
+    for file, _, units in _open_tables(files):
+        first_row = 0
+        with _name_files([file]):
+            for table in units:
+                yield from _iter_sequences(table, options, first_row)
+                first_row += table.num_rows
+
+
+def _open_tables(
+    files: Iterable[SourceFile],
+) -> list[tuple[SourceFile, TableFile, Iterator[pa.Table]]]:
+    """Open files as stores of tables do; return each with the tables of its units."""
+    files = list(files)
+    opened = [open_table_file(file.path, DataLocation(dataset=str(file.path))) for file in files]
+    for file, table_file in zip(files, opened, strict=True):
+        with _name_files([file]):
+            check_unique_names(table_file.schema.names)
+    pairs = zip(files, unify_list_types(opened), strict=True)
+    return [(file, table_file, _iter_tables(file, table_file)) for file, table_file in pairs]
+
+
+def _iter_tables(file: SourceFile, opened: TableFile) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    for unit in range(opened.units):
+        columns = opened.read(unit, opened.schema.names)
+        yield _add_partition(pa.table(columns, schema=opened.schema), file)
 
 
 def _refuse_csv_options(format_name: str, options: ReadOptions) -> None:
@@ -538,7 +486,9 @@ def _read_checked(format_name: str, file: SourceFile, read: Callable[[], Any]) -
         ) from error
 
 
-def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]]:
+def _iter_sequences(
+    table: pa.Table, options: ReadOptions, first_row: int = 0
+) -> Iterator[dict[str, Any]]:
     if options.field is not None:
         raise ConfigError(
             f"table: `field` is for files of one array, but is {options.field!r}. Leave it out: "
@@ -550,15 +500,15 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
         if name is not None and name not in table.column_names:
             raise make_unknown_name_error("table", "column", name, table.column_names)
     if options.group is None:
-        return _iter_rows(table, options.id)
+        return _iter_rows(table, options.id, first_row)
     if options.id is not None:
         raise ConfigError("table: `id` and `group` cannot be combined: a group names its sequence")
     return iter_groups(table, options.group, options.per_sequence, options.order)
 
 
-def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
+def _iter_rows(table: pa.Table, key: str | None, first_row: int) -> Iterator[dict[str, Any]]:
     names = drop_id_column(drop_index_columns(table.column_names), key)
-    columns = convert_columns(table, names)
+    columns = convert_columns(table, names, first_row)
     id_column = columns.pop(key, None) if key is not None else None
     if key is not None and (id_column is None or not _can_name(id_column)):
         raise ConfigError(

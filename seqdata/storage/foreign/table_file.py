@@ -48,6 +48,9 @@ _UNSUPPORTED = re.compile(
 _END_BYTES = 4096  # at each end of a file: part of its version
 
 
+ReadColumns = Callable[[int, Sequence[str]], "list[pa.Array]"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
     """One opened file.
@@ -58,7 +61,7 @@ class TableFile:
         schema: Its columns.
         is_mapped: Whether units are uncompressed in memory or in the mapped file.
         units: Number of record batches or row groups.
-        read_column: Returns one column of a unit.
+        read: Returns columns of a unit, by their names.
         digest: Digest of name, size and footer.
         size: Its bytes.
         version: A text that differs from that of any later version of the file.
@@ -69,15 +72,19 @@ class TableFile:
     schema: pa.Schema
     is_mapped: bool
     units: int
-    read_column: Callable[[int, str], pa.Array]
+    read: ReadColumns
     digest: bytes
     size: int
     version: str
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """The name of the file."""
         return str(self.location.file)
+
+    def read_column(self, unit: int, name: str) -> pa.Array:
+        """Return one column of a unit."""
+        return self.read(unit, [name])[0]
 
     def locate_unit(self, unit: int, field: str | None = None) -> DataLocation:
         """Return the location of a unit, or of one column of it."""
@@ -243,15 +250,15 @@ def _with_list_types(file: TableFile, types: Mapping[str, pa.DataType]) -> Table
     if not given:
         return file
 
-    def read_column(unit: int, name: str) -> pa.Array:
-        column = file.read_column(unit, name)
-        return column.cast(given[name]) if name in given else column
+    def read(unit: int, names: Sequence[str]) -> list[pa.Array]:
+        columns = zip(names, file.read(unit, names), strict=True)
+        return [column.cast(given[name]) if name in given else column for name, column in columns]
 
     schema = file.schema
     for name, type_ in given.items():
         number = schema.get_field_index(name)
         schema = schema.set(number, schema.field(number).with_type(type_))
-    return replace(file, schema=schema, read_column=read_column)
+    return replace(file, schema=schema, read=read)
 
 
 def is_unsupported(error: Exception) -> bool:
@@ -286,9 +293,9 @@ def _open_ipc(source: VersionedFile, digest: bytes) -> TableFile:
         check_message(replace(location, unit=unit), memoryview(buffer), *blocks[unit])
         batch = reader.get_batch(unit)
         if not _is_inside(batch, buffer.address, buffer.address + buffer.size):
-            column = _IpcColumnReader(source, schema, blocks)
+            read = _IpcReader(source, schema, blocks)
             return TableFile(
-                location, "arrow", schema, False, count, column, digest, buffer.size, source.version
+                location, "arrow", schema, False, count, read, digest, buffer.size, source.version
             )
         batches.append(batch)
     return _make_mapped_file(source, "arrow", schema, batches, digest, buffer.size)
@@ -315,11 +322,11 @@ def _make_mapped_file(
     for batch in batches:
         batch.validate()
 
-    def column(unit: int, name: str) -> pa.Array:
-        return batches[unit].column(schema.get_field_index(name))
+    def read(unit: int, names: Sequence[str]) -> list[pa.Array]:
+        return [batches[unit].column(schema.get_field_index(name)) for name in names]
 
     return TableFile(
-        source.location, format, schema, True, len(batches), column, digest, size, source.version
+        source.location, format, schema, True, len(batches), read, digest, size, source.version
     )
 
 
@@ -333,27 +340,26 @@ def _is_inside(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _IpcColumnReader:
-    """Reads one column of a compressed record batch, decompressing no other."""
+class _IpcReader:
+    """Reads columns of a compressed record batch, decompressing no other."""
 
     source: VersionedFile
     schema: pa.Schema
     blocks: MessageExtents
 
-    def __call__(self, unit: int, name: str) -> pa.Array:
+    def __call__(self, unit: int, names: Sequence[str]) -> list[pa.Array]:
         import pyarrow as pa
 
         location = replace(self.source.location, unit=unit)
-        with translate_errors(replace(location, field=name)):
+        with translate_errors(_locate_columns(location, names)):
             buffer = self.source.map()
             check_message(location, memoryview(buffer), *self.blocks[unit])
-            options = pa.ipc.IpcReadOptions(
-                use_threads=False, included_fields=[self.schema.get_field_index(name)]
-            )
+            fields = [self.schema.get_field_index(name) for name in names]
+            options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
             reader = pa.ipc.open_file(buffer, options=options)
             batch = reader.get_batch(unit)
             batch.validate()
-            return batch.column(0)
+            return [batch.column(name) for name in names]
 
 
 def _open_parquet(source: VersionedFile, digest: bytes) -> TableFile:
@@ -363,57 +369,72 @@ def _open_parquet(source: VersionedFile, digest: bytes) -> TableFile:
     buffer = source.map()
     groups = read_row_groups(source.location, memoryview(buffer).cast("B"))
     opened = parquet.ParquetFile(pa.BufferReader(buffer))  # its footer only
-    column = _ParquetColumnReader(source, opened.metadata, groups)
+    read = _ParquetReader(source, opened.metadata, groups)
     return TableFile(
-        source.location, "parquet", opened.schema_arrow, False, len(groups), column, digest,
+        source.location, "parquet", opened.schema_arrow, False, len(groups), read, digest,
         buffer.size, source.version,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ParquetColumnReader:
-    """Reads one column of a row group; reopens the file each time, for threads and forks."""
+class _ParquetReader:
+    """Reads columns of a row group; reopens the file each time, for threads and forks."""
 
     source: VersionedFile
     metadata: Any
     groups: Sequence[RowGroupInfo]
 
-    def __call__(self, unit: int, name: str) -> pa.Array:
+    def __call__(self, unit: int, names: Sequence[str]) -> list[pa.Array]:
         import pyarrow as pa
         from pyarrow import parquet
 
-        location = replace(self.source.location, unit=unit, field=name)
-        with translate_errors(location):
+        location = replace(self.source.location, unit=unit)
+        with translate_errors(_locate_columns(location, names)):
             buffer, group = self.source.map(), self.groups[unit]
-            rows = check_column(location, memoryview(buffer).cast("B"), group, name)
+            data = memoryview(buffer).cast("B")
+            locations = {name: replace(location, field=name) for name in names}
+            rows = {name: check_column(locations[name], data, group, name) for name in names}
             file = parquet.ParquetFile(
                 pa.BufferReader(buffer), metadata=self.metadata, page_checksum_verification=True
             )
-            if rows >= group.rows:
-                table = file.read_row_group(unit, columns=[name], use_threads=False)
-                values = table.column(name).combine_chunks()
-            else:
-                values = self._read_in_batches(location, file, rows, buffer.size)
-        if len(values) != group.rows:  # pages that PyArrow skips or cuts without an error
-            raise location.make_error(
-                CorruptShardError,
-                f"must have {group.rows} rows as its footer says, but {len(values)} can be read: "
-                "it is damaged. Restore it",
-                expected=group.rows, found=len(values),
-            )  # fmt: skip
-        return values
+            at_once = [name for name in names if rows[name] >= group.rows]
+            several = len(at_once) > 1  # one is read without threads, also in processes that fork
+            table = file.read_row_group(unit, columns=at_once, use_threads=several)
+            columns = {name: table.column(name).combine_chunks() for name in at_once}
+            for name in names:
+                if name not in columns:
+                    columns[name] = _read_in_batches(locations[name], file, rows[name], buffer.size)
+                _check_rows(locations[name], columns[name], group.rows)
+        return [columns[name] for name in names]
 
-    def _read_in_batches(self, location: DataLocation, file: Any, rows: int, size: int) -> pa.Array:
-        """Read texts that may be very much longer than the file, and count their bytes."""
-        import pyarrow as pa
 
-        arrays, needed = [], 0
-        chosen = {"row_groups": [location.unit or 0], "columns": [location.field]}
-        for batch in file.iter_batches(rows, **chosen, use_threads=False):
-            arrays.append(batch.column(0))
-            needed += batch.nbytes
-            check_size(location, size, needed)
-        return pa.chunked_array(arrays).combine_chunks()
+def _locate_columns(location: DataLocation, names: Sequence[str]) -> DataLocation:
+    """Return the location of a unit, and of its column if only one is read."""
+    return replace(location, field=names[0]) if len(names) == 1 else location
+
+
+def _read_in_batches(location: DataLocation, file: Any, rows: int, size: int) -> pa.Array:
+    """Read texts that may be very much longer than the file, and count their bytes."""
+    import pyarrow as pa
+
+    arrays, needed = [], 0
+    chosen = {"row_groups": [location.unit or 0], "columns": [location.field]}
+    for batch in file.iter_batches(rows, **chosen, use_threads=False):
+        arrays.append(batch.column(location.field))
+        needed += batch.nbytes
+        check_size(location, size, needed)
+    return pa.chunked_array(arrays).combine_chunks()
+
+
+def _check_rows(location: DataLocation, values: pa.Array, rows: int) -> None:
+    """Raise if a column lacks rows: PyArrow skips or cuts damaged pages without an error."""
+    if len(values) != rows:
+        raise location.make_error(
+            CorruptShardError,
+            f"must have {rows} rows as its footer says, but {len(values)} can be read: it is "
+            "damaged. Restore it",
+            expected=rows, found=len(values),
+        )  # fmt: skip
 
 
 def _digest_file(path: Path, format: str, location: DataLocation) -> bytes:
