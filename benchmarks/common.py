@@ -23,8 +23,7 @@ from samples import BATCH, FRAME, Data, Samples, frames, frames_count, tokens
 
 from seqdata.api import open_store, write_store
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 
 POLICIES = {"random": Fixed(BATCH), "bucketed": Bucketed(BATCH)}
 PATIENCE = 600.0  # seconds that any one measurement may take

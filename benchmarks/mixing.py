@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.mix import Mix
 from seqdata.sharing import World, share
 

@@ -67,13 +67,11 @@ if TYPE_CHECKING:
     from seqdata.plan import Plan
     from seqdata.planning.jitter import Jitter
     from seqdata.planning.parts import Part
-    from seqdata.policies.bucketed import Bucketed
     from seqdata.policies.curriculum import Curriculum
-    from seqdata.policies.fixed import Fixed
+    from seqdata.policies.fixed import Bucketed, Fixed, Sorted
     from seqdata.policies.mix import Mix
     from seqdata.policies.packed import Packed
     from seqdata.policies.segments import Segments
-    from seqdata.policies.sorted import Sorted
     from seqdata.policies.tbptt import TBPTT
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.weighted import Weighted, balanced
@@ -174,7 +172,7 @@ __all__ = [
 ]
 
 _DEFINED_IN = {
-    "Bucketed": "policies.bucketed",
+    "Bucketed": "policies.fixed",
     "Curriculum": "policies.curriculum",
     "DataMonitor": "lightning.callbacks.data_monitor",
     "ExactMean": "lightning.metrics",
@@ -206,7 +204,7 @@ _DEFINED_IN = {
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",
     "SequenceStore": "storage.views",
-    "Sorted": "policies.sorted",
+    "Sorted": "policies.fixed",
     "Statistics": "fitting.statistics",
     "TBPTT": "policies.tbptt",
     "TokenBudget": "policies.token_budget",

@@ -16,13 +16,13 @@ BACKENDS = {
     "foreign": "seqdata.storage.foreign.store:open_foreign",
 }
 POLICIES = {
-    "bucketed": "seqdata.policies.bucketed:Bucketed",
+    "bucketed": "seqdata.policies.fixed:Bucketed",
     "curriculum": "seqdata.policies.curriculum:Curriculum",
     "fixed": "seqdata.policies.fixed:Fixed",
     "mix": "seqdata.policies.mix:Mix",
     "packed": "seqdata.policies.packed:Packed",
     "segments": "seqdata.policies.segments:Segments",
-    "sorted": "seqdata.policies.sorted:Sorted",
+    "sorted": "seqdata.policies.fixed:Sorted",
     "tbptt": "seqdata.policies.tbptt:TBPTT",
     "token-budget": "seqdata.policies.token_budget:TokenBudget",
     "weighted": "seqdata.policies.weighted:Weighted",

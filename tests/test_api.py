@@ -15,7 +15,7 @@ from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
 from seqdata.hookspecs import hookimpl
 from seqdata.host import PluginHost, default_host
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.resolve import resolve_collator, resolve_policy, resolve_store
 from seqdata.storage.memory import MemoryStore

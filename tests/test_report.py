@@ -5,7 +5,7 @@ import pytest
 
 from seqdata.index import SequenceIndex
 from seqdata.plan_table import ArrayTable
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.packed import Packed
 from seqdata.report import PlanReport, make_report, measure_batches
 

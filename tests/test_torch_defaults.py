@@ -18,7 +18,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.metrics import ExactMean
 from seqdata.lightning.predictions.writer import PredictionWriter
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.windows import Windows

@@ -40,7 +40,7 @@ from seqdata.loading.options import (
     OnChanged,
     OnError,
 )
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
 from seqdata.runs.data_sources import DataSources, RunContext

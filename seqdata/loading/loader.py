@@ -108,7 +108,7 @@ class Loader:
         DataError: If the store cannot be opened.
 
     Examples:
-        >>> from seqdata.policies.bucketed import Bucketed
+        >>> from seqdata.policies.fixed import Bucketed
         >>> loader = Loader([[1, 2, 3], [4], [5, 6]], Bucketed(2))
         >>> [tuple(batch["x"].shape) for batch in loader]
         [(2, 3), (1, 1)]

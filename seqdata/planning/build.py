@@ -1,7 +1,7 @@
 """Builds a Plan with report and fingerprint from a policy's options, items and blocks.
 
-The base of policies that plan block by block is here, too, and the cutting of a block every
-``batch_size`` rows, which Fixed, Sorted, Bucketed and Windows share.
+The bases of policies that plan block by block are here, too, and the cutting of a block every
+``batch_size`` rows.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, as_integer, must_be
+from seqdata.errors import ConfigError, as_integer, check_flags, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import PLAN_VERSION, Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
@@ -34,7 +34,14 @@ from seqdata.planning.blocks import (
     split_blocks,
 )
 from seqdata.planning.copies import spread_copies
-from seqdata.planning.items import Items, WholeSequences, count_planned, find_sequences
+from seqdata.planning.items import (
+    Cost,
+    Items,
+    WholeSequences,
+    count_planned,
+    find_sequences,
+    select_items,
+)
 from seqdata.planning.randomness import Draw, Purpose, stable_argsort
 from seqdata.report import PlanReport, count_repeats, make_report
 
@@ -324,3 +331,56 @@ class BlockPolicy(ABC):
         """How many items each sequence makes that is not left out; None: it differs."""
         items: int | None = self._make_rule().items_per_sequence
         return items
+
+
+class SequencePolicy(BlockPolicy):
+    """A policy that puts whole sequences into batches, but for empty and too long ones.
+
+    A subclass has ``max_length``, ``too_long``, ``empty`` and ``keep``, too. Where rows have a
+    limit of their own, ``_row_limit`` is the name of that option.
+    """
+
+    __slots__ = ()
+
+    _name: ClassVar[str]
+    _row_limit: ClassVar[str | None] = None
+
+    def _check_options(self, *counts: str, optional_counts: tuple[str, ...] = ()) -> None:
+        """Raise ConfigError if an option is invalid.
+
+        Args:
+            counts: Names of the options that count something.
+            optional_counts: Names of those that may be None, but for the common ones.
+        """
+        options: Any = self
+        check_counts(self._name, self, *counts)
+        check_shuffle(self._name, options.shuffle)
+        common = ["max_length"]
+        if hasattr(self, "balance_ranks"):
+            check_flags(f"policy {self._name!r}", worst_first=options.worst_first)
+            common.append("balance_ranks")
+        check_counts(self._name, self, *optional_counts, *common, optional=True)
+        self._make_rule()
+
+    def _make_rule(self) -> WholeSequences:
+        options: Any = self
+        most = options.max_length
+        if self._row_limit is not None:
+            most = most or getattr(self, self._row_limit)
+        return WholeSequences(most, options.too_long, options.empty, options.keep)
+
+    def _find_cost(self) -> Cost | None:
+        """Return what a row costs; None: its length."""
+        return None
+
+    def _select_items(self, index: SequenceIndex) -> Items:
+        options: Any = self
+        limit = "max_length" if options.max_length else self._row_limit or "max_length"
+        return select_items(
+            index,
+            options.axis,
+            self._make_rule(),
+            policy=self._name,
+            limit=limit,
+            cost=self._find_cost(),
+        )

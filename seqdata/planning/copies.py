@@ -58,34 +58,34 @@ def deal_copies(
     members: NDArray[np.int64],
     shuffled: NDArray[np.int64],
     copies: Copies,
-    rung: NDArray[np.int64],
+    bucket: NDArray[np.int64],
     rows: NDArray[np.int64],
     sizes: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return an order in which the copies in a rung are dealt to its batches in turn, int64 (n,).
+    """Return an order in which the copies in a bucket are dealt to its batches in turn, int64 (n,).
 
     Args:
-        members: int64 (n,), the items from the longest on, rung by rung.
+        members: int64 (n,), the items from the longest on, bucket by bucket.
         shuffled: int64 (n,), a random permutation.
         copies: Which items are of one sequence.
-        rung: int64 (n,), the rung of each place.
-        rows: int64 (rungs,), rows of a rung's batches; its last may have fewer.
-        sizes: int64 (rungs,), items of a rung.
+        bucket: int64 (n,), the bucket of each place.
+        rows: int64 (buckets,), rows of a bucket's batches; its last may have fewer.
+        sizes: int64 (buckets,), items of a bucket.
     """
-    in_turn = members[np.lexsort((shuffled[copies.firsts[members]], rung))]
+    in_turn = members[np.lexsort((shuffled[copies.firsts[members]], bucket))]
     batches = -(-sizes // rows)
     last_rows = sizes - (batches - 1) * rows
     starts = np.cumsum(sizes) - sizes
-    numbers = np.arange(len(members)) - starts[rung]
+    numbers = np.arange(len(members)) - starts[bucket]
     whole = (
-        numbers - (batches * last_rows)[rung]
+        numbers - (batches * last_rows)[bucket]
     )  # of the turns that the last batch takes no part in
     is_late = whole >= 0
-    turns = np.where(is_late, batches[rung] - 1, batches[rung])
+    turns = np.where(is_late, batches[bucket] - 1, batches[bucket])
     turn, batch = np.divmod(np.where(is_late, whole, numbers), np.maximum(turns, 1))
-    place = batch * rows[rung] + turn + np.where(is_late, last_rows[rung], 0)
+    place = batch * rows[bucket] + turn + np.where(is_late, last_rows[bucket], 0)
     dealt = np.empty_like(members)
-    dealt[starts[rung] + place] = in_turn
+    dealt[starts[bucket] + place] = in_turn
     return dealt
 
 

@@ -64,7 +64,7 @@ class Purpose(IntEnum):
     BLOCKS = 1  # order of the blocks
     MEMBERS = 2  # order of a block's sequences, and of ties
     NOISE = 3  # Bucketed's noise on lengths
-    MIX = 4  # order of the rows inside a rung
+    MIX = 4  # order of the rows inside a bucket
     REMAINDER = 5  # where the remainder is cut out
     GROUPS = 6  # order of the groups
     HALVES = 7  # halves inside a group

@@ -1,29 +1,53 @@
-"""Policy ``fixed``: a random order, cut into batches: the baseline, which ignores lengths."""
+"""Policies ``fixed``, ``sorted`` and ``bucketed``: ``batch_size`` rows in every batch.
+
+They differ in the order that is cut into batches: random; by length; by length with a little noise.
+There are no bucket edges to choose: one percent of noise on the length gives a sequence other
+neighbours in every epoch, and the number of batches stays ceil(n / batch_size).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.blocks import Shuffle
-from seqdata.planning.build import (
-    BlockPolicy,
-    FixedSizeCutter,
-    check_counts,
-    check_shuffle,
-)
-from seqdata.planning.items import (
-    Empty,
-    Items,
-    Keep,
-    TooLong,
-    WholeSequences,
-    select_items,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import PlanError
+from seqdata.index import DEFAULT_AXIS
+from seqdata.planning.blocks import BlockItems, Shuffle
+from seqdata.planning.build import FixedSizeCutter, Ordering, SequencePolicy
+from seqdata.planning.items import Empty, Keep, TooLong
+from seqdata.planning.randomness import Draw, Purpose
+
+_SCALE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
+_NOISE = _SCALE // 100
+_MAX_LENGTH = 1 << 32  # longer ones, scaled, would not fit 63 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed(BlockPolicy):
+class FixedSizePolicy(SequencePolicy):
+    """Batches of ``batch_size`` rows, cut from an order of the sequences."""
+
+    _ordering: ClassVar[Ordering | None] = None
+
+    batch_size: int
+    shuffle: Shuffle = True
+    axis: str = DEFAULT_AXIS
+    max_length: int | None = None
+    too_long: TooLong = "error"
+    empty: Empty = "drop"
+
+    def __post_init__(self) -> None:
+        self._check_options("batch_size")
+
+    def _make_cutter(self) -> FixedSizeCutter:
+        ordering = type(self)._ordering
+        return FixedSizeCutter(self.batch_size, ordering, is_arranged=ordering is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(FixedSizePolicy):
     """Batches of ``batch_size`` rows in random order, whatever their lengths.
 
     Args:
@@ -46,25 +70,98 @@ class Fixed(BlockPolicy):
         [[2, 0, 2]]
     """
 
-    batch_size: int
-    shuffle: Shuffle = True
-    axis: str = DEFAULT_AXIS
-    max_length: int | None = None
-    too_long: TooLong = "error"
-    empty: Empty = "drop"
+    _name: ClassVar[str] = "fixed"
+
     keep: Keep = "first"
 
-    def __post_init__(self) -> None:
-        check_counts("fixed", self, "batch_size")
-        check_shuffle("fixed", self.shuffle)
-        check_counts("fixed", self, "max_length", optional=True)
-        self._make_rule()
 
-    def _make_cutter(self) -> FixedSizeCutter:
-        return FixedSizeCutter(self.batch_size, None, is_arranged=False)
+@dataclass(frozen=True, slots=True)
+class ByLengthPolicy(FixedSizePolicy):
+    """Batches of ``batch_size`` rows of like lengths, whose order is balanced for ranks."""
 
-    def _make_rule(self) -> WholeSequences:
-        return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
+    worst_first: bool = True
+    keep: Keep = "first"
+    balance_ranks: int | None = None
 
-    def _select_items(self, index: SequenceIndex) -> Items:
-        return select_items(index, self.axis, self._make_rule(), policy="fixed")
+
+def _order_by_length(items: BlockItems, draw: Draw | None, block: int) -> NDArray[np.int64]:
+    del draw, block  # the same batches every epoch
+    return items.lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted(ByLengthPolicy):
+    """Batches of ``batch_size`` rows of nearly equal length, ties by number.
+
+    The least padding. The same rows are together in every epoch; only the order of batches changes.
+    Rows of equal length are together by number: where data is stored by class, ``Bucketed`` mixes
+    them. Above 2^18 sequences they are sorted within blocks, each a sample of the whole data.
+
+    Args:
+        batch_size: Rows of a batch.
+        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
+            of 2^18 neighbours, for data larger than memory on slow media; False: the longest come
+            first. See "How data is shuffled" in the docs.
+        axis: The axis that is planned on.
+        max_length: Most timesteps of a row; None: no limit.
+        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
+        balance_ranks: How many consecutive batches have like lengths, so that as many ranks have
+            equal work in a step; 1: none, a random order whatever the number of ranks. None: the
+            DataModule's ``batches_per_update``, else the number of ranks of a Loader or Trainer;
+            in a plan by itself 1.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+    """
+
+    _name: ClassVar[str] = "sorted"
+    _ordering: ClassVar[Ordering | None] = _order_by_length
+
+
+def _make_noisy_lengths(items: BlockItems, draw: Draw | None, block: int) -> NDArray[np.int64]:
+    """Return lengths with noise, int64 (n,); copies of a sequence have the same."""
+    lengths = items.lengths
+    if draw is None:
+        return lengths
+    if int(lengths.max(initial=0)) >= _MAX_LENGTH:
+        raise PlanError(
+            f"policy 'bucketed': a sequence has {int(lengths.max())} timesteps, but must have "
+            "fewer than "
+            "2**32. Set `max_length`, or use 'tbptt' for very long sequences."
+        )
+    raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
+    noise = raw.astype(np.int64) - _NOISE
+    if items.copies is not None:
+        noise = noise[items.copies.firsts]
+    return lengths * (_SCALE + noise)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketed(ByLengthPolicy):
+    """Batches of ``batch_size`` rows of similar length, different ones in every epoch.
+
+    Args:
+        batch_size: Rows of a batch.
+        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
+            of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
+            longest first. See "How data is shuffled" in the docs.
+        axis: The axis that is planned on.
+        max_length: Most timesteps of a row; None: no limit.
+        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
+        balance_ranks: How many consecutive batches have like lengths, so that as many ranks have
+            equal work in a step; 1: none, a random order whatever the number of ranks. None: the
+            DataModule's ``batches_per_update``, else the number of ranks of a Loader or Trainer;
+            in a plan by itself 1.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+    """
+
+    _name: ClassVar[str] = "bucketed"
+    _ordering: ClassVar[Ordering | None] = _make_noisy_lengths

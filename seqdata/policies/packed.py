@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.index import DEFAULT_AXIS
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
@@ -31,19 +31,10 @@ from seqdata.planning.blocks import (
     count_lengths,
 )
 from seqdata.planning.build import (
-    BlockPolicy,
-    check_counts,
-    check_shuffle,
+    SequencePolicy,
     order_longest_first,
 )
-from seqdata.planning.items import (
-    Empty,
-    Items,
-    Keep,
-    TooLong,
-    WholeSequences,
-    select_items,
-)
+from seqdata.planning.items import Empty, Keep, TooLong
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -171,7 +162,7 @@ def _content_lengths(content: _RowContent | None) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(BlockPolicy):
+class Packed(SequencePolicy):
     """Batches of ``rows`` rows that hold whole sequences, up to ``row_length`` timesteps each.
 
     Args:
@@ -190,6 +181,9 @@ class Packed(BlockPolicy):
         ConfigError: If an argument is invalid.
     """
 
+    _name: ClassVar[str] = "packed"
+    _row_limit: ClassVar[str | None] = "row_length"
+
     rows: int
     row_length: int
     shuffle: Shuffle = True
@@ -200,16 +194,13 @@ class Packed(BlockPolicy):
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        check_counts("packed", self, "rows", "row_length")
-        check_shuffle("packed", self.shuffle)
-        check_counts("packed", self, "max_length", optional=True)
+        self._check_options("rows", "row_length")
         if self.max_length is not None and self.max_length > self.row_length:
             needed = f"at most `row_length` ({self.row_length})"
             remedy = "Reduce it, or increase `row_length`"
             raise ConfigError(
                 must_be("policy 'packed': `max_length`", needed, str(self.max_length), remedy)
             )
-        self._make_rule()
 
     @property
     def items_per_sequence(self) -> int | None:
@@ -218,15 +209,6 @@ class Packed(BlockPolicy):
 
     def _make_cutter(self) -> PackedRowsCutter:
         return PackedRowsCutter(self.rows, self.row_length)
-
-    def _make_rule(self) -> WholeSequences:
-        return WholeSequences(
-            self.max_length or self.row_length, self.too_long, self.empty, self.keep
-        )
-
-    def _select_items(self, index: SequenceIndex) -> Items:
-        limit = "max_length" if self.max_length else "row_length"
-        return select_items(index, self.axis, self._make_rule(), policy="packed", limit=limit)
 
 
 @dataclass(frozen=True, slots=True)

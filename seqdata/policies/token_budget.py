@@ -1,8 +1,8 @@
 """Policy ``token-budget``: as many rows as fit a budget of padded timesteps.
 
-Sorted sequences are walked from the longest in *rungs*, runs that are batched together. How many
-sequences a rung takes follows from the histogram of lengths alone, so every epoch has the same
-number of batches though its rows are mixed again.
+Sorted sequences are walked from the longest in *length buckets*, runs that are batched together.
+How many sequences a bucket takes follows from the histogram of lengths alone, so every epoch has
+the same number of batches though its rows are mixed again.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, check_flags, must_be
+from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
@@ -28,9 +28,7 @@ from seqdata.planning.blocks import (
     count_lengths,
 )
 from seqdata.planning.build import (
-    BlockPolicy,
-    check_counts,
-    check_shuffle,
+    SequencePolicy,
     order_longest_first,
 )
 from seqdata.planning.copies import deal_copies, lengthen_copies
@@ -40,14 +38,12 @@ from seqdata.planning.items import (
     Items,
     Keep,
     TooLong,
-    WholeSequences,
-    select_items,
 )
 from seqdata.planning.randomness import Draw, Purpose
 
 
 @dataclass(frozen=True, slots=True)
-class TokenBudget(BlockPolicy):
+class TokenBudget(SequencePolicy):
     """Batches of at most ``max_tokens`` timesteps, padding included.
 
     Args:
@@ -56,7 +52,7 @@ class TokenBudget(BlockPolicy):
         cost: What a row costs: None: its length along the axis; ``max``: its length along its
             longest axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64
             (n,)`` with lengths by axis.
-        min_batches: Least batches of a rung (``m_min``): a larger one mixes more and pads more.
+        min_batches: Least batches of a bucket (``m_min``): a larger one mixes more and pads more.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
             longest first. See "How data is shuffled" in the docs.
@@ -75,6 +71,9 @@ class TokenBudget(BlockPolicy):
         ConfigError: If an argument is invalid.
     """
 
+    _name: ClassVar[str] = "token-budget"
+    _row_limit: ClassVar[str | None] = "max_tokens"
+
     max_tokens: int
     max_rows: int | None = None
     min_batches: int = 2
@@ -89,10 +88,7 @@ class TokenBudget(BlockPolicy):
     balance_ranks: int | None = None
 
     def __post_init__(self) -> None:
-        check_counts("token-budget", self, "max_tokens", "min_batches")
-        check_shuffle("token-budget", self.shuffle)
-        check_flags("policy 'token-budget'", worst_first=self.worst_first)
-        check_counts("token-budget", self, "max_rows", "max_length", "balance_ranks", optional=True)
+        self._check_options("max_tokens", "min_batches", optional_counts=("max_rows",))
         if self.max_length is not None and self.max_length > self.max_tokens:
             raise ConfigError(
                 "policy 'token-budget': `max_length` must be at most "
@@ -105,28 +101,20 @@ class TokenBudget(BlockPolicy):
                     "policy 'token-budget': `cost`", "'max', a function or None", f"{self.cost!r}"
                 )
             )
-        self._make_rule()
 
     @property
     def items_per_sequence(self) -> int | None:
         """None: the number of batches depends on lengths."""
         return None
 
-    def _make_cutter(self) -> Rungs:
-        return Rungs(self.max_tokens, self.max_rows, self.min_batches)
+    def _make_cutter(self) -> LengthBuckets:
+        return LengthBuckets(self.max_tokens, self.max_rows, self.min_batches)
 
-    def _make_rule(self) -> WholeSequences:
-        return WholeSequences(
-            self.max_length or self.max_tokens, self.too_long, self.empty, self.keep
-        )
+    def _find_cost(self) -> Cost | None:
+        return _longest_axis if self.cost == "max" else self.cost
 
     def _select_items(self, index: SequenceIndex) -> Items:
-        limit = "max_length" if self.max_length else "max_tokens"
-        policy_name = "token-budget"
-        cost = _longest_axis if self.cost == "max" else self.cost
-        items = select_items(
-            index, self.axis, self._make_rule(), policy=policy_name, limit=limit, cost=cost
-        )
+        items, cost = SequencePolicy._select_items(self, index), self._find_cost()
         if cost is not None:
             key = ("costly", items.axis, items.rule, cost, self.max_tokens)
             index.remember(key, lambda: _refuse_costly(items, self))
@@ -157,8 +145,8 @@ def _refuse_costly(items: Items, policy: TokenBudget) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rungs:
-    """Cut a block into rungs and these into batches."""
+class LengthBuckets:
+    """Cut a block into buckets and these into batches."""
 
     max_tokens: int
     max_rows: int | None
@@ -190,12 +178,12 @@ class Rungs:
             counts: int64 (k,), how many items have each length.
 
         Returns:
-            Per rung, int64: its longest item, the rows of its batches, the items it takes.
+            Per bucket, int64: its longest item, the rows of its batches, the items it takes.
         """
         falling = (-lengths).tolist()  # rising, for bisect
         cumulative = np.cumsum(counts).tolist()  # items at least as long as each length
         total = cumulative[-1] if cumulative else 0
-        rungs, done = [], 0
+        buckets, done = [], 0
         while done < total:
             top = -falling[bisect_left(cumulative, done + 1)]
             rows = min(self.max_rows or total, self.max_tokens // top)
@@ -204,9 +192,9 @@ class Rungs:
             nearby = cumulative[i - 1] - done
             batches = max(self.min_batches, nearby // rows)
             size = min(batches * rows, total - done)
-            rungs.append((top, rows, size))
+            buckets.append((top, rows, size))
             done += size
-        table = np.array(rungs, dtype=np.int64).reshape(-1, 3)
+        table = np.array(buckets, dtype=np.int64).reshape(-1, 3)
         return table[:, 0], table[:, 1], table[:, 2]
 
     def _find_sizes(self, blocks: Blocks, block: Block) -> NDArray[Any]:
@@ -218,14 +206,14 @@ class Rungs:
         )
 
     def _lengthen(self, items: BlockItems) -> NDArray[np.int64]:
-        """Return the lengths that rungs are made of; copies of a sequence have several."""
+        """Return the lengths that buckets are made of; copies of a sequence have several."""
         if items.copies is None:
             return items.lengths
         order = order_longest_first(items.lengths)
         return lengthen_copies(items.lengths, order, items.copies, self.max_tokens)
 
     def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
-        """Cut a block's items into batches; ties are random, rows are shuffled within a rung."""
+        """Cut a block's items into batches; ties are random, rows are shuffled within a bucket."""
         lengths, count = self._lengthen(items), len(items.lengths)
         if draw is None:
             members = order_longest_first(lengths)
@@ -240,16 +228,16 @@ class Rungs:
             ranked[starts_of_lengths], np.diff(np.append(starts_of_lengths, count))
         )
         if draw is not None:
-            rung = np.repeat(np.arange(len(sizes)), sizes)
+            bucket = np.repeat(np.arange(len(sizes)), sizes)
             shuffled = draw.permutation(Purpose.MIX, count, block)
             if items.copies is None:
-                members = members[shuffled[np.argsort(rung[shuffled], kind="stable")]]
+                members = members[shuffled[np.argsort(bucket[shuffled], kind="stable")]]
             else:
-                members = deal_copies(members, shuffled, items.copies, rung, rows, sizes)
+                members = deal_copies(members, shuffled, items.copies, bucket, rows, sizes)
         starts = np.cumsum(sizes) - sizes
         batches = -(-sizes // rows)
-        number_in_rung = np.arange(int(batches.sum())) - np.repeat(
+        number_in_bucket = np.arange(int(batches.sum())) - np.repeat(
             np.cumsum(batches) - batches, batches
         )
-        offsets = np.repeat(starts, batches) + number_in_rung * np.repeat(rows, batches)
+        offsets = np.repeat(starts, batches) + number_in_bucket * np.repeat(rows, batches)
         return BlockBatches(members, np.append(offsets, count).astype(np.int64))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from seqdata import TBPTT, Loader, Packed, TokenBudget, Windows
 from seqdata.batch.layouts import LAYOUTS
 from seqdata.errors import ConfigError
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 

@@ -12,7 +12,7 @@ from seqdata.cli._report.statistics import compute_world_stats
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.run_file import NAME, RunFile

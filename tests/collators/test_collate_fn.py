@@ -11,8 +11,7 @@ from seqdata.collators.collate_fn import Samples
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.resolve import resolve_collator
 from seqdata.sharing import World

@@ -13,10 +13,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import Preempted
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
 from seqdata.lightning.ranks.watchdog import RankTimeouts
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from tests.distributed.ddp import under_ddp
 from tests.lightning.carrying import Carrying, series

@@ -14,8 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.planning.parts import Part
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted, balanced

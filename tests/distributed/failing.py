@@ -16,7 +16,7 @@ from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning.callbacks.preemption import Preemption
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.ranks.watchdog import RankTimeouts
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, data_of, quietly
 

@@ -16,7 +16,7 @@ from seqdata.api import write_store
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, data_of, quietly, sequences

@@ -18,7 +18,7 @@ from seqdata.lightning import adapter
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.metrics import ExactMean
 from seqdata.lightning.ranks.collect import agree
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from tests.distributed import (

@@ -19,7 +19,7 @@ from seqdata.lightning.callbacks.file_logger import RankFileLogger
 from seqdata.lightning.callbacks.loss_record import LossRecord
 from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Lanes, Recorder, Run, fit, sequences
 

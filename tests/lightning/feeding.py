@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.mix import Mix
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted

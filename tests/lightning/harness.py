@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from seqdata.index import SequenceIndex
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.plan import Plan
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 
 
 def sequences(count: int, seed: int = 0) -> list[np.ndarray]:

@@ -10,8 +10,7 @@ from lightning.pytorch.tuner import Tuner
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.trainer_loader import MARKER, TrainerLoader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 

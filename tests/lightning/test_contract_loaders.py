@@ -11,7 +11,7 @@ from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading import pipeline
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
 from tests.lightning.resuming import assert_goes_on, count_steps, list_checkpoints
 

@@ -14,8 +14,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from seqdata.errors import ConfigError, PluginError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.storage.memory import MemoryStore
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 

@@ -9,7 +9,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from seqdata import Loader, write_store
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 TWO = {**QUIET, "max_epochs": 2}

@@ -7,8 +7,7 @@ from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, PlanError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
 from seqdata.sharing import World

@@ -12,8 +12,8 @@ from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.score_means import compute_means, weigh_in_proportion
 from seqdata.lightning.scores import FRACTION_BITS
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.weighted import Weighted
 from tests.lightning.feeding import EPOCHS, GROUP, POLICIES, Feeding, feed, saved

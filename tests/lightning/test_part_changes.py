@@ -12,7 +12,7 @@ from seqdata.api import write_store
 from seqdata.errors import ConfigError, PlanError, ResumeError, SeqDataWarning
 from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.mix import Mix
 from seqdata.policies.segments import Segments
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch

@@ -9,8 +9,7 @@ import pytest
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.policy_names import find_import_path
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from tests.lightning.harness import QUIET

@@ -11,9 +11,8 @@ from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.weighted import Weighted
 from tests.lightning.feeding import Feeding
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences

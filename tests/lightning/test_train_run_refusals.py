@@ -8,7 +8,7 @@ from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
 from seqdata.lightning.cursor import finish_epoch
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.resume_state import FitState
 from tests.damage import damaged

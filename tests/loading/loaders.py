@@ -8,7 +8,7 @@ import numpy as np
 
 from seqdata import Zip
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
 

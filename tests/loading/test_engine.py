@@ -13,9 +13,8 @@ from seqdata.loading.loader import Loader
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.plan import Plan
 from seqdata.planning.parts import Part
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.zip import Zip

@@ -20,8 +20,7 @@ from seqdata.errors import (
 )
 from seqdata.loading.loader import Loader
 from seqdata.planning.wrapping import balance_ranks
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World
 from tests.loading.loaders import LENGTHS, POLICY, STORE, make_loader, resume_loader, start_loader

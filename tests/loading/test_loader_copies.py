@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from seqdata import Segments, Weighted
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from tests.loading.loaders import LENGTHS, ZIP, make_loader, make_zip_data, start_loader
 
 COPIED = pytest.mark.parametrize(

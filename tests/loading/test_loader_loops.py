@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World

@@ -7,8 +7,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError, ResumeError
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.segments import Segments
 from seqdata.policies.weighted import Weighted

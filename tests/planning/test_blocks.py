@@ -19,7 +19,7 @@ from seqdata.planning.blocks import (
 from seqdata.planning.build import FixedSizeCutter
 from seqdata.planning.items import WholeSequences, number_items, select_items
 from seqdata.planning.randomness import Draw
-from seqdata.policies.token_budget import Rungs
+from seqdata.policies.token_budget import LengthBuckets
 from seqdata.policies.windows import GridWindows
 
 
@@ -192,7 +192,7 @@ def test_batches_of_a_block_are_counted_once_for_an_index():
 
 def test_blocks_of_neighbours_have_counts_of_their_own():
     items = items_of(np.repeat([3, 30], 500))
-    cutter = Rungs(60, None, 2, max_block=250)
+    cutter = LengthBuckets(60, None, 2, max_block=250)
     counts = {
         how: [
             cost.batches for cost in compute_block_costs(split_blocks(items, cutter, how), cutter)

@@ -8,9 +8,7 @@ import pytest
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import count_batches, describe_policy, make_fingerprint
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
-from seqdata.policies.sorted import Sorted
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.token_budget import TokenBudget
 
 INDEX = SequenceIndex.from_lengths([3, 0, 9, 4, 5])

@@ -11,7 +11,7 @@ from seqdata.planning.blocks import BlockItems
 from seqdata.planning.build import order_longest_first
 from seqdata.planning.copies import lengthen_copies, spread_copies
 from seqdata.planning.randomness import Draw
-from seqdata.policies.bucketed import _make_noisy_lengths
+from seqdata.policies.fixed import _make_noisy_lengths
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import check_budget, check_constant_count

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.piecewise import PiecewiseTable
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted

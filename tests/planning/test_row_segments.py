@@ -14,12 +14,10 @@ from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
 from seqdata.planning.mixed_rows import PartRows
 from seqdata.planning.row_segments import draw_run
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.mix import Mix
 from seqdata.policies.segments import Segments
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows

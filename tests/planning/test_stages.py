@@ -13,8 +13,7 @@ from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.planning.stages import Stage, StagedTable, make_staged_report
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget

@@ -7,9 +7,8 @@ import seqdata
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT

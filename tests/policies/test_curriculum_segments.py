@@ -9,9 +9,8 @@ from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
 from seqdata.planning.wrapping import group_updates, has_draws
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments

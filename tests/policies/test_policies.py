@@ -11,13 +11,11 @@ from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
 from seqdata.planning.build import describe_policy
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted

@@ -5,10 +5,8 @@ import pytest
 
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows

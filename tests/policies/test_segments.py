@@ -7,9 +7,8 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments
 from seqdata.policies.token_budget import TokenBudget

@@ -3,7 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.policies.token_budget import Rungs, TokenBudget
+from seqdata.policies.token_budget import LengthBuckets, TokenBudget
 
 
 def padded_sizes(plan):
@@ -36,13 +36,13 @@ def test_a_split_sequence_fits_the_budget():
 def test_rungs_walk_from_the_longest_by_the_histogram_alone():
     # top 100: 10 rows a batch; 3 lengths >= 98 -> m = max(2, 3 // 10) = 2 -> 20 sequences; rest: 3
     lengths, counts = np.array([100, 98, 50, 5]), np.array([2, 1, 17, 3])
-    tops, rows, sizes = Rungs(1000, None, 2).walk(lengths, counts)
+    tops, rows, sizes = LengthBuckets(1000, None, 2).walk(lengths, counts)
     assert (tops.tolist(), rows.tolist(), sizes.tolist()) == ([100, 5], [10, 23], [20, 3])
 
 
 def test_a_rung_takes_all_that_are_nearly_as_long_in_whole_batches():
     lengths, counts = np.array([100, 98, 97]), np.array([30, 15, 10])
-    tops, rows, sizes = Rungs(1000, None, 2).walk(lengths, counts)
+    tops, rows, sizes = LengthBuckets(1000, None, 2).walk(lengths, counts)
     assert (tops.tolist(), rows.tolist(), sizes.tolist()) == ([100, 98], [10, 10], [40, 15])
 
 

@@ -11,12 +11,10 @@ from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
 from seqdata.planning.draws import MAX_DRAWS, DrawRates
 from seqdata.planning.randomness import Draw
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted, balanced

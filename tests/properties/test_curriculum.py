@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import settings
 
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata_testing.plans import check_constant_count, check_covers
 from tests.properties.counts import AT_NIGHT

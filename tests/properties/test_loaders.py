@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World
 from seqdata.storage.arrow.write import write_arrow

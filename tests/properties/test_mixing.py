@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
 from seqdata.planning import blocks as blocks_module
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows
 from seqdata_testing.blocks import SmallBlocks

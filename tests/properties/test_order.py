@@ -9,9 +9,7 @@ from seqdata.index import SequenceIndex
 from seqdata.planning.batch_order import order_batches
 from seqdata.planning.blocks import split_blocks
 from seqdata.planning.randomness import Draw
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
-from seqdata.policies.sorted import Sorted
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.generators import lengths

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments

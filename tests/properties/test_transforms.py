@@ -11,7 +11,7 @@ from seqdata.loading.engine import EpochEngine
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import columnar
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 

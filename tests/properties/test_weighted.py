@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from seqdata.index import SequenceIndex
 from seqdata.planning.draws import DrawRates
 from seqdata.planning.randomness import Draw
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows

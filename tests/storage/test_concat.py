@@ -8,8 +8,7 @@ import pytest
 from seqdata.errors import ConfigError, DataError
 from seqdata.loading.loader import Loader
 from seqdata.loading.measure_lengths import measure_lengths
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.concat import ConcatStore, concat_stores
 from seqdata.storage.dataset import DatasetStore

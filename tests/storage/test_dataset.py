@@ -8,8 +8,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from seqdata.api import open_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.protocols import Field, Store
 from seqdata.resolve import resolve_store
 from seqdata.storage.dataset import DatasetStore

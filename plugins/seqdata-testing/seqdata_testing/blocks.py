@@ -8,11 +8,9 @@ from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import Shuffle
 from seqdata.planning.build import FixedSizeCutter, build_plan, count_batches
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed, PackedRowsCutter
-from seqdata.policies.sorted import Sorted
-from seqdata.policies.token_budget import Rungs, TokenBudget
+from seqdata.policies.token_budget import LengthBuckets, TokenBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class SmallBlocks:
         """Return the number of batches of every epoch."""
         return count_batches(self.policy._select_items(index), self.cutter(), self.shuffle)
 
-    def cutter(self) -> FixedSizeCutter | PackedRowsCutter | Rungs:
+    def cutter(self) -> FixedSizeCutter | PackedRowsCutter | LengthBuckets:
         """Return the policy's cutter, made for small blocks."""
-        cutter: FixedSizeCutter | PackedRowsCutter | Rungs = self.policy._make_cutter()
+        cutter: FixedSizeCutter | PackedRowsCutter | LengthBuckets = self.policy._make_cutter()
         return replace(cutter, max_block=self.max_block)

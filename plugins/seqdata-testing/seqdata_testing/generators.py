@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from seqdata.index import SequenceIndex
 from seqdata.planning.items import TooLong
 from seqdata.planning.jitter import Jitter
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing import ConformanceError

@@ -8,8 +8,7 @@ import pytest
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin, PlanReport
 from seqdata.plan_table import ArrayTable
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted

@@ -12,8 +12,7 @@ from seqdata.cli._report.statistics import compute_idle_share
 from seqdata.errors import ConfigError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.report import BatchMeasures
 from seqdata.storage.local_files import open_atomically

@@ -12,11 +12,9 @@ from seqdata.cli._report.ledger import iter_ledger
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.curriculum import Curriculum
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted
 from seqdata.policies.windows import Windows

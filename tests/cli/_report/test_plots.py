@@ -6,8 +6,7 @@ import pytest
 from seqdata import TBPTT
 from seqdata.cli._report.plots import draw_lanes, draw_plan, paint_lanes
 from seqdata.index import SequenceIndex
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 
 HEAVY_TAIL = (4 ** (np.random.Philox(2).random_raw(300) % 7)).astype(np.int64)
 

@@ -6,7 +6,7 @@ import pytest
 from seqdata.cli._report.statistics import compute_world_stats
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.storage.store_repr import HistogramBin, histogram
 
 

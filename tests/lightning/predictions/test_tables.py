@@ -14,7 +14,7 @@ import pytest
 from seqdata.api import open_store
 from seqdata.errors import ConfigError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.windows import Windows
 from tests.lightning.harness import sequences
 from tests.lightning.predictions.predicting import Predictor, predict, read

@@ -19,8 +19,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.predictions.outputs import PredictionSpec
 from seqdata.lightning.predictions.writer import PredictionWriter, _PredictionSession
 from seqdata.plan import Plan
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
 from seqdata.sharing import World

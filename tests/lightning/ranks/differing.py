@@ -22,8 +22,7 @@ from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
 from seqdata.lightning.predictions.writer import PredictionWriter
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.weighted import Weighted
 from tests.lightning.harness import sequences
 

@@ -6,8 +6,7 @@ import torch
 
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT

@@ -13,7 +13,7 @@ import pytest
 from seqdata.api import open_store
 from seqdata.errors import DecodeError, FingerprintMismatch, SeqDataWarning
 from seqdata.loading.loader import Loader
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.protocols import Store
 from seqdata.storage.columns import SpanColumn
 from seqdata_testing.loaders import check_content, check_resumes, check_worlds
