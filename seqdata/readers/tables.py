@@ -43,8 +43,6 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.foreign.table_file import (
     TableFile,
-    describe_unsupported,
-    is_unsupported,
     open_table_file,
     unify_list_types,
 )
@@ -474,10 +472,6 @@ def _read_checked(format_name: str, file: SourceFile, read: Callable[[], Any]) -
     try:
         return read()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if is_unsupported(error):
-            raise DecodeError.at(
-                f"file {str(file.path)!r}: {describe_unsupported(error)}", file=str(file.path)
-            ) from error
         reason = str(error).splitlines()[0]
         raise DecodeError.at(
             f"file {str(file.path)!r}: cannot be read as {format_name} ({reason}); check it or "

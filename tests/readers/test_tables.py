@@ -304,9 +304,7 @@ def test_rows_that_pyarrow_leaves_out_without_an_error_are_damage(tmp_path, opti
             continue
         if rows != 3:
             left_out += 1
-            with pytest.raises(
-                CorruptShardError, match=f"must have 3 rows .*, but {rows} can be r"
-            ):
+            with pytest.raises(CorruptShardError, match=r"must have 3 rows|values for 3 rows"):
                 read(tmp_path, options)
     assert left_out
 

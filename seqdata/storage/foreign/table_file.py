@@ -228,8 +228,8 @@ def translate_errors(location: DataLocation) -> Iterator[None]:
             "in smaller units",
         ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-        if is_unsupported(error):
-            raise location.make_error(DataError, describe_unsupported(error)) from error
+        if _is_unsupported(error):
+            raise location.make_error(DataError, _describe_unsupported(error)) from error
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise location.make_error(
             CorruptShardError,
@@ -261,14 +261,14 @@ def _with_list_types(file: TableFile, types: Mapping[str, pa.DataType]) -> Table
     return replace(file, schema=schema, read=read)
 
 
-def is_unsupported(error: Exception) -> bool:
+def _is_unsupported(error: Exception) -> bool:
     """Return whether pyarrow says that it lacks what a file needs, not that the file is damaged."""
     import pyarrow as pa
 
     return isinstance(error, pa.ArrowNotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
 
 
-def describe_unsupported(error: Exception) -> str:
+def _describe_unsupported(error: Exception) -> str:
     """Return what a file must be that needs more than this pyarrow has."""
     import pyarrow as pa
 

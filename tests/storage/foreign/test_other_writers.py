@@ -127,11 +127,10 @@ def test_encryption_is_not_called_damage(tmp_path, plaintext_footer):
     path = tmp_path / "t.parquet"
     with parquet.ParquetWriter(path, TABLE.schema, encryption_properties=properties) as writer:
         writer.write_table(TABLE)
-    with pytest.raises(DataError, match="must be a Parquet file without encryption") as caught:
-        open_store(path)
-    assert not isinstance(caught.value, CorruptShardError)
-    with pytest.raises(DecodeError, match=NO_DAMAGE.format("decrypt")):
-        list(read_parquet(find_files(path), ReadOptions()))
+    for read in (open_store, lambda path: list(read_parquet(find_files(path), ReadOptions()))):
+        with pytest.raises(DataError, match="must be a Parquet file without encryption") as caught:
+            read(path)
+        assert not isinstance(caught.value, CorruptShardError)
 
 
 VECTOR = pa.list_(pa.float32(), 3)
@@ -174,5 +173,7 @@ def test_nulls_in_lists_without_a_type_are_missing_values(tmp_path):
     parquet.write_table(pa.table({"x": [[1]]}), tmp_path / "a.parquet")
     untyped = pa.array([[None]], pa.list_(pa.null()))
     parquet.write_table(pa.table({"x": untyped}), tmp_path / "b.parquet")
-    with pytest.raises(DecodeError, match="must not hold missing values, but holds one in row 0 inside"):
+    with pytest.raises(
+        DecodeError, match="must not hold missing values, but holds one in row 0 inside"
+    ):
         list(open_store(tmp_path))

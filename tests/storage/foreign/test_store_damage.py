@@ -66,7 +66,8 @@ def test_a_missing_value_is_an_error_that_names_column_and_row(tmp_path, compres
     ):
         store.read(spans, ["y"])
     with pytest.raises(
-        DecodeError, match=r'field "z": must not hold missing values, but holds one in row 1 inside its list'
+        DecodeError,
+        match=r'field "z": must not hold missing values, but holds one in row 1 inside its list',
     ):
         store.read(spans, ["z"])
 
@@ -75,7 +76,7 @@ def test_a_missing_sequence_is_an_error_at_opening(tmp_path):
     write_ipc(tmp_path / "n.arrow", pa.table({"x": [[1], [2], [3], None]}), rows=2)
     with pytest.raises(
         DecodeError,
-        match=r'"n.arrow", unit 1\), field "x": must not hold missing values, but holds one in row 1',
+        match=r'"n.arrow", unit 1\), field "x": must not hold missing values, but .* row 1',
     ) as told:
         open_store(tmp_path / "n.arrow")
     assert told.value.details == {
