@@ -83,6 +83,37 @@ def test_integers_that_float32_does_not_tell_apart_are_refused():
     assert same.values.tolist() == [2**53] * 2
 
 
+@pytest.mark.parametrize("nan", ["error", "ignore", "impute"])
+def test_the_median_that_is_imputed_is_no_bound_of_the_values(nan):
+    values = np.array([2**53 + 1] * 3 + [2**53 + 3])
+    with pytest.raises(DataError, match="such that float32 tells"):
+        fit([values], {"x": Quantiles(0.0, 1.0, nan=nan)})
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=3, unique=True).map(sorted),
+    st.lists(
+        st.tuples(*[st.one_of(st.integers(-9, 9).map(float), st.just(np.nan))] * 3),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["ignore", "impute"]),
+)
+def test_each_feature_has_its_own_quantiles_and_its_own_missing_values(levels, rows, nan):
+    values = (np.array([(1.0, 20.0, 3.0), *rows]) * [1, 10, 100]).astype(np.float32)
+    found = fit([{"x": values[:1]}, {"x": values[1:]}], {"x": Quantiles(*levels, nan=nan)})["x"]
+    due = np.nanquantile(values.astype(np.float64), levels, axis=0)
+    np.testing.assert_allclose(found.values, due, rtol=1e-12, atol=1e-12)
+    made = found.apply(values, np.array([len(values)]), None)
+    low = due[0] if len(levels) > 1 or levels[0] < 0.5 else -np.inf
+    high = due[-1] if len(levels) > 1 or levels[0] >= 0.5 else np.inf
+    clipped = np.clip(values, low, high)
+    if nan == "impute":
+        clipped = np.where(np.isnan(values), np.nanmedian(values, axis=0), clipped)
+    np.testing.assert_allclose(made, clipped, rtol=1e-6)
+
+
 @settings(max_examples=60)
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True).map(sorted),
