@@ -8,8 +8,8 @@ from pathlib import Path
 
 from seqdata.cli._report.console import make_console
 from seqdata.readers.source import SourceFile
-from seqdata.storage.writing.finished_shards import count_unfinished
 from seqdata.storage.writing.progress import SECOND_STEP, ProgressBar
+from seqdata.storage.writing.shards import count_unfinished
 from seqdata.storage.writing.staging_dir import is_first_pass_finished
 
 

@@ -36,7 +36,7 @@ from seqdata.storage.integrity.checksums import (
 )
 from seqdata.storage.local_files import write_synced
 from seqdata.storage.schema import PackedFields
-from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey, explain_full_disk
+from seqdata.storage.writing.shards import FinishedShard, ResumeKey, explain_full_disk
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 
 _MAGIC = b"ARROW1"

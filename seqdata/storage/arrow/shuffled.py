@@ -28,8 +28,8 @@ from seqdata.storage.schema import infer_fields
 from seqdata.storage.store import ShardStore
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.writing.progress import FIRST_STEP, SECOND_STEP
-from seqdata.storage.writing.shard_format import check_same
 from seqdata.storage.writing.sharded_writer import ShardedWriter, is_part_list
+from seqdata.storage.writing.shards import check_same
 from seqdata.storage.writing.staging_dir import FIRST_PASS
 
 

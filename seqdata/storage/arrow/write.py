@@ -20,8 +20,7 @@ import numpy as np
 from seqdata.errors import ConfigError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field, Store
-from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, ArrowShard
-from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, ArrowShard, load_manifest
 from seqdata.storage.arrow.open_remote import file_exists, open_remote
 from seqdata.storage.arrow.shard_file import finalize, write_shard
 from seqdata.storage.arrow.shuffled import open_shuffled
@@ -40,15 +39,14 @@ from seqdata.storage.schema import (
     check_packed_ids,
     infer_fields,
 )
-from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
 from seqdata.storage.writing.progress import ProgressFn
-from seqdata.storage.writing.shard_format import PackedShard, PackFn
 from seqdata.storage.writing.sharded_writer import (
     ShardedWriter,
     check_arguments,
     is_part_list,
     open_sharded_writer,
 )
+from seqdata.storage.writing.shards import FinishedShard, PackedShard, PackFn, ResumeKey
 from seqdata.storage.writing.staging_dir import commit
 
 SHARD_BYTES = 256 << 20

@@ -1,8 +1,13 @@
-"""Staging directories: a store is written as a whole or not at all.
+"""Staging directories: a store is written as a whole or not at all, and by one writer at a time.
 
 Files are written to a staging directory, and renamed into place when all are complete; the manifest
 is renamed last and is the commit. While a staging directory exists, writing was not finished: the
 next writer continues with it.
+
+A staging directory has a lock. A forked process inherits the lock of its parent and may outlive
+it, so the owner of the lock is recorded, too: once it has ended, the lock no longer counts. On a
+file system without locks only the recorded owner counts. A writer that takes over a directory
+renames it: processes that still write to the old name find nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,21 +25,37 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
-from seqdata.storage.file_lock import hold_folder
-from seqdata.storage.local_files import sync_file, write_atomically
-from seqdata.storage.writing.writer_lock import (
-    WriterLockedError,
-    create_staging_dir,
-    release_lock,
-    take_over_staging_dir,
+from seqdata.storage.file_lock import (
+    NoLocksError,
+    hold_folder,
+    is_alive,
+    is_free,
+    lock,
+    read_owner,
+    record_owner,
+    unlock,
 )
-from seqdata.storage.writing.writer_lock import find_staging_dirs as find_staging_dirs
+from seqdata.storage.local_files import sync_file, write_atomically
 
+STAGING_PREFIX = ".seqdata-tmp-"
+_LOCK_FILE = "lock"
 FIRST_PASS = "unshuffled"  # folder in a staging directory: the store of the first of two passes
 FACTS_SUFFIX = ".facts"  # suffix of the files that mark a shard as finished
 _MOVES_FILE = "moves.json"  # exists from just before the first rename on
 
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriterLockedError(Exception):
+    """Another writer has the folder; callers turn it into a ConfigError that names the location.
+
+    Args:
+        remedy: The remedy if the writer has ended, which cannot be checked here; empty: not needed.
+    """
+
+    def __init__(self, remedy: str = "") -> None:
+        super().__init__(remedy)
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +102,7 @@ def open_staging_dir(
             f"{root}: cannot be created ({error.strerror}). Choose another path, or check the "
             "permissions of the folder above it."
         ) from error
-    folder, lock = _take_staging_dir(root, files, resume=resume)
+    folder, descriptor = _take_staging_dir(root, files, resume=resume)
     must_keep = False
     try:
         _check_alone(root, folder)
@@ -92,7 +114,7 @@ def open_staging_dir(
     finally:
         if not must_keep:
             shutil.rmtree(folder, ignore_errors=True)
-        release_lock(lock)
+        release_lock(descriptor)
         if not was_empty:
             with suppress(OSError):  # it holds a store, or another writer has removed it
                 root.rmdir()
@@ -203,9 +225,9 @@ def _remove_committed(root: Path, files: StoreFiles) -> None:
 
 def _remove_abandoned(root: Path, staging_dir: Path) -> None:
     with _explain_lock(root):
-        folder, lock = take_over_staging_dir(root, staging_dir)
+        folder, descriptor = take_over_staging_dir(root, staging_dir)
     shutil.rmtree(folder, ignore_errors=True)
-    release_lock(lock)
+    release_lock(descriptor)
 
 
 def _check_alone(root: Path, folder: Path) -> None:
@@ -229,13 +251,13 @@ def _take_staging_dir(root: Path, files: StoreFiles, *, resume: bool) -> tuple[P
         if not is_held:
             raise WriterLockedError
         for staging_dir in find_staging_dirs(root):
-            folder, lock = take_over_staging_dir(root, staging_dir)
+            folder, descriptor = take_over_staging_dir(root, staging_dir)
             _undo_moves(root, folder, files)
             if resume and resumed is None and _can_continue(folder):
-                resumed = folder, lock
+                resumed = folder, descriptor
                 continue
             shutil.rmtree(folder, ignore_errors=True)
-            release_lock(lock)
+            release_lock(descriptor)
         return resumed or create_staging_dir(root)
 
 
@@ -273,3 +295,105 @@ def is_first_pass_finished(root: Path) -> bool:
     """Return whether an unfinished writer in a folder has finished the first of two passes."""
     folders = [staging_dir / FIRST_PASS for staging_dir in find_staging_dirs(root)]
     return any(any(folder.glob("*")) and not find_staging_dirs(folder) for folder in folders)
+
+
+def find_staging_dirs(root: Path) -> list[Path]:
+    """Return the staging directories that writers left or work in."""
+    return sorted(root.glob(f"{STAGING_PREFIX}*"))
+
+
+def create_staging_dir(root: Path) -> tuple[Path, int]:
+    """Create a staging directory, and return it with its lock.
+
+    Raises:
+        WriterLockedError: If another writer took it before its owner was recorded.
+    """
+    folder = _make_path(root)
+    folder.mkdir()
+    try:
+        descriptor = _lock_new(folder)
+    except FileNotFoundError as error:
+        raise WriterLockedError from error
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if not folder.exists():
+        os.close(descriptor)
+        raise WriterLockedError
+    return folder, descriptor
+
+
+def take_over_staging_dir(root: Path, folder: Path) -> tuple[Path, int]:
+    """Rename a folder that a writer left, and return it with its lock.
+
+    Raises:
+        WriterLockedError: If a writer works in it.
+    """
+    staging_dir = _make_path(root)
+    descriptor: int | None = None
+    try:
+        descriptor = _open_lock_file(folder)
+        if not _is_abandoned(folder, descriptor):
+            os.close(descriptor)
+            descriptor = None  # only children of a dead writer hold it
+        os.rename(folder, staging_dir)
+    except BaseException as error:
+        if descriptor is not None:
+            os.close(descriptor)
+        if isinstance(error, FileNotFoundError):  # another process has just taken it
+            raise WriterLockedError from error
+        raise
+    if descriptor is None:
+        (staging_dir / _LOCK_FILE).unlink()
+        return staging_dir, _lock_new(staging_dir)
+    record_owner(descriptor)
+    return staging_dir, descriptor
+
+
+def release_lock(descriptor: int) -> None:
+    """Unlock, also for child processes that inherited the lock."""
+    unlock(descriptor)
+    os.close(descriptor)
+
+
+def _make_path(root: Path) -> Path:
+    return root / f"{STAGING_PREFIX}{uuid.uuid4().hex}"
+
+
+def _open_lock_file(folder: Path) -> int:
+    return os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _lock_new(folder: Path) -> int:
+    """Lock a folder that no other process knows, and record this process as its owner."""
+    descriptor = _open_lock_file(folder)
+    try:
+        with suppress(NoLocksError):  # the recorded owner counts
+            lock(descriptor)
+        record_owner(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_abandoned(folder: Path, descriptor: int) -> bool:
+    """Return whether this process has the lock now; False if a dead owner's children hold it.
+
+    Raises:
+        WriterLockedError: If its owner is running, or may be.
+    """
+    path = folder / _LOCK_FILE
+    try:
+        if lock(descriptor):
+            return True
+        remedy = ""
+    except NoLocksError:
+        if is_free(path):
+            return True
+        remedy = f"Remove {folder} if that process has ended, which cannot be checked from here"
+    owner = read_owner(path)
+    if is_alive(owner):
+        is_local = owner is not None and owner.is_local
+        raise WriterLockedError("" if is_local else remedy)
+    return bool(remedy)

@@ -8,7 +8,6 @@ import pytest
 from seqdata import open_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.storage.arrow.write import ArrowFormat, write_arrow
-from seqdata.storage.writing.finished_shards import ResumeKey
 from seqdata.storage.writing.sharded_writer import (
     ProgressReporter,
     ShardedWriter,
@@ -16,6 +15,7 @@ from seqdata.storage.writing.sharded_writer import (
     is_part_list,
     write_part,
 )
+from seqdata.storage.writing.shards import ResumeKey
 
 KEY = ResumeKey(axes=None, shard_bytes=1, key="id", algorithm="crc32", parts=3)
 

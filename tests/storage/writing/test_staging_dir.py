@@ -18,8 +18,8 @@ from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import ArrowFormat, write_arrow
 from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.writing import staging_dir
-from seqdata.storage.writing.finished_shards import ResumeKey, check_resume_key
 from seqdata.storage.writing.sharded_writer import write_part
+from seqdata.storage.writing.shards import ResumeKey, check_resume_key
 from seqdata_testing.waiting import patient
 
 

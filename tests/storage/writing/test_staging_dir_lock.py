@@ -11,8 +11,8 @@ import pytest
 
 from seqdata import ConfigError, open_store, write_store
 from seqdata.storage import file_lock
-from seqdata.storage.writing import writer_lock
-from seqdata.storage.writing.writer_lock import (
+from seqdata.storage.writing import staging_dir
+from seqdata.storage.writing.staging_dir import (
     WriterLockedError,
     create_staging_dir,
     find_staging_dirs,
@@ -121,16 +121,16 @@ def test_without_locks_a_folder_without_an_owner_is_taken_from_who_begins(
     tmp_path, lockless, monkeypatch
 ):
     """A writer that was killed at its very beginning leaves one; so does one that is at it."""
-    known = writer_lock.record_owner
+    known = staging_dir.record_owner
 
     def own(descriptor):
-        monkeypatch.setattr(writer_lock, "record_owner", known)
+        monkeypatch.setattr(staging_dir, "record_owner", known)
         (begun,) = find_staging_dirs(tmp_path)
         taken.append(take_over_staging_dir(tmp_path, begun))
         known(descriptor)
 
     taken = []
-    monkeypatch.setattr(writer_lock, "record_owner", own)
+    monkeypatch.setattr(staging_dir, "record_owner", own)
     with pytest.raises(WriterLockedError):
         create_staging_dir(tmp_path)
     ((mine, lock),) = taken

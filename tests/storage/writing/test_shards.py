@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import pytest
 
 from seqdata.errors import DecodeError
-from seqdata.storage.writing.finished_shards import FinishedShard, read_finished_shards
-from seqdata.storage.writing.shard_format import (
+from seqdata.storage.writing.shards import (
+    FinishedShard,
     PackedShard,
     check_same,
     pack_shards,
+    read_finished_shards,
     write_packed_shard,
 )
 

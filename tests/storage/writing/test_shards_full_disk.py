@@ -10,7 +10,7 @@ import pytest
 from seqdata.errors import IncompleteDatasetError
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.writing.finished_shards import explain_full_disk
+from seqdata.storage.writing.shards import explain_full_disk
 from seqdata_testing.waiting import patient
 
 LIMITED = """
