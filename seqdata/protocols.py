@@ -175,29 +175,6 @@ class SupportsParts(Protocol):
         ...
 
 
-@runtime_checkable
-class SupportsMixing(Protocol):
-    """A policy that draws from the parts of a ``SupportsParts`` store."""
-
-    @property
-    def policies(self) -> Mapping[str, Policy]:
-        """Name -> the policy that makes the batches of a part."""
-        ...
-
-
-@runtime_checkable
-class SupportsZipping(SupportsMixing, Protocol):
-    """A policy whose steps have a batch of each part of a ``SupportsParts`` store."""
-
-    def split(self, index: SequenceIndex) -> Mapping[str, Policy]:
-        """Return the policy of each part, over its own store: equally many batches of each.
-
-        Args:
-            index: The lengths of all parts.
-        """
-        ...
-
-
 class Policy(Protocol):
     """A batching policy: a frozen dataclass that uses lengths only."""
 
@@ -216,69 +193,6 @@ class Policy(Protocol):
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
-        ...
-
-
-@runtime_checkable
-class SupportsVaryingEpochs(Protocol):
-    """A policy whose epochs may differ in their number of batches."""
-
-    @property
-    def varies(self) -> bool:
-        """Whether epochs differ in their number of batches."""
-        ...
-
-    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
-        """Return the number of batches of an epoch, whatever the seed."""
-        ...
-
-
-@runtime_checkable
-class SupportsPlannedCounts(Protocol):
-    """A policy that can count the sequences of an epoch without planning it."""
-
-    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
-        ...
-
-
-@runtime_checkable
-class SupportsCrops(Protocol):
-    """A policy that cuts windows out of sequences, for which it needs exact lengths."""
-
-    @property
-    def random(self) -> bool:
-        """Whether windows are at random positions, different ones in every epoch."""
-        ...
-
-    def crop_numbers(
-        self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
-    ) -> NDArray[np.int64]:
-        """Return which of its sequence's windows each span is, int64 (n,).
-
-        A transform has different random numbers for each of them, in any batch.
-
-        Args:
-            index: The planned lengths.
-            spans: int64 (n, 3): sequence, start, stop.
-            seed: Seed of the plan.
-            epoch: Epoch of the plan.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsFuture(Protocol):
-    """What a policy has, too, whose windows end with a future: only there are targets."""
-
-    @property
-    def size(self) -> int:
-        """Timesteps of a window before its future."""
-        ...
-
-    @property
-    def horizon(self) -> int:
-        """Timesteps of the future; 0: there is none."""
         ...
 
 

@@ -18,8 +18,8 @@ from seqdata.arguments import select_options, takes_option
 from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
 from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
-from seqdata.planning.wrapping import find_base_policy
-from seqdata.protocols import Collator, Opener, Policy, Store, SupportsMixing, SupportsZipping
+from seqdata.planning.policy import as_policy, find_base_policy
+from seqdata.protocols import Collator, Opener, Policy, Store
 from seqdata.readers.groups import iter_groups, refuse_order_alone
 from seqdata.readers.source import ReadOptions, count_suffixes, find_source
 from seqdata.readers.tables import find_table_format
@@ -123,7 +123,7 @@ def resolve_parts(
         ConfigError: If the policy does not draw from parts, a part is invalid or empty, or parts
             have other fields than the first.
     """
-    if not isinstance(find_base_policy(policy), SupportsMixing):
+    if not as_policy(find_base_policy(policy)).policies:
         raise ConfigError(
             f"data: {len(data)} named stores need a policy that draws from them, but `batching` is "
             f"a {type(policy).__name__}. Pass Mix({{name: weight, ...}}, policy), or Zip({{name: "
@@ -137,7 +137,7 @@ def resolve_parts(
             parts[name] = resolve_store(part, lengths=own_lengths, names=names)
         except SeqDataError as error:
             raise type(error).at(f"data: part {name!r}: {error}", **error.details) from error
-    return join_parts(parts, read_together=not isinstance(policy, SupportsZipping))
+    return join_parts(parts, read_together=not as_policy(policy).zips_parts)
 
 
 def resolve_rows(

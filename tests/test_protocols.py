@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
-from seqdata import Fixed, Mix, Segments, TokenBudget, Weighted, Windows, Zip
-from seqdata.collators.padded import Padded
+from seqdata import Fixed, Segments, Weighted, Windows, Zip
 from seqdata.protocols import (
     Field,
     Policy,
-    SupportsFuture,
-    SupportsMixing,
     SupportsParts,
-    SupportsPlannedCounts,
-    SupportsVaryingEpochs,
-    SupportsZipping,
 )
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import join_parts
@@ -26,11 +20,6 @@ PARTS = {"a": Fixed(1), "b": Fixed(2)}
     ("protocol", "has_it", "lacks_it"),
     [
         (SupportsParts, join_parts({"a": STORE}), STORE),
-        (SupportsMixing, Mix({"a": 1}, Fixed(1), batches=1), Fixed(1)),
-        (SupportsZipping, Zip(PARTS, lead="a"), Mix({"a": 1}, Fixed(1), batches=1)),
-        (SupportsPlannedCounts, Fixed(2), Padded()),
-        (SupportsFuture, Windows(4, horizon=1), Fixed(2)),
-        (SupportsVaryingEpochs, Weighted(TokenBudget(8), np.ones(3)), Fixed(2)),
     ],
 )
 def test_a_capability_is_its_members(protocol, has_it, lacks_it):

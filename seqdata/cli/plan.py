@@ -48,7 +48,7 @@ from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import balance_ranks
+from seqdata.planning.policy import balance_ranks
 from seqdata.policies.mix import Mix
 from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy

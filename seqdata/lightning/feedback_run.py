@@ -37,8 +37,8 @@ from seqdata.lightning.trainer_loader import TaggedBatch
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.rank_comparison import Facts, describe_differences
 from seqdata.loading.segmented_run import SegmentedRun
+from seqdata.planning.policy import as_policy
 from seqdata.planning.segments import SupportsWeightChanges
-from seqdata.protocols import SupportsMixing
 from seqdata.resolve import resolve_policy
 from seqdata.resume_state import FitState, RunPosition
 from seqdata.runs.options import DataOptions
@@ -151,7 +151,7 @@ class FeedbackRun:
         engine, policy = self._engine, self._segments.weighted_policy
         self._scores: Any = (
             PartScores(policy, options.weigh)
-            if isinstance(policy, SupportsMixing)
+            if as_policy(policy).policies
             else SequenceScores(engine.store, len(engine.index), options.weigh)
         )
         self._collector = ScoreCollector(options.score, owner="Feedback")

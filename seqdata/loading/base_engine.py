@@ -34,19 +34,18 @@ from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS
 from seqdata.planning.build import describe_policy
-from seqdata.planning.weight_history import WeightHistory
-from seqdata.planning.wrapping import (
+from seqdata.planning.policy import (
+    as_policy,
     balance_ranks,
     continues_passes,
-    count_epoch_batches,
     find_base_policy,
 )
+from seqdata.planning.weight_history import WeightHistory
 from seqdata.protocols import (
     Policy,
     Store,
     SupportsBase,
     SupportsShardCache,
-    SupportsVaryingEpochs,
 )
 from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan, count_steps
@@ -221,14 +220,15 @@ class BaseEngine(ABC):
     @property
     def has_varying_epochs(self) -> bool:
         """Whether epochs differ in their number of batches."""
-        return isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies
+        return as_policy(self.policy).varies
 
     def count_batches(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""
         if not self.has_varying_epochs:
             return self.num_batches
         epoch = self._effective_epoch(epoch)
-        return count_epoch_batches(self.policy, self.index, seed=self.options.seed, epoch=epoch)
+        policy, seed = as_policy(self.policy), self.options.seed
+        return policy.count_batches(self.index, seed=seed, epoch=epoch)
 
     def count_steps(self, epoch: int) -> int:
         """Return the steps of an epoch, equal on all ranks."""

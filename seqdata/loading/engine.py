@@ -49,16 +49,14 @@ from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.plan_table import DrawnBatch
 from seqdata.planning.parts import derive_part_seed, number_part_crops
-from seqdata.planning.segments import SupportsSegments
-from seqdata.planning.wrapping import balance_ranks, find_base_policy
+from seqdata.planning.policy import as_policy, balance_ranks, find_base_policy
+from seqdata.policies.segments import Segments
 from seqdata.protocols import (
     Collator,
     Policy,
     Store,
     SupportsBase,
-    SupportsCrops,
     SupportsItems,
-    SupportsMixing,
 )  # fmt: skip
 from seqdata.sharing import RankPlan, share
 from seqdata.storage.dataset_items import ItemForm
@@ -119,7 +117,7 @@ class EpochEngine(BaseEngine):
             self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
         self._prefetchers: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
         self.index = self._reader.build_index() if index is None else index
-        if isinstance(policy, SupportsSegments):
+        if isinstance(policy, Segments):
             self.segments = SegmentedRun(policy, self.index)
         self.num_batches = policy.num_batches(self.index)
         self.num_batches = self.count_batches(0)
@@ -256,22 +254,23 @@ class EpochEngine(BaseEngine):
         if self.options.world.time_parts > 1:  # by timestep: nothing is random
             return fetcher, None
         crop_numbers: CropNumbersFn | None = None
-        if isinstance(policy, SupportsCrops) and policy.random:
+        if as_policy(policy).cuts_windows and as_policy(policy).random:
             crop_numbers = functools.partial(self._number_crops, policy)
         return fetcher, count_occurrences(reader.store, crop_numbers)
 
     def _number_crops(
         self,
-        policy: SupportsCrops,
+        policy: Policy,
         spans: NDArray[np.int64],
         epoch: int,
         drawn: DrawnBatch | None,
     ) -> NDArray[np.int64]:
         index, seed = self.index if drawn is None else drawn.sequences, self.options.seed
-        if drawn is not None and drawn.part is not None and isinstance(policy, SupportsMixing):
-            part_seed, part_policy = derive_part_seed(seed, drawn.part), policy.policies[drawn.part]
-            return number_part_crops(part_policy, index, spans, seed=part_seed, epoch=epoch)
-        return policy.crop_numbers(index, spans, seed=seed, epoch=epoch)
+        if drawn is not None and drawn.part is not None:
+            part_policies = as_policy(policy).policies
+            if part_policies:
+                seed, policy = derive_part_seed(seed, drawn.part), part_policies[drawn.part]
+        return number_part_crops(policy, index, spans, seed=seed, epoch=epoch)
 
     def _make_collator(self) -> Collator:
         collator: Any = self.options.collator

@@ -22,8 +22,8 @@ from seqdata.loading.transforms.declare import (
 )
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import find_base_policy
-from seqdata.protocols import Policy, Store, SupportsCrops, SupportsFuture, SupportsMixing
+from seqdata.planning.policy import as_policy, find_base_policy
+from seqdata.protocols import Policy, Store
 from seqdata.storage.parts import PartsStore, drop_transform
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.views import View
@@ -209,8 +209,8 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
     """Raise ConfigError if lengths that are only bounds do not fit the other options."""
     if not reader.has_bounded_lengths:
         return
-    if isinstance(policy, SupportsMixing):
-        for part_policy in policy.policies.values():
+    if part_policies := as_policy(policy).policies:
+        for part_policy in part_policies.values():
             check_bounded_lengths(reader, find_base_policy(part_policy), on_error)
         return
     options = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
@@ -220,7 +220,7 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
                 f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
                 f"random (`.max_length`). Leave `{name}` out."
             )
-    if isinstance(policy, SupportsCrops):
+    if as_policy(policy).cuts_windows:
         raise ConfigError(
             "loader: windows need exact lengths, but the transform's are random "
             "(`.max_length`). Let the transform keep lengths: it then sees each window."
@@ -273,8 +273,8 @@ def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
     context = find_longest_context(store)
     if not context:
         return
-    if isinstance(policy, SupportsMixing):
-        for part_policy in policy.policies.values():
+    if part_policies := as_policy(policy).policies:
+        for part_policy in part_policies.values():
             check_context(store, find_base_policy(part_policy), reader)
         return
     if reader.has_changed_lengths:
@@ -283,7 +283,7 @@ def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
             f"context of {context} timesteps (`split(..., context=)`), but changes them: targets "
             "might lie in it. Split without `context`, or let the transform keep lengths"
         )
-    if not isinstance(policy, SupportsFuture) or policy.horizon < 1 or policy.size < context:
+    if as_policy(policy).horizon < 1 or getattr(policy, "size", 0) < context:
         raise ConfigError(
             f"loader: data with a context of {context} timesteps (`split(..., context=)`) must be "
             f"read in windows with a future and a size of at least {context}, so that no target "
@@ -347,7 +347,7 @@ def make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldRea
     lengths = index.lengths_of[reader.axis]
     have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
     shift = f", of which a shift takes {reader.shift}" if reader.shift else ""
-    has_crops = isinstance(find_base_policy(policy), SupportsCrops)
+    has_crops = as_policy(find_base_policy(policy)).cuts_windows
     advice = "no window fits: make it shorter" if has_crops else "check `empty` and `too_long`"
     return PlanError(
         f"loader: none of the {len(lengths)} sequences is left under {describe_policy(policy)}: "

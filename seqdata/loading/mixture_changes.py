@@ -23,7 +23,7 @@ from seqdata.planning.part_positions import (
     SavedParts,
     digest_part,
 )
-from seqdata.protocols import SupportsMixing, SupportsZipping
+from seqdata.planning.policy import as_policy
 from seqdata.resume_state import ResumeState, RunPosition
 
 
@@ -284,12 +284,13 @@ def _has_parts(engine: BaseEngine) -> bool:
     if engine.options.frozen_epoch:
         return False
     policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
-    is_mixture = isinstance(policy, SupportsMixing) and not isinstance(policy, SupportsZipping)
+    asked = as_policy(policy)
+    is_mixture = bool(asked.policies) and not asked.zips_parts
     return is_mixture and not getattr(policy, "rows", False)
 
 
 def _digest_parts(engine: BaseEngine) -> dict[str, str]:
     """Return name -> a digest of what the batches of the part are made of."""
     policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
-    policies = cast(SupportsMixing, policy).policies
+    policies = as_policy(policy).policies
     return {name: digest_part(part, policies[name]) for name, part in engine.index.parts.items()}

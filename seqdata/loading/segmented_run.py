@@ -14,8 +14,8 @@ from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import UpdateSchedule
 from seqdata.plan import Plan
-from seqdata.planning.segments import SupportsSegments
 from seqdata.planning.weight_history import WeightChange, WeightHistory, Weights
+from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy
 from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import RankPlan
@@ -33,7 +33,7 @@ class SegmentedRun:
         history: Weights of the run so far.
     """
 
-    def __init__(self, policy: SupportsSegments, index: SequenceIndex) -> None:
+    def __init__(self, policy: Segments, index: SequenceIndex) -> None:
         self.length = policy.batches
         self.history: WeightHistory = policy.make_history()
         self._policy = policy
@@ -41,7 +41,7 @@ class SegmentedRun:
         self._max_changes = self.history.max_changes
         self._shutdowns = 0
 
-    def plan(self, policy: Any, *, seed: int, epoch: int) -> Plan:
+    def plan(self, policy: Segments, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan, whose segments have the weights of the run.
 
         Args:
@@ -49,8 +49,7 @@ class SegmentedRun:
             seed: Of the plan.
             epoch: Its number.
         """
-        balanced: SupportsSegments = policy
-        return balanced.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
+        return policy.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
 
     def find_first(self, position: int) -> int:
         """Return the first batch of the segment that a position is in."""

@@ -23,8 +23,8 @@ from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.output import BATCH_PARTS, make_output
 from seqdata.plan import Plan
 from seqdata.planning.parts import derive_part_seed
-from seqdata.planning.wrapping import balance_ranks, find_base_policy
-from seqdata.protocols import Policy, Store, SupportsParts, SupportsZipping
+from seqdata.planning.policy import as_policy, balance_ranks, find_base_policy
+from seqdata.protocols import Policy, Store, SupportsParts
 from seqdata.sharing import RankPlan, share
 
 
@@ -41,12 +41,12 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
             that zips.
         PlanError: If no sequence is left.
     """
-    if isinstance(policy, SupportsZipping):
+    if as_policy(policy).zips_parts:
         if not isinstance(store, SupportsParts):
             policy.split(SequenceIndex.of_store(store))  # raises: it needs parts
         return ZipEngine(store, policy, options)
     base_policy = find_base_policy(policy)
-    if isinstance(base_policy, SupportsZipping):
+    if as_policy(base_policy).zips_parts:
         raise ConfigError(
             f"loader: a {type(policy).__name__} must be around the policy of a part, but is "
             f"around a {type(base_policy).__name__}. Name it in the parts: Zip({{name: "

@@ -7,7 +7,7 @@ The bases of policies that plan block by block are here, too, and the cutting of
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -42,6 +42,7 @@ from seqdata.planning.items import (
     find_sequences,
     select_items,
 )
+from seqdata.planning.policy import BasePolicy
 from seqdata.planning.randomness import Draw, Purpose, stable_argsort
 from seqdata.report import PlanReport, count_repeats, make_report
 
@@ -206,7 +207,7 @@ def describe_order(table: BlockTable) -> str:
     return f"{text}, balanced for {table.group} rank{'s' if table.group > 1 else ''}"
 
 
-def count_batches(items: Items, cutter: Cutter, shuffle: Shuffle = True) -> int:
+def count_block_batches(items: Items, cutter: Cutter, shuffle: Shuffle = True) -> int:
     """Return the number of batches of every epoch."""
     costs = compute_block_costs(split_blocks(items, cutter, shuffle), cutter)
     return sum(cost.batches for cost in costs)
@@ -277,7 +278,7 @@ def make_full_report(items: Items, table: BatchTable) -> PlanReport:
     return replace(report, truncated=longer)
 
 
-class BlockPolicy(ABC):
+class BlockPolicy(BasePolicy):
     """A policy whose batches are cut from blocks of items.
 
     A subclass is a frozen dataclass with ``axis`` and ``shuffle``, ``worst_first`` if epoch 0 may
@@ -304,10 +305,11 @@ class BlockPolicy(ABC):
         worst = getattr(self, "worst_first", False)
         return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
 
-    def num_batches(self, index: SequenceIndex) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of every epoch."""
+        del seed, epoch  # all have equally many
         shuffle: Shuffle = getattr(self, "shuffle", True)
-        return count_batches(self._select_items(index), self._make_cutter(), shuffle)
+        return count_block_batches(self._select_items(index), self._make_cutter(), shuffle)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
         """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""

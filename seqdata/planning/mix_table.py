@@ -26,7 +26,7 @@ from seqdata.plan_table import (
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.part_positions import PartPosition, PartPositions
 from seqdata.planning.parts import number_part_crops
-from seqdata.planning.wrapping import has_draws, has_importance
+from seqdata.planning.policy import has_draws, has_importance
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
 

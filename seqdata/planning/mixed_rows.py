@@ -23,8 +23,8 @@ from seqdata.plan_table import BatchTable, PartLabel
 from seqdata.planning.build import order_longest_first
 from seqdata.planning.draws import DrawnSequences, RenumberedTable
 from seqdata.planning.part_order import WEIGHT_UNITS, scale_weights
+from seqdata.planning.policy import find_planned
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.wrapping import find_planned
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
 

@@ -14,16 +14,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
-from seqdata.plan import Plan
 from seqdata.planning.part_order import compute_root
+from seqdata.planning.policy import as_policy, find_base_policy, find_planned
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.wrapping import find_base_policy, find_planned
-from seqdata.protocols import (
-    Policy,
-    SupportsCrops,
-    SupportsPlannedCounts,
-    SupportsVaryingEpochs,
-)
+from seqdata.protocols import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +95,8 @@ def count_planned(policy: Policy, index: SequenceIndex, *, whole: bool = False) 
         whole: Whether each sequence that is not left out counts once; else each piece of one
             counts, as often as an epoch has it.
     """
-    if isinstance(policy, SupportsPlannedCounts):
-        pieces, timesteps = policy.count_planned(index)
-    else:
-        pieces, timesteps = _count_spans(policy.plan(index, seed=0, epoch=0))
+    pieces, timesteps = as_policy(policy).count_planned(index)
     return int(find_planned(index, policy).sum()) if whole else pieces, timesteps
-
-
-def _count_spans(plan: Plan) -> tuple[int, int]:
-    """Return the spans of a plan, and their timesteps, block by block."""
-    pieces = timesteps = first = 0
-    while first < len(plan):
-        stop = plan.prepare(first)
-        spans = plan.slice(first, stop).spans
-        lengths = spans[:, 2] - spans[:, 1]
-        pieces, timesteps = pieces + int((lengths > 0).sum()), timesteps + int(lengths.sum())
-        first = stop
-    return pieces, timesteps
 
 
 def number_part_crops(
@@ -137,10 +116,11 @@ def number_part_crops(
         seed: Of the part.
         epoch: Of the part.
     """
-    base = find_base_policy(policy)
-    if not isinstance(base, SupportsCrops):
+    base: Any = find_base_policy(policy)
+    if not as_policy(base).cuts_windows:
         return np.zeros(len(spans), dtype=np.int64)
-    return base.crop_numbers(index, spans, seed=seed, epoch=epoch)
+    numbers: NDArray[np.int64] = base.crop_numbers(index, spans, seed=seed, epoch=epoch)
+    return numbers
 
 
 def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
@@ -166,7 +146,7 @@ def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
             f"{type(policy).__name__} have lanes, whose state is carried from batch to batch. "
             "Train on such a policy alone."
         )
-    if isinstance(policy, SupportsVaryingEpochs) and policy.varies:
+    if as_policy(policy).varies:
         raise ConfigError(
             f"policy {rule!r}: the epochs of part {name!r} must have equally many batches, but "
             f"those of {type(policy).__name__} vary. {advice}"

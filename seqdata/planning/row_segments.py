@@ -25,10 +25,10 @@ from seqdata.planning.draws import DrawnSequences
 from seqdata.planning.mixed_rows import MixedRowsTable, PartRows
 from seqdata.planning.part_weights import find_piece
 from seqdata.planning.parts import derive_part_seed
+from seqdata.planning.policy import has_draws
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.segments import Segment, derive_segment_epoch
 from seqdata.planning.weight_history import WeightChange
-from seqdata.planning.wrapping import has_draws
 from seqdata.protocols import Policy
 from seqdata.report import make_report
 

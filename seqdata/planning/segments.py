@@ -20,7 +20,6 @@ from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.piecewise import PiecewiseTable
 from seqdata.planning.weight_history import WeightChange, WeightHistory, Weights
-from seqdata.protocols import Policy
 
 _CACHED_SEGMENTS = 2  # the last batch of one may be described when the next has begun
 
@@ -80,39 +79,6 @@ class SupportsWeightChanges(Protocol):
             segment: The segment.
             changes: Weights that were set up to the segment, in order; none: the policy's own.
         """
-        ...
-
-
-@runtime_checkable
-class SupportsSegments(Protocol):
-    """A policy of segments, whose weights a run may change."""
-
-    @property
-    def batches(self) -> int:
-        """Batches of a segment."""
-        ...
-
-    @property
-    def inner_policy(self) -> Policy:
-        """The policy whose weights change."""
-        ...
-
-    def make_history(self) -> WeightHistory:
-        """Return the history of a run that has set no weights."""
-        ...
-
-    def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
-        """Return weights in the form of the policy.
-
-        Raises:
-            ConfigError: If they are invalid.
-        """
-        ...
-
-    def plan_epoch(
-        self, index: SequenceIndex, *, seed: int, epoch: int, history: WeightHistory
-    ) -> Plan:
-        """Make the epoch's plan, whose segments have the weights of a run."""
         ...
 
 

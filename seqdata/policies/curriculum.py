@@ -18,22 +18,21 @@ from seqdata.planning.build import (
     check_counts,
     make_fingerprint,
 )
-from seqdata.planning.stages import Stage, StagedTable, make_staged_report
-from seqdata.planning.wrapping import (
-    SupportsDraws,
-    SupportsWrapping,
-    count_epoch_batches,
+from seqdata.planning.policy import (
+    WrapperPolicy,
+    as_policy,
     find_base_policy,
     replace_inner_policy,
 )
-from seqdata.protocols import Policy, SupportsMixing, SupportsVaryingEpochs, SupportsZipping
+from seqdata.planning.stages import Stage, StagedTable, make_staged_report
+from seqdata.protocols import Policy
 
 _EXAMPLE = "Pass e.g. [(0, 256), (2, 1024), (5, None)]"
 _LIMIT_OPTIONS = ("max_length", "too_long")
 
 
 @dataclass(frozen=True, slots=True)
-class Curriculum:
+class Curriculum(WrapperPolicy):
     """Batches of another policy, whose longest sequences come later.
 
     Sequences beyond the limit are left out, or split or truncated where the inner policy says so
@@ -102,16 +101,6 @@ class Curriculum:
         if self.repeats_sequences:
             self._check_passes()
 
-    @property
-    def axis(self) -> str:
-        """The axis that is planned on."""
-        return self.policy.axis
-
-    @property
-    def inner_policy(self) -> Policy:
-        """The policy that makes the batches."""
-        return self.policy
-
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan.
 
@@ -138,9 +127,9 @@ class Curriculum:
         for epoch, _ in rules if len(index) else ():  # a mistake is told before the run
             index.remember(
                 ("curriculum", self, epoch),
-                lambda epoch=epoch: self.num_batches_drawn(index, seed=0, epoch=epoch),  # type: ignore[misc]
+                lambda epoch=epoch: self.count_batches(index, seed=0, epoch=epoch),  # type: ignore[misc]
             )
-        return self.num_batches_drawn(index, seed=0, epoch=0)
+        return self.count_batches(index, seed=0, epoch=0)
 
     @property
     def repeats_sequences(self) -> bool:
@@ -150,22 +139,19 @@ class Curriculum:
     @property
     def varies(self) -> bool:
         """Whether epochs may differ in their number of batches."""
-        policy = self.policy
         if self.repeats_sequences:
             return False
-        if isinstance(policy, SupportsDraws):
-            return bool(getattr(policy, "varies", True)) or getattr(policy, "draws", None) is None
-        return not (isinstance(policy, SupportsMixing) and getattr(policy, "batches", None))
+        policy = as_policy(self.policy)
+        if policy.draws_sequences:
+            return policy.varies or getattr(policy, "draws", None) is None
+        return not (policy.policies and getattr(policy, "batches", None))
 
-    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
-        """Return the number of batches of an epoch of seed 0."""
-        return self.num_batches_drawn(index, seed=0, epoch=epoch)
-
-    def num_batches_drawn(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
         if self.repeats_sequences:
             return self.num_batches(index)
-        count = count_epoch_batches(self._for_epoch(epoch), index, seed=seed, epoch=epoch)
+        policy = as_policy(self._for_epoch(epoch))
+        count = policy.count_batches(index, seed=seed, epoch=epoch)
         self._check_count(count, index, epoch)
         return count
 
@@ -177,7 +163,7 @@ class Curriculum:
     def _check_passes(self) -> None:
         """Raise if the inner policy's epochs have not equally many batches."""
         policy = self.policy
-        if isinstance(policy, SupportsVaryingEpochs) and policy.varies:
+        if as_policy(policy).varies:
             raise ConfigError(
                 "policy 'curriculum': with `segment` or `batches`, every epoch of `policy` must "
                 f"have equally many batches, but those of {type(policy).__name__} vary. Pass e.g. "
@@ -312,16 +298,17 @@ def _limit_length(policy: Any, limit: int | None) -> Policy:
     Raises:
         ConfigError: If it has no such option.
     """
-    if isinstance(policy, SupportsZipping):
+    asked = as_policy(policy)
+    if asked.zips_parts:
         raise ConfigError(
             "policy 'curriculum': `policy` must plan one data set, or a mixture, but is a "
             f"{type(policy).__name__}. Limit the lengths of a part, with a fixed number of draws: "
             "Zip({name: Curriculum(Weighted(policy, draws=...), ...)})."
         )
-    if isinstance(policy, SupportsMixing):
+    if asked.policies:
         return _limit_parts(policy, limit)
-    if isinstance(policy, SupportsWrapping):
-        return replace_inner_policy(policy, _limit_length(policy.inner_policy, limit))
+    if asked.inner_policy is not None:
+        return replace_inner_policy(policy, _limit_length(asked.inner_policy, limit))
     is_object = is_dataclass(policy) and not isinstance(policy, type)
     options = {field.name for field in fields(policy)} if is_object else set()
     if missing := sorted(set(_LIMIT_OPTIONS) - options):

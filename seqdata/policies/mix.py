@@ -47,18 +47,20 @@ from seqdata.planning.parts import (
     count_planned,
     derive_part_seed,
     match_parts,
+    number_part_crops,
     weigh_part,
 )
-from seqdata.planning.row_segments import RowSegments, check_rows_policy
-from seqdata.planning.segments import RoundFn, Segment
-from seqdata.planning.weight_history import WeightChange, Weights
-from seqdata.planning.wrapping import (
-    SupportsItemCounts,
+from seqdata.planning.policy import (
+    BasePolicy,
+    as_policy,
     disable_shuffle,
     find_base_policy,
 )
-from seqdata.planning.wrapping import balance_ranks as balance
-from seqdata.protocols import Policy, SupportsCrops
+from seqdata.planning.policy import balance_ranks as balance
+from seqdata.planning.row_segments import RowSegments, check_rows_policy
+from seqdata.planning.segments import RoundFn, Segment
+from seqdata.planning.weight_history import WeightChange, Weights
+from seqdata.protocols import Policy
 from seqdata.report import make_report
 
 ShareUnit = Literal["batches", "timesteps", "sequences"]
@@ -68,7 +70,7 @@ _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many rank
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class Mix(BasePolicy):
     """Batches of several named data sets, in shares that hold for every prefix of an epoch.
 
     The data is given by name: ``Loader({"books": ..., "code": ...}, Mix(...))``. Each part goes
@@ -165,7 +167,7 @@ class Mix:
         """Whether a part's windows lie at random places."""
         policies = self.policies.values()
         makers = policies if self.rows else map(find_base_policy, policies)
-        return any(policy.random for policy in makers if isinstance(policy, SupportsCrops))
+        return any(as_policy(policy).random for policy in makers)
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan: nothing but the parts' sizes is computed before it is used."""
@@ -244,28 +246,18 @@ class Mix:
     def _part_weights(self) -> dict[str, float]:
         return {name: cast(Part, part).weight for name, part in self.parts.items()}
 
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; if they vary, of seed 0's first."""
-        if self.rows:
-            return self.num_batches_drawn(index, seed=0, epoch=0)
-        return self._count_batches(index, self._count_units(index))
-
     @property
     def varies(self) -> bool:
         """Whether epochs differ in their number of batches: where rows are batched by length."""
         if not self.rows:
             return False
         policy = self._get_policy(next(iter(self.parts)))
-        return not isinstance(policy, SupportsItemCounts) or policy.items_per_sequence is None
+        return as_policy(policy).items_per_sequence is None
 
-    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
-        """Return the number of batches of an epoch of seed 0."""
-        return self.num_batches_drawn(index, seed=0, epoch=epoch)
-
-    def num_batches_drawn(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
         if not self.rows:
-            return self.num_batches(index)
+            return self._count_batches(index, self._count_units(index))
 
         def count() -> int:
             drawn, _ = draw_rows(self._make_part_rows(index), index, seed, epoch)
@@ -285,10 +277,8 @@ class Mix:
             epoch: Of the part: its own.
         """
         if self.rows:
-            policy: Any = self._get_policy(next(iter(self.parts)))
-            return cast(
-                NDArray[np.int64], policy.crop_numbers(index, spans, seed=seed, epoch=epoch)
-            )
+            policy = self._get_policy(next(iter(self.parts)))
+            return number_part_crops(policy, index, spans, seed=seed, epoch=epoch)
         return number_crops(self._make_runs(index, seed), spans, epoch)
 
     def _plan_rows(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
@@ -371,7 +361,7 @@ class Mix:
             PartRun(
                 name, first, part_index, policy, derive_part_seed(seed, name),
                 policy.num_batches(part_index) if self._weigh(name, 1) else 0,
-                getattr(find_base_policy(policy), "horizon", 0),
+                as_policy(find_base_policy(policy)).horizon,
                 group=getattr(find_base_policy(policy), "balance_ranks", None) or 1,
             )
             for (name, part_index), first in zip(parts.items(), starts)  # noqa: B905 - one start more

@@ -17,15 +17,15 @@ from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
 from seqdata.planning.build import check_counts
+from seqdata.planning.policy import WrapperPolicy, as_policy, find_varying
 from seqdata.planning.segments import SegmentedTable, SupportsWeightChanges
 from seqdata.planning.weight_history import WeightHistory, Weights
-from seqdata.planning.wrapping import SupportsWrapping, find_varying
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(WrapperPolicy):
     """Batches of a policy whose weights may change every so many batches.
 
     ``Loader.set_weights`` sets the weights of the next segments, where one begins; ``Feedback``
@@ -66,8 +66,8 @@ class Segments:
                     f"{self.policy!r}", "Pass e.g. Weighted(Bucketed(64))",
                 )
             )  # fmt: skip
-        if isinstance(policy, SupportsWrapping):
-            _check_epochs(policy.inner_policy)
+        if isinstance(policy, WrapperPolicy):
+            _check_epochs(policy.policy)
         rows_policy = getattr(self.policy, "policy", None)
         items = getattr(rows_policy, "items_per_sequence", None)
         if getattr(policy, "rows", False) is True and items != 1:
@@ -78,21 +78,17 @@ class Segments:
             )
 
     @property
-    def axis(self) -> str:
-        """The axis that is planned on."""
-        return self.policy.axis
-
-    @property
-    def inner_policy(self) -> Policy:
-        """The policy that is weighted."""
-        return self.policy
+    def changes_weights(self) -> bool:
+        """Whether a run may change weights in an epoch."""
+        return True
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan, with the weights that the policy has."""
         return self.plan_epoch(index, seed=seed, epoch=epoch, history=self.make_history())
 
-    def num_batches(self, index: SequenceIndex) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of every epoch."""
+        del seed, epoch  # all have as many as the first one of the policy
         return self.policy.num_batches(index)
 
     def make_history(self) -> WeightHistory:
@@ -151,7 +147,7 @@ def _check_epochs(policy: Policy) -> None:
         return
     name = type(varying).__name__
     advice = "Pass e.g. Weighted(Bucketed(64))"
-    if isinstance(varying, SupportsWrapping):
+    if as_policy(varying).inner_policy is not None:
         advice += f", or leave the segments out and write {name}(Weighted(...), ...)"
     raise ConfigError(
         "policy 'segments': the epochs of what is weighted must have equally many batches, but "

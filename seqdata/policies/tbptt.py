@@ -29,11 +29,12 @@ from seqdata.planning.lanes.step_table import (
     make_step_table,
 )
 from seqdata.planning.lanes.stream import make_column_offsets, make_queued_lanes, make_stream_lanes
+from seqdata.planning.policy import BasePolicy
 from seqdata.planning.randomness import Draw, Purpose
 
 
 @dataclass(frozen=True, slots=True)
-class TBPTT:
+class TBPTT(BasePolicy):
     """Chunks of at most ``chunk`` timesteps in ``lanes`` lanes; a batch has a row of each lane.
 
     Sequences are packed so that lanes end together, in the same number of steps in every epoch. A
@@ -155,17 +156,14 @@ class TBPTT:
         """Make the epoch's plan."""
         return self._for_epoch(epoch)._build_plan(index, seed, epoch)
 
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; if they vary, of the first."""
-        return self.num_batches_of(index, 0)
-
     @property
     def varies(self) -> bool:
         """Whether epochs differ in their number of batches."""
         return callable(self.chunk)
 
-    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch."""
+        del seed
         policy = self._for_epoch(epoch)
         return policy._count_steps(*policy._select_items(index))
 

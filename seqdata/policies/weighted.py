@@ -21,6 +21,14 @@ from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
 from seqdata.planning.build import check_counts, make_fingerprint
 from seqdata.planning.draws import MAX_DRAWS, DrawnSequences, DrawRates, RenumberedTable
+from seqdata.planning.policy import (
+    WrapperPolicy,
+    as_policy,
+    find_base_policy,
+    find_planned,
+    find_varying,
+    has_draws,
+)
 from seqdata.planning.randomness import Draw
 from seqdata.planning.segments import RoundFn, Segment, derive_segment_epoch
 from seqdata.planning.sequence_weights import (
@@ -31,17 +39,7 @@ from seqdata.planning.sequence_weights import (
     make_weight_array,
 )
 from seqdata.planning.weight_history import WeightChange
-from seqdata.planning.wrapping import (
-    SupportsItemCounts,
-    SupportsWrapping,
-    count_epoch_batches,
-    find_base_policy,
-    find_planned,
-    find_varying,
-    has_draws,
-    repeats_sequences,
-)
-from seqdata.protocols import Policy, SupportsMixing, SupportsZipping
+from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
 
 _CACHED_EPOCHS = 2  # of what was drawn: a reader may be in the next epoch already
@@ -66,7 +64,7 @@ def balanced(field: str) -> Balanced:
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class Weighted(WrapperPolicy):
     """Batches of sequences that are drawn by weight, different ones in every epoch.
 
     A sequence is drawn as often as ``draws * weight / sum of weights`` says, rounded down or up at
@@ -112,16 +110,6 @@ class Weighted:
             _check_epochs(self.policy)
         check_flags("policy 'weighted'", importance=self.importance)
 
-    @property
-    def axis(self) -> str:
-        """The axis that is planned on."""
-        return self.policy.axis
-
-    @property
-    def inner_policy(self) -> Policy:
-        """The policy that makes the batches."""
-        return self.policy
-
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
         rates = self._find_rates(index)
@@ -165,28 +153,19 @@ class Weighted:
             lambda table: RenumberedTable(table, drawn, weights, epoch=own_epoch), origin
         )
 
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; if they vary, of seed 0's first."""
-        return self.num_batches_drawn(index, seed=0, epoch=0)
-
     @property
     def varies(self) -> bool:
         """Whether epochs differ in their number of batches, as the lengths do that are drawn."""
-        policy = self.policy
-        return not isinstance(policy, SupportsItemCounts) or policy.items_per_sequence is None
+        return as_policy(self.policy).items_per_sequence is None
 
-    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
-        """Return the number of batches of an epoch of seed 0."""
-        return self.num_batches_drawn(index, seed=0, epoch=epoch)
-
-    def num_batches_drawn(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
         rates = self._find_rates(index)
         if not rates.draws:
             return 0
         if self.varies:
             drawn = self._draw(index, rates, Draw(seed, epoch))
-            return count_epoch_batches(self.policy, drawn.index, seed=seed, epoch=epoch)
+            return as_policy(self.policy).count_batches(drawn.index, seed=seed, epoch=epoch)
 
         def count() -> int:  # any of as many sequences make as many batches
             return self.policy.num_batches(index.select(np.resize(rates.support, rates.draws)))
@@ -328,12 +307,12 @@ def _check_inner(policy: Any) -> None:
                 "policy 'weighted': `policy`", "a policy", f"{policy!r}", "Pass e.g. Bucketed(64)"
             )
         )
-    if isinstance(policy, SupportsZipping):
+    if as_policy(policy).zips_parts:
         raise ConfigError(
             f"policy 'weighted': `policy` must plan one data set, but is a {type(policy).__name__}."
             " Weigh the sequences of a part: Zip({name: Weighted(...)})."
         )
-    if isinstance(policy, SupportsMixing):
+    if as_policy(policy).policies:
         raise ConfigError(
             "policy 'weighted': `policy` must plan one data set, but is a mixture. Weigh the "
             "sequences of a part: Mix({name: Part(1, Weighted(...))})."
@@ -341,7 +320,7 @@ def _check_inner(policy: Any) -> None:
     lanes = getattr(policy, "lanes", 0)
     if isinstance(lanes, int) and lanes:
         raise _make_lanes_error(lanes)
-    if repeats_sequences(policy):
+    if as_policy(policy).repeats_sequences:
         raise ConfigError(
             "policy 'weighted': `policy` must plan each sequence once, but an epoch of a "
             f"{type(policy).__name__} with declared batches has some several times. Write "
@@ -358,7 +337,7 @@ def _check_epochs(policy: Policy) -> None:
     """Raise if what a policy leaves out, and so what may be drawn, follows the epoch."""
     varying: Any = find_varying(policy)
     is_cut = getattr(find_base_policy(policy), "too_long", None) in ("split", "truncate")
-    if isinstance(varying, SupportsWrapping) and not is_cut:
+    if varying is not None and as_policy(varying).inner_policy is not None and not is_cut:
         name = type(varying).__name__
         raise ConfigError(
             "policy 'weighted': `policy` must leave out the same sequences in every epoch if there "

@@ -34,9 +34,15 @@ from seqdata.planning.build import make_fingerprint
 from seqdata.planning.mix_table import MixTable, PartRun, join_rows, make_mix_report
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.parts import check_part_policy, derive_part_seed, match_parts
-from seqdata.planning.segments import SupportsSegments
-from seqdata.planning.wrapping import balance_ranks, disable_shuffle, find_base_policy
-from seqdata.protocols import Policy, SupportsMixing
+from seqdata.planning.policy import (
+    BasePolicy,
+    WrapperPolicy,
+    as_policy,
+    balance_ranks,
+    disable_shuffle,
+    find_base_policy,
+)
+from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
 _RUN_BATCHES = 64  # that are described at once
@@ -44,7 +50,7 @@ _ONLY_PART = PartOrder((), ~0)
 
 
 @dataclass(frozen=True, slots=True)
-class ZippedPart:
+class ZippedPart(WrapperPolicy):
     """The policy of one part, over its own store: its endless run, cut into epochs of one length.
 
     Attributes:
@@ -57,16 +63,6 @@ class ZippedPart:
     policy: Policy
     batches: int
 
-    @property
-    def axis(self) -> str:
-        """The axis that is planned on."""
-        return self.policy.axis
-
-    @property
-    def inner_policy(self) -> Policy:
-        """The policy that batches the part."""
-        return self.policy
-
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Return the plan of an epoch; the part continues where the epoch before has ended."""
         table = self.make_table(index, seed, epoch)
@@ -77,9 +73,9 @@ class ZippedPart:
         )
         return Plan.lazy(table, origin, lookahead=run.lookahead)
 
-    def num_batches(self, index: SequenceIndex) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of every epoch."""
-        del index
+        del index, seed, epoch
         return self.batches
 
     def make_table(
@@ -95,10 +91,10 @@ class ZippedPart:
         """
 
         def make_run() -> PartRun:
-            base: Any = find_base_policy(self.policy)
+            base = find_base_policy(self.policy)
             return PartRun(
                 self.name, first_sequence, index, self.policy, seed,
-                self.policy.num_batches(index), getattr(base, "horizon", 0), "zip",
+                self.policy.num_batches(index), as_policy(base).horizon, "zip",
                 getattr(base, "balance_ranks", None) or 1,
             )  # fmt: skip
 
@@ -185,7 +181,7 @@ def make_zip_report(batch_table: BatchTable, parts: Sequence[MixTable]) -> PlanR
 
 
 @dataclass(frozen=True, slots=True)
-class Zip:
+class Zip(BasePolicy):
     """A batch of each of several named data sets in every step.
 
     The data is given by name: ``Loader({"labelled": ..., "unlabelled": ...}, Zip(...))``. A step is
@@ -232,12 +228,12 @@ class Zip:
             if not isinstance(name, str):
                 raise ConfigError(must_be("policy 'zip': a part's name", "a string", f"{name!r}"))
             check_part_policy("zip", name, policy, "Pass one whose batches are as many, always.")
-            if isinstance(policy, SupportsSegments):
+            if as_policy(policy).changes_weights:
                 raise ConfigError(
                     f"policy 'zip': the weights of part {name!r} must stay in an epoch, but those "
                     f"of {type(policy).__name__} may change. Pass the policy within."
                 )
-            if isinstance(policy, SupportsMixing):
+            if as_policy(policy).policies:
                 raise ConfigError(
                     f"policy 'zip': the policy of part {name!r} must batch one store, but is a "
                     f"{type(policy).__name__}, which draws from several. Name these as parts."
@@ -290,8 +286,9 @@ class Zip:
         lookahead = max(run.lookahead for table in tables for run in table.parts)
         return Plan.lazy(ZipTable(tables), origin, lookahead=lookahead)
 
-    def num_batches(self, index: SequenceIndex) -> int:
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of steps of every epoch: the batches of the part that leads."""
+        del seed, epoch
         return self._count_batches(index)[self.find_lead(index)]
 
     def find_lead(self, index: SequenceIndex) -> str:

@@ -15,7 +15,7 @@ from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.error_log import LOG, ErrorLog
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.zip_engine import make_engine
-from seqdata.planning.wrapping import disable_shuffle, group_updates, has_draws
+from seqdata.planning.policy import disable_shuffle, group_updates, has_draws
 from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy, Store
 from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store

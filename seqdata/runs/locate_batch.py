@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.loading.base_engine import BaseEngine, StepBatch
 from seqdata.loading.options import UpdateSchedule
-from seqdata.planning.wrapping import continues_passes
+from seqdata.planning.policy import continues_passes
 from seqdata.resume_state import RunPosition
 from seqdata.sharing import RankPlan, World, share
 

@@ -20,8 +20,8 @@ from seqdata.loading.options import (
     check_on_changed,
 )
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import find_base_policy
-from seqdata.protocols import Policy, Store, SupportsMixing, Transform
+from seqdata.planning.policy import as_policy, find_base_policy
+from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import CollatorLike, is_map_style
 from seqdata.sharing import Tail, World
 from seqdata.storage.dataset import MapStyle
@@ -118,7 +118,7 @@ class DataOptions:
         if isinstance(self.train, Mapping):
             policy = self.batching
             base = policy if isinstance(policy, str) else find_base_policy(policy)
-            if not isinstance(base, str | SupportsMixing):
+            if not isinstance(base, str) and not as_policy(base).policies:
                 raise ConfigError(
                     f"datamodule: `train` must be one location, but has {len(self.train)} named "
                     "locations. Pass batching=Mix({name: weight, ...}, policy) to draw from them, "
@@ -239,8 +239,8 @@ def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Poli
     Raises:
         ConfigError: If the parts of a mixture have several policies and none has the name.
     """
-    base = find_base_policy(policy)
-    if not isinstance(base, SupportsMixing):
+    policies = as_policy(find_base_policy(policy)).policies
+    if not policies:
         return policy
     policies = base.policies
     if name is not None and name in policies:

@@ -19,7 +19,7 @@ from seqdata.errors import (
     SeqDataWarning,
 )
 from seqdata.loading.loader import Loader
-from seqdata.planning.wrapping import balance_ranks
+from seqdata.planning.policy import balance_ranks
 from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.sharing import World

@@ -32,7 +32,7 @@ def test_an_epoch_has_the_sequences_within_its_limit(inner):
         plan = policy.plan(index_of(), seed=3, epoch=epoch)
         assert sorted(plan.spans[:, 0]) == np.flatnonzero(limit >= LENGTHS).tolist()
         assert plan.report.dropped.tolist() == np.flatnonzero(limit < LENGTHS).tolist()
-        assert len(plan) == policy.num_batches_of(index_of(), epoch)
+        assert len(plan) == policy.count_batches(index_of(), seed=0, epoch=epoch)
     assert len(policy.plan(index_of(), seed=3, epoch=0)) == policy.num_batches(index_of())
     assert policy.varies
 
@@ -95,7 +95,7 @@ def test_draws_of_the_allowed_keep_the_number_of_batches():
 def test_a_drawn_number_of_batches_follows_the_seed():
     policy = Curriculum(Weighted(TokenBudget(128), draws=90), max_length=RULES)
     for seed in range(4):
-        known = policy.num_batches_drawn(index_of(), seed=seed, epoch=2)
+        known = policy.count_batches(index_of(), seed=seed, epoch=2)
         assert len(policy.plan(index_of(), seed=seed, epoch=2)) == known
 
 

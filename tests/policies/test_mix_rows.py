@@ -70,7 +70,7 @@ def test_every_plan_keeps_what_all_plans_promise(case, seed, epoch, size):
     check_table(plan)
     check_pure(mix, index, seed=seed, epoch=epoch + 1, shuffled=None)
     check_shares(plan, size)
-    assert len(plan) == mix.num_batches_drawn(index, seed=seed, epoch=epoch)
+    assert len(plan) == mix.count_batches(index, seed=seed, epoch=epoch)
     if not mix.varies:
         check_constant_count(mix, index, epochs=(epoch, epoch + 1), seeds=(seed,))
 
@@ -157,8 +157,8 @@ def test_a_policy_that_counts_lengths_varies_and_says_so():
     index = make_index(en=300, de=100)
     for epoch in range(4):
         plan = mix.plan(index, seed=3, epoch=epoch)
-        assert len(plan) == mix.num_batches_drawn(index, seed=3, epoch=epoch)
-    assert len(mix.plan(index, seed=0, epoch=2)) == mix.num_batches_of(index, 2)
+        assert len(plan) == mix.count_batches(index, seed=3, epoch=epoch)
+    assert len(mix.plan(index, seed=0, epoch=2)) == mix.count_batches(index, seed=0, epoch=2)
 
 
 def rows(count, seed):

@@ -208,7 +208,9 @@ def test_every_schedule_scores_all_timesteps_of_an_epoch(epoch):
 def test_chunks_that_grow_make_epochs_of_fewer_steps():
     index, policy = index_of(200), TBPTT(4, lambda epoch: 8 << epoch)
     plans = [policy.plan(index, seed=0, epoch=epoch) for epoch in range(3)]
-    assert [len(plan) for plan in plans] == [policy.num_batches_of(index, e) for e in range(3)]
+    assert [len(plan) for plan in plans] == [
+        policy.count_batches(index, seed=0, epoch=e) for e in range(3)
+    ]
     assert len(plans[0]) > len(plans[1]) > len(plans[2])
     assert policy.varies
     assert not TBPTT(4, 8).varies

@@ -125,7 +125,7 @@ def test_an_epoch_is_a_pure_function_and_epochs_differ(inner):
 def test_the_number_of_batches_is_known_before(inner):
     policy, index = Weighted(inner, WEIGHTS, draws=150), index_of()
     for seed, epoch in ((0, 0), (0, 1), (5, 0), (5, 3)):
-        known = policy.num_batches_drawn(index, seed=seed, epoch=epoch)
+        known = policy.count_batches(index, seed=seed, epoch=epoch)
         assert len(policy.plan(index, seed=seed, epoch=epoch)) == known
         if not policy.varies:
             assert known == policy.num_batches(index) == -(-150 // 4)

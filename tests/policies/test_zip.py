@@ -20,7 +20,7 @@ from seqdata import (
     Zip,
 )
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import disable_shuffle
+from seqdata.planning.policy import disable_shuffle
 from seqdata.resolve import resolve_policy
 from tests.policies.mix_samples import make_index
 

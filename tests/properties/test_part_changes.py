@@ -15,7 +15,7 @@ from seqdata.errors import SeqDataWarning
 from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
 from seqdata.planning.parts import Part, derive_part_seed
-from seqdata.planning.wrapping import balance_ranks
+from seqdata.planning.policy import balance_ranks
 from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.segments import Segments

@@ -16,7 +16,7 @@ from seqdata import (
     write_store,
 )
 from seqdata.index import SequenceIndex
-from seqdata.protocols import SupportsMixing, SupportsParts
+from seqdata.protocols import SupportsParts
 from seqdata.resolve import resolve_parts
 from seqdata.storage.parts import PartsStore, drop_transform, join_parts
 
@@ -55,7 +55,6 @@ def test_it_has_parts_after_pickling_and_with_an_observer():
         assert list(one.parts) == ["a", "b"]
         assert one.fingerprint == store.fingerprint
     assert not isinstance(stores()["a"], SupportsParts)
-    assert isinstance(MIX, SupportsMixing)
 
 
 def test_its_fingerprint_knows_names_and_their_order():

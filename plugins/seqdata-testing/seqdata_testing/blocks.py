@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import Shuffle
-from seqdata.planning.build import FixedSizeCutter, build_plan, count_batches
+from seqdata.planning.build import FixedSizeCutter, build_plan, count_block_batches
 from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed, PackedRowsCutter
 from seqdata.policies.token_budget import LengthBuckets, TokenBudget
@@ -54,7 +54,7 @@ class SmallBlocks:
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Return the number of batches of every epoch."""
-        return count_batches(self.policy._select_items(index), self.cutter(), self.shuffle)
+        return count_block_batches(self.policy._select_items(index), self.cutter(), self.shuffle)
 
     def cutter(self) -> FixedSizeCutter | PackedRowsCutter | LengthBuckets:
         """Return the policy's cutter, made for small blocks."""

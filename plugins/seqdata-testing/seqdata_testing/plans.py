@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PlanBatch
-from seqdata.planning.wrapping import SupportsDraws, count_epoch_batches, repeats_sequences
-from seqdata.protocols import Policy, SupportsCrops
+from seqdata.planning.policy import as_policy
+from seqdata.protocols import Policy
 from seqdata.report import PlanReport
 from seqdata_testing import ConformanceError
 from seqdata_testing.simulate import row_lengths, scored_spans, without_context
@@ -33,8 +34,8 @@ def check_policy(
 
     Args:
         policy: The policy; it plans each timestep once, or reports why not. One that draws
-            sequences (``SupportsDraws``) plans each as often as it says, rounded down or up;
-            of one with ``repeats_sequences``, or that cuts windows (``SupportsCrops``), an epoch
+            sequences (``expected_draws``) plans each as often as it says, rounded down or up;
+            of one with ``repeats_sequences``, or that cuts windows (``crop_numbers``), an epoch
             may have any timesteps.
         index: The lengths it plans over.
         seed: The run's seed.
@@ -48,9 +49,10 @@ def check_policy(
     for epoch in (0, 1):
         plan = policy.plan(index, seed=seed, epoch=epoch)
         check_table(plan)
-        if isinstance(policy, SupportsDraws):
-            check_draws(plan, index, policy.expected_draws(index), axis=policy.axis)
-        elif not repeats_sequences(policy) and not isinstance(policy, SupportsCrops):
+        asked: Any = as_policy(policy)
+        if asked.draws_sequences:
+            check_draws(plan, index, asked.expected_draws(index), axis=policy.axis)
+        elif not asked.repeats_sequences and not asked.cuts_windows:
             check_covers(plan, index, axis=policy.axis)
 
 
@@ -236,7 +238,7 @@ def check_constant_count(
     """
     pairs = [(seed, epoch) for seed in seeds for epoch in epochs]
     for seed, epoch in pairs:
-        count = count_epoch_batches(policy, index, seed=seed, epoch=epoch)
+        count = as_policy(policy).count_batches(index, seed=seed, epoch=epoch)
         plan = policy.plan(index, seed=seed, epoch=epoch)
         if len(plan) != count:
             raise ConformanceError(

@@ -1,4 +1,4 @@
-"""Policies around policies: evaluation, and groups of an update, reach the one within."""
+"""Questions to any policy; those about batches reach the innermost one."""
 
 from collections import Counter
 from itertools import pairwise
@@ -23,10 +23,12 @@ from seqdata import (
 )
 from seqdata.index import SequenceIndex
 from seqdata.planning.build import describe_policy
-from seqdata.planning.wrapping import (
+from seqdata.planning.policy import (
+    as_policy,
     balance_ranks,
     continues_passes,
     disable_shuffle,
+    find_planned,
     find_varying,
     group_updates,
     has_draws,
@@ -151,6 +153,46 @@ def test_a_policy_of_ones_own_is_left_as_it_is():
 
     own = Own()
     assert balance_ranks(own, 4) is own
+    assert group_updates(own, 4) is own
+    asked = as_policy(own)
+    members = ("varies", "policies", "cuts_windows", "draws_sequences", "zips_parts")
+    members += ("changes_weights", "importance", "random", "inner_policy", "horizon")
+    assert not any(getattr(asked, name) for name in members)
+    index = SequenceIndex.from_lengths([3, 1, 2])
+    assert asked.axis == "time"
+    assert asked.count_batches(index, seed=4, epoch=1) == len(asked.plan(index, seed=4, epoch=1))
+    assert asked.count_planned(index) == (3, 6)
+    assert find_planned(index, own).all()
+
+
+@pytest.mark.parametrize("member", ["num_batches_of", "num_batches_drawn", "count_batches"])
+def test_a_policy_of_ones_own_may_count_batches_as_in_older_releases(member):
+    class Varying:
+        axis = "time"
+        varies = True
+
+        def num_batches(self, index):
+            return 1
+
+    def count(self, index, epoch, seed=0):
+        return 10 * seed + epoch
+
+    setattr(Varying, member, count)
+    counted = as_policy(Varying()).count_batches(SequenceIndex.from_lengths([1]), seed=2, epoch=3)
+    assert counted == (3 if member == "num_batches_of" else 23)
+
+
+def test_what_is_said_of_policies():
+    mix, zipped = Mix({"a": 1}, Fixed(1), batches=1), Zip({"a": Fixed(1), "b": Fixed(2)})
+    assert mix.policies.keys() == {"a"}
+    assert zipped.policies.keys() == {"a", "b"}
+    assert zipped.zips_parts
+    assert not mix.zips_parts
+    assert Windows(4, horizon=1).horizon == 1
+    assert Windows(4).cuts_windows
+    assert not Fixed(2).cuts_windows
+    assert Weighted(TokenBudget(8), np.ones(3)).varies
+    assert not Fixed(2).varies
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,326 @@
+"""The questions that are asked of policies, with the answer of one that does not say otherwise.
+
+The core's policies inherit ``BasePolicy``. A policy of somebody else is a plain object with
+``axis``, ``plan`` and ``num_batches``; ``as_policy`` adds the defaults. A policy around another one
+leaves the making of batches to it, so what concerns rows (windows, truncation, the order of
+evaluation) is asked of the innermost one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.index import SCAN_CHUNK, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.protocols import Policy
+
+
+class BasePolicy(ABC):
+    """The members of a policy; all but three have a default.
+
+    Some policies have more:
+
+    - One that draws sequences several times: ``expected_draws(index)``, how often each is drawn in
+      an epoch on average, float64 (n,). In each epoch it is that, rounded down or up.
+    - One that cuts windows out of sequences: ``crop_numbers(index, spans, *, seed, epoch)``, which
+      of its sequence's windows each span is, int64 (n,). A transform has different random numbers
+      for each of them, in any batch.
+    - One whose steps have a batch of each part of the data: ``split(index)``, name -> the policy of
+      the part, over its own store: equally many batches of each.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def axis(self) -> str:
+        """The axis that is planned on."""
+
+    @abstractmethod
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+
+    @abstractmethod
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+        """Return the number of batches of an epoch of a seed."""
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Return the number of batches of every epoch; if they vary, of seed 0's first."""
+        return self.count_batches(index, seed=0, epoch=0)
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs may differ in their number of batches."""
+        return False
+
+    @property
+    def inner_policy(self) -> Policy | None:
+        """The policy that this one is around, which makes the batches; None: it makes its own."""
+        return None
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """Name -> the policy of each part of the data; empty: the data is one store."""
+        return {}
+
+    @property
+    def zips_parts(self) -> bool:
+        """Whether a step has a batch of each part."""
+        return bool(self.policies) and hasattr(self, "split")
+
+    @property
+    def draws_sequences(self) -> bool:
+        """Whether an epoch has some sequences several times, and others not at all."""
+        return hasattr(self, "expected_draws")
+
+    @property
+    def cuts_windows(self) -> bool:
+        """Whether spans are windows of sequences, for which exact lengths are needed."""
+        return hasattr(self, "crop_numbers")
+
+    @property
+    def changes_weights(self) -> bool:
+        """Whether a run may change weights in an epoch."""
+        return False
+
+    @property
+    def repeats_sequences(self) -> bool:
+        """Whether an epoch may have a sequence several times, without weights."""
+        return False
+
+    @property
+    def importance(self) -> bool:
+        """Whether rows have importance weights."""
+        return False
+
+    @property
+    def items_per_sequence(self) -> int | None:
+        """How many items each sequence makes that is not left out, if batches are cut by number.
+
+        None if it differs, or the number of batches depends on lengths.
+        """
+        return None
+
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        return np.ones_like(lengths)
+
+    def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
+        """Return how many sequences, or pieces of them, epoch 0 holds, and their timesteps."""
+        plan = self.plan(index, seed=0, epoch=0)
+        pieces = timesteps = first = 0
+        while first < len(plan):
+            stop = plan.prepare(first)
+            spans = plan.slice(first, stop).spans
+            lengths = spans[:, 2] - spans[:, 1]
+            pieces, timesteps = pieces + int((lengths > 0).sum()), timesteps + int(lengths.sum())
+            first = stop
+        return pieces, timesteps
+
+    @property
+    def horizon(self) -> int:
+        """Timesteps after each span that are its future, where alone there are targets."""
+        return 0
+
+    @property
+    def random(self) -> bool:
+        """Whether spans are windows at random positions, different ones in every epoch."""
+        return False
+
+    def for_ranks(self, ranks: int) -> Policy | None:
+        """Return the policy for steps of so many ranks; None: it does not depend on them.
+
+        A ``balance_ranks`` of its own stays.
+        """
+        del ranks
+
+    def for_updates(self, batches_per_update: int) -> Policy | None:
+        """Return the policy that keeps the batches of an update together; None: it cannot.
+
+        Args:
+            batches_per_update: Batches of an optimizer update, over all ranks; a number of the
+                policy's own stays.
+        """
+        del batches_per_update
+
+
+class _ForeignPolicy(BasePolicy):
+    """A policy that does not inherit: its own members, and defaults for those that it has not."""
+
+    __slots__ = ("_policy",)
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "_policy")
+        if not name.startswith("_") and hasattr(own, name):
+            return getattr(own, name)
+        return object.__getattribute__(self, name)
+
+    @property
+    def axis(self) -> str:
+        raise AttributeError("axis")  # a policy has its own
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        return self._policy.plan(index, seed=seed, epoch=epoch)
+
+    def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
+        """Return the number of batches, also by the members that older releases asked for."""
+        policy: Any = self._policy
+        if not self.varies:
+            return cast(int, policy.num_batches(index))
+        if hasattr(policy, "num_batches_drawn"):
+            return cast(int, policy.num_batches_drawn(index, seed=seed, epoch=epoch))
+        if hasattr(policy, "num_batches_of"):
+            return cast(int, policy.num_batches_of(index, epoch))
+        return cast(int, policy.num_batches(index))
+
+
+def as_policy(policy: Policy) -> BasePolicy:
+    """Return a policy of which everything can be asked: itself, or one that answers for it."""
+    return policy if isinstance(policy, BasePolicy) else _ForeignPolicy(policy)
+
+
+class WrapperPolicy(BasePolicy):
+    """A policy around another one, its field ``policy``; evaluation plans with that alone."""
+
+    __slots__ = ()
+
+    policy: Policy
+
+    @property
+    def axis(self) -> str:
+        """The axis that is planned on."""
+        return self.policy.axis
+
+    @property
+    def inner_policy(self) -> Policy:
+        """The policy that makes the batches."""
+        return self.policy
+
+
+def find_base_policy(policy: Policy) -> Policy:
+    """Return the innermost policy, which makes the batches."""
+    while (inner := as_policy(policy).inner_policy) is not None:
+        policy = inner
+    return policy
+
+
+def replace_inner_policy(wrapper: Policy, policy: Policy) -> Policy:
+    """Return a policy around another one than before."""
+    dataclass_wrapper: Any = wrapper
+    inner = dataclass_wrapper.inner_policy
+    names = [
+        field.name
+        for field in fields(dataclass_wrapper)
+        if getattr(dataclass_wrapper, field.name) is inner
+    ]
+    return cast(Policy, replace(dataclass_wrapper, **dict.fromkeys(names, policy)))
+
+
+def group_updates(policy: Policy, batches_per_update: int) -> Policy:
+    """Return a policy that keeps the batches of an update together, if it can.
+
+    Args:
+        policy: Any; of a policy around another it is asked of the innermost one.
+        batches_per_update: Batches of an optimizer update, over all ranks.
+    """
+    asked = as_policy(policy)
+    if (grouped := asked.for_updates(batches_per_update)) is not None:
+        return grouped
+    if (inner := asked.inner_policy) is None:
+        return policy
+    return replace_inner_policy(policy, group_updates(inner, batches_per_update))
+
+
+def balance_ranks(policy: Policy, ranks: int) -> Policy:
+    """Return a policy whose steps are for so many ranks, if it can.
+
+    Args:
+        policy: Any; of a policy around another it is asked of the innermost one.
+        ranks: Batches of a step, or of an optimizer update.
+    """
+    asked = as_policy(policy)
+    if (balanced := asked.for_ranks(ranks)) is not None:
+        return balanced
+    if (inner := asked.inner_policy) is None:
+        return policy
+    return replace_inner_policy(policy, balance_ranks(inner, ranks))
+
+
+def continues_passes(policy: Policy) -> bool:
+    """Return whether a pass over the data may continue over the end of an epoch.
+
+    The rest of a pass is in the order in which it began, so that no sequence of it comes again: the
+    ranks that steps are balanced for must stay.
+    """
+    while (inner := as_policy(policy).inner_policy) is not None:
+        if as_policy(policy).repeats_sequences:
+            return True
+        policy = inner
+    return bool(as_policy(policy).policies) and not getattr(policy, "rows", False)
+
+
+def disable_shuffle(policy: Policy) -> Policy:
+    """Return the policy that evaluation plans with: each sequence once, in a fixed order.
+
+    Of a policy around another it is the innermost, and in the data's order where it has a choice.
+    """
+    policy = find_base_policy(policy)
+    dataclass_policy: Any = policy  # by its type a Policy need not be a dataclass
+    if not is_dataclass(dataclass_policy) or isinstance(dataclass_policy, type):
+        return policy
+    if "shuffle" not in {field.name for field in fields(dataclass_policy) if field.init}:
+        return policy
+    return cast(Policy, replace(cast(Any, dataclass_policy), shuffle=False))
+
+
+def has_draws(policy: Policy) -> bool:
+    """Return whether a policy, or one that it is around, has a sequence several times."""
+    while True:
+        asked = as_policy(policy)
+        if asked.draws_sequences or asked.repeats_sequences:
+            return True
+        if asked.inner_policy is None:
+            return False
+        policy = asked.inner_policy
+
+
+def has_importance(policy: Policy) -> bool:
+    """Return whether a policy, or one that it is around, gives rows importance weights."""
+    while not as_policy(policy).importance:
+        inner = as_policy(policy).inner_policy
+        if inner is None:
+            return False
+        policy = inner
+    return True
+
+
+def find_varying(policy: Policy) -> Policy | None:
+    """Return the policy whose number of batches follows the epoch: this one, or one within.
+
+    None if there is none.
+    """
+    while not as_policy(policy).varies:
+        inner = as_policy(policy).inner_policy
+        if inner is None:
+            return None
+        policy = inner
+    return policy
+
+
+def find_planned(index: SequenceIndex, policy: Policy) -> NDArray[np.bool_]:
+    """Return which sequences a policy makes anything of, bool (n,)."""
+    is_planned = np.ones(len(index), dtype=np.bool_)
+    count_items = as_policy(policy).count_items
+    for first in range(0, len(index), SCAN_CHUNK):
+        lengths = np.asarray(index.run(policy.axis, first, first + SCAN_CHUNK), dtype=np.int64)
+        is_planned[first : first + SCAN_CHUNK] = count_items(lengths) > 0
+    return is_planned
