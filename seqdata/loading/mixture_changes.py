@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from seqdata.errors import ConfigError, ResumeError, must_be
 from seqdata.loading.base_engine import BaseEngine
