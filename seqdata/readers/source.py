@@ -9,11 +9,16 @@ from pathlib import Path, PurePosixPath
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.fields import ID_FIELD
-from seqdata.storage.find_files import FoundFiles, is_note, names_several
+from seqdata.storage.find_files import (
+    FoundFiles,
+    PartitionValue,
+    find_partitions,
+    is_note,
+    names_several,
+)
 from seqdata.storage.find_files import find_files as find_all_files
 from seqdata.storage.foreign.file_discovery import has_table_suffix, is_data_file
 from seqdata.storage.local_files import is_remote
-from seqdata.storage.partitions import Value, find_partitions
 from seqdata.storage.remote.urls import redact_url
 
 
@@ -29,7 +34,7 @@ class SourceFile:
 
     path: Path
     key: str
-    partition: Mapping[str, Value] = field(default_factory=dict)
+    partition: Mapping[str, PartitionValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

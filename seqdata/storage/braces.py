@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from seqdata.storage.local_files import is_remote
 
 JOINED = "::"
+MAX_EXPANSIONS = 1 << 20
 _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 
@@ -32,9 +33,11 @@ def expand_location(part: str) -> Iterator[str]:
     """Yield the expansions of the braces of a path or URL, without those in names that are there.
 
     Raises:
-        ValueError: If a brace is unbalanced.
+        ValueError: If a brace is unbalanced, or there are more than ``MAX_EXPANSIONS``.
     """
     literal = find_literal(part)
+    if count_expansions(part[len(literal) :]) > MAX_EXPANSIONS:
+        raise ValueError(f"braces of more than {MAX_EXPANSIONS} names")
     for rest in expand_braces(part[len(literal) :]):
         yield literal + rest
 

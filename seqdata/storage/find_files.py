@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import fnmatch
 import heapq
+import itertools
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, SeqDataWarning
-from seqdata.storage.braces import expand_location, find_literal, split_location
+from seqdata.storage.braces import (
+    MAX_EXPANSIONS,
+    expand_location,
+    find_literal,
+    split_location,
+)
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.local_files import local_path, make_unreadable_error
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict, refuse_splits
@@ -33,9 +40,13 @@ _NOTES = re.compile(
 )
 _MAGIC = re.compile(r"[*?\[]")
 _DIGITS = re.compile(r"\d+", re.ASCII)
+_PARTITION = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 _ANY_DEPTH = None
 _MOST_SHOWN = 4  # suffixes in a message
 
+PartitionValue = int | str | None
 Wanted = Callable[[str], bool]
 """Returns whether a file is read, by its path below the folder of the location."""
 _Parts = Sequence[tuple[bool, re.Pattern[str]] | None]
@@ -128,7 +139,9 @@ def find_files(
             local_path(path) for part in split_location(text) for path in expand_location(part)
         ]
     except ValueError as error:
-        raise ConfigError(f"{text}: must have balanced braces, but has {error}") from error
+        raise ConfigError(
+            f"{text}: must have balanced braces of at most {MAX_EXPANSIONS} names, but has {error}"
+        ) from error
     found = [_find_at(path, wanted, left_out) for path in paths]
     return found[0] if len(found) == 1 else _join_places(found)
 
@@ -168,30 +181,19 @@ def _find_at(path: Path, wanted: Wanted, skip: Path | None) -> FoundFiles:
     return walk.choose(wanted)
 
 
-def choose_names(location: str, existing: Iterable[str], wanted: Wanted) -> list[str]:
-    """Return the files that are read of those in a listing, in natural order.
+def find_listed(
+    url: str, existing: Iterable[str], folders: Iterable[str], wanted: Wanted
+) -> FoundFiles:
+    """Return the files at a URL by the listing of its folder, by the rules of ``find_files``.
 
     Args:
-        location: For messages.
-        existing: Paths below the location.
+        url: The URL of the folder, without secrets.
+        existing: The names of its files.
+        folders: The names of its folders, which are not searched.
         wanted: Chooses files.
 
     Raises:
         ConfigError: If they are of several splits, or the name of one is not UTF-8.
-    """
-    return list(find_listed(location, existing, (), wanted).names)
-
-
-def find_listed(
-    url: str, existing: Iterable[str], folders: Iterable[str], wanted: Wanted
-) -> FoundFiles:
-    """Return the files that are read of those in the listing of a URL; see ``choose_names``.
-
-    Args:
-        url: Of the folder, without secrets.
-        existing: The names of its files.
-        folders: The names of its folders, which are not searched.
-        wanted: Chooses files.
     """
     existing = list(existing)
     names, others = _choose(url, [name for name in existing if not _is_hidden(name)], wanted)
@@ -511,3 +513,35 @@ def _close(parts: _Parts, states: set[int]) -> frozenset[int]:
         if at in closed and parts[at] is _ANY_DEPTH:
             closed.add(at + 1)
     return frozenset(closed)
+
+
+def find_partitions(names: Sequence[str]) -> list[Mapping[str, PartitionValue]]:
+    """Return the columns of each file that folders above it name: ``label=0/0.parquet``.
+
+    Hive, Spark and Polars write such folders. A column is of integers if all its values are, else
+    of strings; a missing value is None.
+
+    Args:
+        names: Paths of files below their data set.
+
+    Examples:
+        >>> find_partitions(["day=01/a.parquet", "day=02/b.parquet"])
+        [{'day': 1}, {'day': 2}]
+    """
+    partitions = [_parse_folders(name) for name in names]
+    texts: dict[str, list[str]] = {}
+    for column, text in itertools.chain.from_iterable(map(dict.items, partitions)):
+        texts.setdefault(column, []).extend([] if text is None else [text])
+    integers = {column for column, found in texts.items() if all(map(_INTEGER.fullmatch, found))}
+    return [
+        {
+            column: int(text) if column in integers and text is not None else text
+            for column, text in found.items()
+        }
+        for found in partitions
+    ]
+
+
+def _parse_folders(name: str) -> dict[str, str | None]:
+    found = filter(None, map(_PARTITION.fullmatch, name.split("/")[:-1] if "=" in name else ()))
+    return {unquote(each[1]): None if each[2] == _NULL else unquote(each[2]) for each in found}

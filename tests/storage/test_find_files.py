@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, SeqDataWarning
 from seqdata.storage.find_files import (
-    choose_names,
     describe_left_out,
     find_files,
     find_listed,
@@ -252,21 +251,23 @@ def test_a_file_that_is_named_twice_is_refused(tmp_path):
 
 def test_braces_that_are_not_balanced_are_refused(tmp_path):
     with pytest.raises(
-        ConfigError, match="must have balanced braces, but has an opening brace without"
+        ConfigError, match=r"must have balanced braces of .*, but has an opening brace without"
     ):
         find_files(f"{tmp_path}/{{a,b", is_x)
+    with pytest.raises(ConfigError, match="but has braces of more than 1048576 names"):
+        find_files(f"{tmp_path}/{{0..9999999999}}.x", is_x)
 
 
 def test_names_of_a_listing_are_chosen_by_the_same_rules():
     listed = ["part.10.x", "part.2.x", "._part.2.x", "a.y", ".z/b.x", "d/c.x"]
-    assert choose_names("/d", listed, is_x) == ["part.2.x", "part.10.x", "d/c.x"]
     found = find_listed("s3://d", listed, ["e", "_f", "seqdata-index"], is_x)
+    assert found.names == ["part.2.x", "part.10.x", "d/c.x"]
     assert describe_left_out(found) == (
         "1 file of other suffixes (1 .y), 2 hidden files ('._part.2.x'), "
         "1 folder below, as behind every URL ('e')"
     )
     with pytest.raises(ConfigError, match="must be the files of one split"):
-        choose_names("/d", ["train.x", "test.x"], is_x)
+        find_listed("s3://d", ["train.x", "test.x"], [], is_x)
 
 
 def test_names_for_a_look_are_all_that_are_visible(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError, MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.find_files import FoundFiles, choose_names, find_files
+from seqdata.storage.find_files import FoundFiles, find_files
 from seqdata.storage.local_files import is_plain_name
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
@@ -44,7 +44,7 @@ def find_tables(location: str) -> FoundFiles:
     if len(found.names) == 1 and not found.others:  # a file by its name, whatever its suffix
         return found
     names = _apply_states(found) or found.names
-    _check_kind(location, names)
+    check_kind(location, names)
     return replace(found, names=names)
 
 
@@ -59,7 +59,7 @@ def _apply_states(found: FoundFiles) -> list[str]:
         path = str(state.parent)
         existing = [Path(each).name for each, its in folder_of.items() if its == folder]
         if names := parse_dataset_state(path, state.read_bytes(), existing):
-            names = choose_files(path, existing, names)
+            check_names(path, existing, names)
             listed[folder] = [f"{folder}/{each}" if folder else each for each in names]
     if not listed:
         return []
@@ -71,30 +71,34 @@ def _apply_states(found: FoundFiles) -> list[str]:
     ]
 
 
-def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) -> list[str]:
-    """Choose the files to open of those in a folder; raises as ``find_tables`` does.
+def check_names(location: str, existing: Iterable[str], names: Sequence[str]) -> None:
+    """Raise if a file that the state of a saved dataset names does not exist.
 
     Args:
-        location: Of the folder, for messages.
-        existing: All names in it.
-        listed: The valid names, if a state file lists them.
+        location: The folder, for messages.
+        existing: The names of its files.
+        names: The names by the state.
+
+    Raises:
+        MissingShardError: If one does not.
     """
     existing = set(existing)
-    for number, name in enumerate(listed):
+    for number, name in enumerate(names):
         if name not in existing:
             raise DataLocation(dataset=location, shard=number, file=name).make_error(
                 MissingShardError,
-                f"must be in the folder, for {STATE_FILE!r} names it ({len(listed)} files; "
-                f"{len(existing & set(listed))} are there), but is not. Restore it, or save the "
+                f"must be in the folder, for {STATE_FILE!r} names it ({len(names)} files; "
+                f"{len(existing & set(names))} are there), but is not. Restore it, or save the "
                 "dataset again",
             )
-    names = list(listed) or choose_names(location, existing, is_data_file)
-    _check_kind(location, names)
-    return names
 
 
-def _check_kind(location: str, names: Sequence[str]) -> None:
-    """Raise if there are no files, or some of Parquet and some of Arrow."""
+def check_kind(location: str, names: Sequence[str]) -> None:
+    """Raise if there are no files, or some of Parquet and some of Arrow.
+
+    Raises:
+        DataError: If so.
+    """
     if not names:
         raise DataLocation(dataset=location).make_error(
             DataError,

@@ -23,7 +23,8 @@ from seqdata.storage.find_files import FoundFiles, find_listed, warn_left_out
 from seqdata.storage.foreign.file_discovery import (
     MAX_STATE_BYTES,
     STATE_FILE,
-    choose_files,
+    check_kind,
+    check_names,
     describe_gaps,
     has_table_suffix,
     is_data_file,
@@ -98,12 +99,13 @@ def download_files(
         if DATASET_DICT in existing:
             content = files.read(DATASET_DICT, 0, files.stat(DATASET_DICT).size)
             refuse_dataset_dict(dataset, dataset, content, existing)
-        listed = []
+        names: Sequence[str] = []
         if STATE_FILE in existing and (size := files.stat(STATE_FILE).size) <= MAX_STATE_BYTES:
-            listed = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
-        names = choose_files(dataset, existing, listed)
+            names = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
+            check_names(dataset, existing, names)
         found = find_listed(dataset, existing, files.folders(), is_data_file)
-        found = replace(found, names=names)
+        found = replace(found, names=names or found.names)
+        check_kind(dataset, found.names)
     for name in found.names:
         check_name(DataLocation(dataset=dataset, file=name), name)
     cache = make_cache(files)

@@ -26,7 +26,7 @@ from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import ID_FIELD, MAX_WIDTH, field_width
-from seqdata.storage.find_files import FoundFiles
+from seqdata.storage.find_files import FoundFiles, find_partitions
 from seqdata.storage.foreign.file_discovery import find_tables
 from seqdata.storage.foreign.length_scan import scan_lengths
 from seqdata.storage.foreign.table_file import (
@@ -40,7 +40,6 @@ from seqdata.storage.foreign.table_file import (
 )
 from seqdata.storage.inputs import is_pandas_index
 from seqdata.storage.limits import check_depth, raise_limit_error
-from seqdata.storage.partitions import find_partitions
 from seqdata.storage.store import FieldSource, StoreFields
 
 if TYPE_CHECKING:
@@ -254,7 +253,7 @@ def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields
             return _make_source(name, field, layout, [decode_unit(i) for i in range(len(units))])
         return DecodedSource(name, field, layout, decode_unit, cache)
 
-    return StoreFields.of(layout, tables.fields, key, make_source)
+    return StoreFields.from_sources(layout, tables.fields, key, make_source)
 
 
 def _infer_column_types(files: Sequence[TableFile]) -> tuple[dict[str, ColumnType], dict[str, str]]:
@@ -336,7 +335,7 @@ def _make_source(
 ) -> BufferSource:
     values = [column.values for column in decoded]
     offsets = [column.offsets for column in decoded if column.offsets is not None]
-    return BufferSource.of(name, field, layout, values, offsets or None)
+    return BufferSource.from_arrays(name, field, layout, values, offsets or None)
 
 
 def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataError:

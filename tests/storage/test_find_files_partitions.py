@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqdata.storage.partitions import find_partitions
+from seqdata.storage.find_files import find_partitions
 
 
 @pytest.mark.parametrize(
