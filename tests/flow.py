@@ -1,16 +1,20 @@
 """Which of our files and functions a piece of work enters: what a reader has to follow."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import lightning as L
 import numpy as np
+import torch
 
-from seqdata import Remote, open_store, write_store
+from seqdata import Fixed, Remote, SequenceDataModule, open_store, write_store
 
 ROOT = Path(__file__).resolve().parents[1]
+COLLATORS = str(ROOT / "seqdata" / "collators")
 LIBRARY = (str(ROOT / "seqdata"), str(ROOT / "plugins"), str(ROOT / "models"))
 
 
@@ -60,3 +64,62 @@ def later_batch(batches: Iterator[Any], number: int = 3) -> Flow:
     for _ in range(number):
         next(batches)
     return follow(lambda: next(batches))
+
+
+def count_calls(batches: Iterator[Any], number: int = 5) -> tuple[int, int]:
+    """Return the calls in Python and in C of one batch after first ones, in this thread."""
+    counts = {"call": 0, "c_call": 0}
+
+    def count(_: Any, event: str, called: Any) -> None:
+        if event in counts and called is not sys.setprofile:
+            counts[event] += 1
+
+    for _ in range(number):
+        next(batches)
+    sys.setprofile(count)
+    next(batches)
+    sys.setprofile(None)
+    return counts["call"], counts["c_call"]
+
+
+class Model(L.LightningModule):
+    """Takes the steps that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch: Any) -> Any:
+        """Return a loss."""
+        return self.layer(batch["x"]).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return an optimizer."""
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def find_iterators(location: str) -> list[str]:
+    """Return the iterators of ours between a Trainer and a batch, the outermost first."""
+    found: list[str] = []
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        if event != "call" or not frame.f_code.co_filename.startswith(COLLATORS):
+            return
+        names = []
+        while frame is not None:
+            code = frame.f_code
+            is_iterator = code.co_name == "__next__" or code.co_flags & inspect.CO_GENERATOR
+            if is_iterator and code.co_filename.startswith(LIBRARY):
+                names.insert(0, code.co_qualname)
+            frame = frame.f_back
+        found[:] = max(found, names, key=len)
+
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    data = SequenceDataModule(train=location, batching=Fixed(8), prefetch=0)
+    trainer = L.Trainer(max_steps=5, accelerator="cpu", enable_model_summary=False, **quiet)
+    sys.setprofile(see)
+    try:
+        trainer.fit(Model(), data)
+    finally:
+        sys.setprofile(None)
+    return found

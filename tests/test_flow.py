@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from seqdata import Loader, TokenBudget, open_store, write_store
-from tests.flow import follow, later_batch, write_remote
+from seqdata import TBPTT, Fixed, Loader, TokenBudget, open_store, write_store
+from tests.flow import count_calls, follow, later_batch, write_remote
 
 MOST_FILES = {"arrow": 9, "webdataset": 10}
 MOST_BY_RANGES = {"arrow": (15, 14), "webdataset": (14, 12)}
 """Where ranges are requested, and where they are in memory."""
+MOST_CALLS = (24, 20)
+"""Of Python and of C functions, whatever the machine."""
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])
@@ -19,6 +21,17 @@ def test_a_later_batch_enters_few_files(tmp_path, format):
     loader = Loader(open_store(tmp_path / "store"), TokenBudget(256), prefetch=0)
     files = later_batch(iter(loader)).files
     assert len(files) <= MOST_FILES[format], "\n".join(files)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lengths"), [(Fixed(64), range(5, 500)), (TBPTT(64, 512), [3000] * 64)]
+)
+def test_a_later_batch_is_made_by_few_calls(tmp_path, policy, lengths):
+    rows = ({"x": np.zeros((length, 2), "f4")} for length in lengths)
+    write_store(tmp_path / "store", rows)
+    loader = Loader(open_store(tmp_path / "store"), policy, prefetch=0)
+    calls = count_calls(iter(loader))
+    assert all(found <= most for found, most in zip(calls, MOST_CALLS, strict=True)), calls
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,12 +24,11 @@ from seqdata.batch.validation import ON_CPU, ON_DEVICE, find_faults, format_shap
 from seqdata.errors import ConfigError, UnknownNameError
 
 _LANE_ATTRIBUTES = ("weight", "lanes", "reset")
-_LAZY_ATTRIBUTES = (*ON_CPU, *ON_DEVICE, "segments", "lengths_of")
+_OPTIONAL_ATTRIBUTES = ("lanes", "reset", "burn_in", "positions")
 _DEFAULT_AXES = Axes()
 
-
-def _make_none() -> None:
-    """Return None: a default factory, since a class attribute would hide `__getattr__`."""
+RowArrays = tuple[Mapping[str, NDArray[Any]], slice]
+"""Attribute -> array of the rows of consecutive batches, and the rows of one batch in them."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -72,7 +71,6 @@ class SequenceBatch:
         layout: Of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a nested
             tensor; ``varlen``, flat (N, *shape), row after row.
         axes: The axis of each field.
-        bounds: int64 (n+1,), where each span begins in flat padded rows; None: to be computed.
         whole: The whole rows, without data, where this is a part of their timesteps; else None.
     """
 
@@ -89,9 +87,9 @@ class SequenceBatch:
     loss_scale: float = 0.0
     sequence_scale: float = 0.0
     ends_update: bool = True
-    lanes: Tensor | None = field(default_factory=_make_none)
-    reset: Tensor | None = field(default_factory=_make_none)
-    burn_in: Tensor | None = field(default_factory=_make_none)
+    lanes: Tensor | None = None
+    reset: Tensor | None = None
+    burn_in: Tensor | None = None
     carry: bool = False
     overlap: int = 0
     lr_scale: float = 1.0
@@ -99,55 +97,39 @@ class SequenceBatch:
     part: str | list[str] | None = None
     part_epoch: int | list[int] | None = None
     lengths_of: dict[str, Tensor] = field(default_factory=AxisMap)
-    positions: Tensor | None = field(default_factory=_make_none)
-    segments: Tensor | None = field(default_factory=_make_none)
+    positions: Tensor | None = None
+    segments: Tensor | None = None
     padded_length: int = 0
     horizon: int = 0
     layout: LayoutName = "padded"
     axes: Axes = _DEFAULT_AXES
-    bounds: NDArray[np.int64] | None = None
     whole: SequenceBatch | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
-    _rows: ClassVar[Mapping[str, Any]] = {}  # arrays, of a batch made by `described`
+    _rows: ClassVar[RowArrays | None] = None  # of a batch made by `described`
 
     @classmethod
-    def described(
-        cls, rows: Mapping[str, NDArray[Any] | None], known: Mapping[str, Any]
-    ) -> SequenceBatch:
-        """Return a batch without data, whose metadata become tensors when they are first used.
+    def described(cls, lengths: NDArray[np.int64], rows: RowArrays, axes: Axes) -> SequenceBatch:
+        """Return a batch without data; other attributes than those of rows have their defaults.
 
         Args:
-            rows: Name -> array that becomes a tensor: C-contiguous memory of this batch alone, of
-                the dtype and shape of the attribute; ``lengths`` is one of them.
-            known: Name -> other attributes that differ from their defaults.
+            lengths: int64 (r,), timesteps of each row.
+            rows: The other attributes of rows: C-contiguous memory of this batch alone, which
+                becomes tensors when they are first read.
+            axes: The axis of each field.
         """
         batch = cls.__new__(cls)
-        batch.__dict__ = {**known, "data": {}, "_moved": {}, "_rows": rows}
+        row_lengths = torch.from_numpy(lengths)
+        batch.__dict__ = {
+            "data": {}, "lengths": row_lengths, "lengths_of": AxisMap({axes.axis: row_lengths}),
+            "axes": axes, "_moved": {}, "_rows": rows,
+        }  # fmt: skip
         return batch
-
-    if not TYPE_CHECKING:  # raises for a name that is not declared
-
-        def __getattr__(self, name: str) -> Any:
-            rows = self._rows
-            if name not in _LAZY_ATTRIBUTES or not rows:
-                return object.__getattribute__(self, name)  # raises with the reason
-            if name in ("lengths", "lengths_of"):  # equal in both copies, even if set later
-                lengths = torch.from_numpy(rows["lengths"])
-                self.__dict__.setdefault("lengths", lengths)
-                self.__dict__.setdefault("lengths_of", AxisMap({self.axes.axis: lengths}))
-            else:
-                array = rows.get(name)
-                self.__dict__[name] = None if array is None else torch.from_numpy(array)
-            return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
         return self._materialize().__dict__
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_LAZY_ATTRIBUTES})
-
     def __len__(self) -> int:
-        return len(self.__dict__.get("lengths", self._rows.get("lengths", ())))
+        return len(self.lengths)
 
     def __contains__(self, name: object) -> bool:
         return name in self.data
@@ -379,10 +361,10 @@ class SequenceBatch:
 
     def _materialize(self) -> Self:
         """Return the batch itself, after making all its tensors."""
-        if self._rows:
-            for name in _LAZY_ATTRIBUTES:
+        if "_rows" in self.__dict__:
+            for name in (*ON_CPU, *ON_DEVICE):
                 getattr(self, name)
-            del self._rows
+            del self.__dict__["_rows"]
         return self
 
     def _map_tensors(self, function: Callable[[Any], Any], names: tuple[str, ...]) -> SequenceBatch:
@@ -398,6 +380,38 @@ class SequenceBatch:
         if self.whole is not None:
             result.whole = self.whole._map_tensors(function, names)
         return result
+
+
+class _RowAttribute:
+    """An attribute of rows, whose tensor is made when it is first read.
+
+    A value that is set hides it, as that of a ``cached_property``.
+
+    Args:
+        name: Name of the attribute.
+        is_optional: Whether a batch without it has None.
+    """
+
+    def __init__(self, name: str, *, is_optional: bool) -> None:
+        self._name = name
+        self._is_optional = is_optional
+
+    def __get__(self, batch: SequenceBatch | None, owner: type[SequenceBatch]) -> Any:
+        if batch is None:
+            return self
+        arrays, own_rows = batch._rows or ({}, slice(0))
+        if self._name in arrays:
+            tensor = torch.from_numpy(arrays[self._name][own_rows])
+            return batch.__dict__.setdefault(self._name, tensor)
+        if self._is_optional:
+            return None
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}")
+
+
+for _name in (*ON_CPU, *ON_DEVICE):
+    if _name != "lengths":
+        _is_optional = _name in _OPTIONAL_ATTRIBUTES
+        setattr(SequenceBatch, _name, _RowAttribute(_name, is_optional=_is_optional))
 
 
 def batch_size_fn(batch: SequenceBatch) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -49,6 +49,36 @@ class SupportsJointTargets(Protocol):
     @property
     def joint_targets(self) -> bool:
         """Whether inputs and targets are one column; otherwise targets are a column ``targets``."""
+        ...
+
+
+class PaddedOffsets(NamedTuple):
+    """Where the pieces of a column begin in flat padded rows.
+
+    Attributes:
+        offsets: int64 (n+1,), offset of each of n pieces, and the end.
+        width: Timesteps of a row.
+    """
+
+    offsets: NDArray[np.int64]
+    width: int
+
+
+@runtime_checkable
+class SupportsPaddedOffsets(Protocol):
+    """A collator that takes the offsets of pieces in padded rows where the plan has them."""
+
+    def collate(
+        self, columns: Columns, batch: SequenceBatch, planned: PaddedOffsets | None
+    ) -> SequenceBatch:
+        """Fill ``batch.data``.
+
+        Args:
+            columns: A piece per span.
+            batch: The metadata.
+            planned: Offsets of the pieces of columns of this width; None if they are to be
+                computed.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.layouts import LayoutName
 from seqdata.collators.base import (
     Allocator,
+    PaddedOffsets,
     collate_texts,
     first_spans,
     rows_for_spans,
@@ -61,6 +62,12 @@ class Padded:
             ConfigError: If ``padding`` names an unknown field, or does not fit a field's dtype.
             DataError: If a column's recorded offsets or checksum are wrong.
         """
+        return self.collate(columns, batch, None)
+
+    def collate(
+        self, columns: Columns, batch: SequenceBatch, planned: PaddedOffsets | None
+    ) -> SequenceBatch:
+        """Fill ``batch.data``; see ``SupportsPaddedOffsets``."""
         axes, data = batch.axes, batch.data
         column: Any
         for name, column in columns.items():
@@ -73,23 +80,29 @@ class Padded:
                 rows = values if batch.segments is None else values[first_spans(batch)]
                 data[name] = torch.from_numpy(rows)
             elif axis == axes.axis:
-                self._collate_planned(name, columns, batch)
+                self._collate_planned(name, column, columns, batch, planned)
             else:
                 data[name] = self._collate_by_lengths(name, columns, batch, axis)
         return batch
 
-    def _collate_planned(self, name: str, columns: Columns, batch: SequenceBatch) -> None:
-        """Return a field of the planned axis in rows of the planned length."""
-        axes, data = batch.axes, batch.data
-        column = cast("Column", columns[name])
-        shift = 0 if TARGETS in columns else axes.shift.get(name, 0)
+    def _collate_planned(
+        self,
+        name: str,
+        column: Column,
+        columns: Columns,
+        batch: SequenceBatch,
+        planned: PaddedOffsets | None,
+    ) -> None:
+        """Fill a field of the planned axis in rows of the planned length."""
+        data, shift = batch.data, 0 if TARGETS in columns else batch.axes.shift.get(name, 0)
         width = batch.padded_length + batch.horizon + shift
-        bounds = batch.bounds
-        if bounds is None or len(bounds) != len(column) + 1 or bounds[-1] != len(batch) * width:
-            if batch.segments is not None and not shift:
-                data[name] = self._collate_by_lengths(name, columns, batch, axes.axis)
-                return
-            bounds = _make_row_offsets(len(batch), width)
+        if planned is not None and planned.width == width:
+            bounds = planned.offsets
+        elif batch.segments is None or shift:  # a piece is a row
+            bounds = np.arange(0, batch.lengths.shape[0] * width + 1, width, dtype=np.int64)
+        else:
+            data[name] = self._collate_by_lengths(name, columns, batch, batch.axes.axis)
+            return
         padded = self._fill_padded(name, column, bounds, width, columns)
         data[name] = padded[:, :-shift] if shift else padded
         if shift:
@@ -121,18 +134,20 @@ class Padded:
     ) -> Tensor:
         """Fill (rows, width, *shape): piece i goes to ``bounds[i]``, padding follows it."""
         dtype, shape, total = column.dtype, column.shape, int(bounds[-1])
-        padding = self._padding_element(name, dtype, columns)
+        cached = self._padding_cache.get(name)
+        if cached is None or cached[0] != dtype:
+            cached = self._prepare_padding(name, dtype, columns)
+        padding = cached[1]
         out = self.allocate((total, *shape), dtype)
         if bounds[0]:  # rows without a span come first
             out[: bounds[0]] = 0 if padding is None else np.frombuffer(padding, dtype)[0]
         column.fill(out, bounds, padding)
         return torch.from_numpy(out.reshape(total // width, width, *shape))
 
-    def _padding_element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
-        """Return one element of a field's padding, None for zeros; validated at first use."""
-        cached = self._padding_cache.get(name)
-        if cached is not None and cached[0] == dtype:
-            return cached[1]
+    def _prepare_padding(
+        self, name: str, dtype: np.dtype[Any], columns: Columns
+    ) -> tuple[np.dtype[Any], bytes | None]:
+        """Return the dtype and one element of a field's padding, None for zeros, and keep them."""
         value = self.padding
         if isinstance(value, Mapping):
             for unknown in value.keys() - columns.keys():
@@ -140,14 +155,9 @@ class Padded:
                     f"collator 'padded': `padding` names {format_unknown_name(unknown, columns)}"
                 )
             value = value.get(name, 0)
-        element = _encode_padding(name, dtype, value)
-        self._padding_cache[name] = (dtype, element)
-        return element
-
-
-def _make_row_offsets(rows: int, width: int) -> NDArray[np.int64]:
-    """Return 0, width, …, rows * width."""
-    return np.arange(0, rows * width + 1, width, dtype=np.int64)
+        prepared = dtype, _encode_padding(name, dtype, value)
+        self._padding_cache[name] = prepared
+        return prepared
 
 
 def _encode_padding(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:

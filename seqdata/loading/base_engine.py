@@ -413,23 +413,20 @@ class BaseEngine(ABC):
         """
         schedule = update_schedule or UpdateSchedule()
 
-        def make_source(
-            progress: EpochProgress, first_step: int
-        ) -> Generator[Any, None, None]:  # refuses a second thread, and ends with its batches
+        def make_source(progress: EpochProgress, first_step: int) -> Generator[Any, None, None]:
             share = progress.share
             iterate_steps = partial(self.iterate_share, share, progress.epoch, schedule)
             if self.segments is None:
-                yield from iterate_steps(range(first_step, len(share)))
-            else:
-                yield from self.segments.iterate(progress, first_step, schedule, iterate_steps)
+                return iterate_steps(range(first_step, len(share)))
+            return self.segments.iterate(progress, first_step, schedule, iterate_steps)
 
         return EpochBatches(begin, make_source)
 
     @abstractmethod
     def iterate_share(
         self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
-    ) -> Iterator[Any]:
-        """Return an iterator over the outputs of some steps; a generator where it is to be closed.
+    ) -> Generator[Any, None, None]:
+        """Return a generator of the outputs of some steps.
 
         Args:
             steps: This rank's steps of the epoch.

@@ -8,41 +8,28 @@ pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.base import PaddedOffsets
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.shifted_stream import compute_padded_offsets, find_whole_rows, simplify_rows
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PartLabel, offsets_from_sizes
+from seqdata.protocols import SupportsParts
 from seqdata.sharing import RankPlan, Step, Steps
 
-_NO_LABEL = PartLabel(None, None)
 _MAX_ROWS = 1 << 13  # of steps that are described at once
-
-
-class PreparedStep(NamedTuple):
-    """One step, before its data is read.
-
-    Attributes:
-        request: The spans to read.
-        metadata: Attributes of its batch, without data and counts.
-        make_step: Returns the step.
-    """
-
-    request: StepRequest
-    metadata: SequenceBatch
-    make_step: Callable[[], Step]
 
 
 class _StepSpans(NamedTuple):
@@ -65,6 +52,7 @@ class StepPreparer:
         reader: Reads the fields.
         occurrences: Counts the draws of each sequence; None if nothing is random.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
+        plans_offsets: Whether the collator takes the offsets of the pieces of such a column.
         plan: The plan of the epoch.
         epoch: Its number.
     """
@@ -72,71 +60,44 @@ class StepPreparer:
     reader: FieldReader
     occurrences: Occurrences | None
     joint_targets: bool
+    plans_offsets: bool
     plan: Plan
     epoch: int
 
-    def prepare_from(self, share: RankPlan, first: int) -> Iterator[PreparedStep]:
+    def prepare_from(self, share: RankPlan, first: int) -> StepRun:
         """Return a step and some of the next ones, as far as they are prepared together."""
         return self._prepare_run(share.steps_from(first, _MAX_ROWS))
 
     def prepare(self, step: Step) -> PreparedStep:
         """Return a single step."""
-        return next(self._prepare_run(Steps.of_one(step)))
+        return self._prepare_run(Steps.of_one(step)).prepare(0)
 
-    def _prepare_run(self, steps: Steps) -> Iterator[PreparedStep]:
+    def _prepare_run(self, steps: Steps) -> StepRun:
         wide, has_whole_rows = steps.wide, find_whole_rows(steps)
         step_spans = self._locate_spans(steps.table)
         wide_spans = step_spans
         if wide is not None and not all(has_whole_rows):
             wide_spans = self._locate_spans(wide)._replace(is_stream=True)
-        bounds = self._pad_offsets(steps, has_whole_rows)
+        whole_rows = steps.whole_rows
+        whole = None
+        if whole_rows is not None:
+            ids = self._find_own_ids(self._locate_spans(whole_rows.table), whole_rows)
+            whole = self._describe(whole_rows, ids, find_whole_rows(whole_rows))
         own_ids = self._find_own_ids(step_spans, steps)
-        batches = describe_steps(
-            steps, own_ids, has_whole_rows, self.plan, self.reader.axes, bounds
-        )
-        # No name and no zip holds a batch, so that its data are freed when the caller drops it.
-        batches = map(_add_whole_rows, batches, self._describe_whole_rows(steps))
-        for i, is_whole_row in enumerate(has_whole_rows):
-            spans = step_spans if is_whole_row else wide_spans
-            yield self._prepare_step(steps, i, spans, is_whole_row, next(batches))
+        return StepRun(
+            self, steps, has_whole_rows, step_spans, wide_spans,
+            self._pad_offsets(steps, has_whole_rows),
+            self._describe(steps, own_ids, has_whole_rows, whole),
+        )  # fmt: skip
 
-    def _prepare_step(
+    def _describe(
         self,
         steps: Steps,
-        i: int,
-        step_spans: _StepSpans,
-        is_whole_row: bool,
-        metadata: SequenceBatch,
-    ) -> PreparedStep:
-        """Return step ``i`` of some, whose batch is ``metadata``."""
-        part = slice(step_spans.offsets[i], step_spans.offsets[i + 1])
-        spans = step_spans.spans[part]
-        occurrences = None
-        own_epoch = metadata.part_epoch  # of rows of several parts, draws are told apart below
-        epoch = own_epoch if isinstance(own_epoch, int) else self.epoch
-        if self.occurrences is not None:
-            drawn = self.plan.drawn_batch(steps.numbers[i])
-            if drawn is not None and drawn.epoch is not None:
-                epoch = drawn.epoch
-            occurrences = self.occurrences.number_spans(spans, epoch, drawn)
-        request = StepRequest(
-            spans=spans, ids=step_spans.ids[part], epoch=epoch,
-            horizon=self.plan.lookahead - self.reader.shift,
-            joint_targets=self.joint_targets and is_whole_row,
-            occurrences=occurrences, is_shifted_stream=step_spans.is_stream,
-            has_lanes=steps.lanes is not None,
-        )  # fmt: skip
-        return PreparedStep(request, metadata, partial(_make_step, steps, i))
-
-    def _describe_whole_rows(self, steps: Steps) -> Iterator[SequenceBatch | None]:
-        """Return the metadata of the rows whose parts the steps hold; None if they are whole."""
-        if steps.whole_rows is None:
-            return repeat(None)
-        whole_rows = steps.whole_rows
-        ids = self._find_own_ids(self._locate_spans(whole_rows.table), whole_rows)
-        return describe_steps(
-            whole_rows, ids, find_whole_rows(whole_rows), self.plan, self.reader.axes
-        )
+        ids: NDArray[np.int64],
+        has_whole_rows: list[bool],
+        whole: RunMetadata | None = None,
+    ) -> RunMetadata:
+        return describe_steps(steps, ids, has_whole_rows, self.plan, self.reader.axes, whole)
 
     def _locate_spans(self, table: ArrayTable) -> _StepSpans:
         offsets = table.offsets if table.rows is None else table.rows[table.offsets]
@@ -145,26 +106,95 @@ class StepPreparer:
 
     def _find_own_ids(self, step_spans: _StepSpans, steps: Steps) -> NDArray[np.int64]:
         """Return the numbers by which batches name sequences: in their part, of a mixture."""
-        own_numbers = getattr(self.reader.store, "own_numbers", None)  # of several parts as one
-        if own_numbers is None or self.plan.label_parts(steps.numbers[:1]) is None:
+        store = self.reader.store
+        if self.plan.label_parts(steps.numbers[:1]) is None or not isinstance(store, SupportsParts):
             return step_spans.ids
-        return cast(NDArray[np.int64], own_numbers(step_spans.spans[:, 0]))
+        return store.own_numbers(step_spans.spans[:, 0])
 
-    def _pad_offsets(
-        self, steps: Steps, has_whole_rows: list[bool]
-    ) -> Iterable[NDArray[np.int64] | None]:
+    def _pad_offsets(self, steps: Steps, has_whole_rows: list[bool]) -> list[PaddedOffsets] | None:
         """Return the offsets of each step's pieces in padded rows; None if not needed."""
         reader, wide = self.reader, steps.wide
-        is_planned = self.joint_targets and reader.transform is None and steps.lanes is not None
+        is_planned = self.plans_offsets and reader.transform is None and steps.lanes is not None
         if not is_planned or (wide is not None and reader.unshifted_fields):
-            return repeat(None, len(has_whole_rows))
+            return None
         has_targets = np.array([is_whole or wide is not None for is_whole in has_whole_rows])
         widths = _compute_widths(steps) + has_targets * reader.shift
-        return compute_padded_offsets(steps.table if wide is None else wide, widths)
+        offsets = compute_padded_offsets(steps.table if wide is None else wide, widths)
+        return list(map(PaddedOffsets, offsets, widths.tolist()))
 
 
-def _make_step(steps: Steps, i: int) -> Step:
-    return simplify_rows(steps.step(i))
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRun:
+    """Consecutive steps that are prepared together.
+
+    Attributes:
+        preparer: Prepared them.
+        steps: The steps.
+        has_whole_rows: Whether each step has no segments, since its rows are spans.
+        step_spans: Their spans.
+        wide_spans: Their spans extended along a stream; the same spans without a stream.
+        offsets: Where the pieces of each step begin in padded rows; None if not known.
+        metadata: The metadata of their batches.
+    """
+
+    preparer: StepPreparer
+    steps: Steps
+    has_whole_rows: list[bool]
+    step_spans: _StepSpans
+    wide_spans: _StepSpans
+    offsets: list[PaddedOffsets] | None
+    metadata: RunMetadata
+
+    def __len__(self) -> int:
+        return len(self.has_whole_rows)
+
+    def prepare(self, i: int) -> PreparedStep:
+        """Return step ``i``."""
+        preparer, is_whole_row = self.preparer, self.has_whole_rows[i]
+        step_spans = self.step_spans if is_whole_row else self.wide_spans
+        own = slice(step_spans.offsets[i], step_spans.offsets[i + 1])
+        spans = step_spans.spans[own]
+        epoch, occurrences = preparer.epoch, None
+        labels = self.metadata.labels
+        if labels is not None and isinstance(labels[i].epoch, int):
+            epoch = labels[i].epoch  # of rows of several parts, draws are told apart below
+        if preparer.occurrences is not None:
+            drawn = preparer.plan.drawn_batch(self.steps.numbers[i])
+            if drawn is not None and drawn.epoch is not None:
+                epoch = drawn.epoch
+            occurrences = preparer.occurrences.number_spans(spans, epoch, drawn)
+        request = StepRequest(
+            spans=spans, ids=step_spans.ids[own], epoch=epoch,
+            horizon=preparer.plan.lookahead - preparer.reader.shift,
+            joint_targets=preparer.joint_targets and is_whole_row,
+            occurrences=occurrences, is_shifted_stream=step_spans.is_stream,
+            has_lanes=self.steps.lanes is not None,
+        )  # fmt: skip
+        return PreparedStep(request, self, i)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedStep:
+    """One step of a run, before its data is read.
+
+    Attributes:
+        request: The spans to read.
+        run: The run.
+        i: Its number in the run.
+    """
+
+    request: StepRequest
+    run: StepRun
+    i: int
+
+    @property
+    def number(self) -> int:
+        """Batch of the plan."""
+        return self.run.steps.numbers[self.i]
+
+    def make_step(self) -> Step:
+        """Return the step by itself."""
+        return simplify_rows(self.run.steps.step(self.i))
 
 
 def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> SequenceBatch:
@@ -176,7 +206,59 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
         plan: The plan of the step.
         axes: Which field runs along which axis.
     """
-    return next(describe_steps(Steps.of_one(step), ids, [step.rows is None], plan, axes))
+    return describe_steps(Steps.of_one(step), ids, [step.rows is None], plan, axes).batch(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunMetadata:
+    """The metadata of the batches of consecutive steps.
+
+    Attributes:
+        plan: The plan of the steps.
+        axes: Which field runs along which axis.
+        numbers: Batch of the plan of each step.
+        lengths: int64 (r,), timesteps of each row of all steps.
+        rows: The other attributes of rows, of all steps.
+        row_offsets: Step -> its first row.
+        segments: Row, id, start and stop of each step's spans, int64 (n, 4); None if its rows are
+            spans.
+        num_tokens: Scored timesteps of each step.
+        num_counted: Rows of weight above 0 of each step.
+        widths: Padded length of each step.
+        lr_scales: Factor of the learning rate of each step.
+        labels: The part of a mixture that each step is of; None without a mixture.
+        whole: The metadata of the whole rows, if the steps have a part of their timesteps.
+    """
+
+    plan: Plan
+    axes: Axes
+    numbers: Sequence[int]
+    lengths: NDArray[np.int64]
+    rows: dict[str, NDArray[Any]]
+    row_offsets: list[int]
+    segments: list[NDArray[np.int64] | None]
+    num_tokens: list[int]
+    num_counted: list[int]
+    widths: list[int]
+    lr_scales: list[float]
+    labels: list[PartLabel] | None
+    whole: RunMetadata | None = None
+
+    def batch(self, i: int) -> SequenceBatch:
+        """Return the batch of step ``i``, without data and counts over ranks."""
+        own = slice(self.row_offsets[i], self.row_offsets[i + 1])
+        batch = SequenceBatch.described(self.lengths[own], (self.rows, own), self.axes)
+        batch.carry, batch.overlap = self.plan.carry, self.plan.overlap
+        batch.number, batch.num_tokens = self.numbers[i], self.num_tokens[i]
+        batch.padded_length, batch.lr_scale = self.widths[i], self.lr_scales[i]
+        segments = self.segments[i]
+        if segments is not None:
+            batch.segments = torch.from_numpy(segments)
+        if self.labels is not None:
+            batch.part, batch.part_epoch = _cut_label(self.labels[i], own.stop - own.start)
+        if self.whole is not None:
+            batch.whole = self.whole.batch(i)
+        return batch
 
 
 def describe_steps(
@@ -185,8 +267,8 @@ def describe_steps(
     has_whole_rows: Sequence[bool],
     plan: Plan,
     axes: Axes,
-    bounds: Iterable[NDArray[np.int64] | None] = repeat(None),
-) -> Iterator[SequenceBatch]:
+    whole: RunMetadata | None = None,
+) -> RunMetadata:
     """Return the metadata of many steps.
 
     Args:
@@ -195,47 +277,25 @@ def describe_steps(
         has_whole_rows: Whether each step has no segments, since its rows are spans.
         plan: The plan of the steps.
         axes: Which field runs along which axis.
-        bounds: Offsets of each step's spans in flat padded rows; None if they are computed later.
+        whole: The metadata of the whole rows, if the steps have a part of their timesteps.
     """
     row_ids, start, positions = _describe_first_spans(steps.table, ids)
     context = _compute_context(steps, start, plan)
     rows: dict[str, NDArray[Any]] = {
-        "lengths": steps.lengths, "ids": row_ids, "weight": steps.weights, "start": start,
-        "positions": positions,
+        "ids": row_ids, "weight": steps.weights, "start": start, "positions": positions,
     }  # fmt: skip
     if steps.lanes is not None or plan.overlap:
         rows["burn_in"] = context
     if steps.lanes is not None:
         rows["reset"] = _find_resets(steps, start, plan)
         rows["lanes"] = np.tile(steps.lanes, len(steps.numbers))
-    offsets = steps.table.offsets
-    num_rows = np.diff(offsets)
-    has_even_rows = bool((num_rows == num_rows[0]).all())
-    labels = plan.label_parts(steps.numbers) or repeat(_NO_LABEL)
-    values = zip(
-        steps.numbers,
-        zip(*(_split_rows(array, offsets, has_even_rows) for array in rows.values()), strict=True),
-        _split_segments(steps.table, ids, has_whole_rows), _count_timesteps(steps, context),
-        _compute_widths(steps).tolist(), [plan.lr_scale(number) for number in steps.numbers],
-        strict=True,
+    return RunMetadata(
+        plan, axes, steps.numbers, steps.lengths, rows, steps.table.offsets.tolist(),
+        _split_segments(steps.table, ids, has_whole_rows),
+        _sum_steps(steps, (steps.lengths - context) * (steps.weights > 0)),
+        _sum_steps(steps, steps.weights > 0), _compute_widths(steps).tolist(),
+        list(map(plan.lr_scale, steps.numbers)), plan.label_parts(steps.numbers), whole,
     )  # fmt: skip
-    endless = zip(values, bounds, labels)  # noqa: B905 - bounds and labels may have no end
-    for (number, of_rows, segments, tokens, width, scale), starts, label in endless:
-        described = dict(zip(rows, of_rows, strict=True))
-        described["segments"] = segments
-        known = {
-            "carry": plan.carry, "overlap": plan.overlap, "axes": axes, "number": number,
-            "num_tokens": tokens, "padded_length": width, "lr_scale": scale, "bounds": starts,
-        }  # fmt: skip
-        if label is not _NO_LABEL:
-            known["part"], known["part_epoch"] = _cut_label(label, len(described["lengths"]))
-        yield SequenceBatch.described(described, known)
-
-
-def _add_whole_rows(batch: SequenceBatch, whole_rows: SequenceBatch | None) -> SequenceBatch:
-    """Return a batch with the metadata of the rows whose parts it holds."""
-    batch.whole = whole_rows
-    return batch
 
 
 def _cut_label(label: PartLabel, rows: int) -> PartLabel:
@@ -243,16 +303,6 @@ def _cut_label(label: PartLabel, rows: int) -> PartLabel:
     if not isinstance(label.part, list):
         return label
     return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])
-
-
-def _split_rows(
-    array: NDArray[Any], offsets: NDArray[np.int64], has_even_rows: bool
-) -> Iterable[NDArray[Any]]:
-    """Return the rows of each step; ``has_even_rows``: all have as many."""
-    if has_even_rows:
-        parts: Iterable[NDArray[Any]] = array.reshape(len(offsets) - 1, -1)  # faster than slicing
-        return parts
-    return [array[low:high] for low, high in pairwise(offsets.tolist())]
 
 
 def _compute_widths(steps: Steps) -> NDArray[np.int64]:
@@ -263,11 +313,10 @@ def _compute_widths(steps: Steps) -> NDArray[np.int64]:
     return np.maximum(widths, 1)
 
 
-def _count_timesteps(steps: Steps, context: NDArray[np.int64]) -> list[int]:
-    """Return the number of scored timesteps of each step, in the rows of weight above 0."""
-    scored = offsets_from_sizes((steps.lengths - context) * (steps.weights > 0))
-    counts: list[int] = np.diff(scored[steps.table.offsets]).tolist()
-    return counts
+def _sum_steps(steps: Steps, values: NDArray[Any]) -> list[int]:
+    """Return the sum over the rows of each step."""
+    sums: list[int] = np.diff(offsets_from_sizes(values)[steps.table.offsets]).tolist()
+    return sums
 
 
 def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -291,19 +340,20 @@ def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[
 
 def _split_segments(
     table: ArrayTable, ids: NDArray[np.int64], has_whole_rows: Sequence[bool]
-) -> Iterator[NDArray[np.int64] | None]:
+) -> list[NDArray[np.int64] | None]:
     """Return row, id, start and stop of each step's spans, int64 (n, 4); None if rows are spans."""
     if table.rows is None or all(has_whole_rows):
-        yield from repeat(None, len(has_whole_rows))
-        return
+        return [None] * len(has_whole_rows)
     row_numbers = np.arange(len(table.rows) - 1)
     row_numbers -= np.repeat(table.offsets[:-1], np.diff(table.offsets))  # from 0 in every step
     segments = np.empty((len(table.spans), 4), dtype=np.int64)
     segments[:, 0] = row_numbers.repeat(np.diff(table.rows))
     segments[:, 1], segments[:, 2:] = ids, table.spans[:, 1:]
     bounds = pairwise(table.rows[table.offsets].tolist())
-    for (low, high), is_whole_row in zip(bounds, has_whole_rows, strict=True):
-        yield None if is_whole_row else segments[low:high]
+    return [
+        None if is_whole_row else segments[low:high]
+        for (low, high), is_whole_row in zip(bounds, has_whole_rows, strict=True)
+    ]
 
 
 def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -192,7 +192,7 @@ class EpochEngine(BaseEngine):
 
     def iterate_share(
         self, steps: RankPlan, epoch: int, update_schedule: UpdateSchedule, numbers: range
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """Return an iterator over the outputs of some steps of a share."""
         epoch = self._effective_epoch(epoch)
         parts, pools = self._pipeline_parts, self._worker_pools
@@ -210,11 +210,12 @@ class EpochEngine(BaseEngine):
             session.begin(map(pipeline.prepare_request, numbers))
             yield from self._iterate_pipeline(pipeline, numbers)
 
-    def _iterate_pipeline(self, pipeline: BatchPipeline, numbers: range) -> Iterator[Any]:
+    def _iterate_pipeline(
+        self, pipeline: BatchPipeline, numbers: range
+    ) -> Generator[Any, None, None]:
         is_pinned = self.options.pin_memory
         if not self.options.prefetch or len(numbers) < 2:
-            outputs = map(pipeline.make_output, numbers)
-            return map(pin, outputs) if is_pinned else outputs
+            return pipeline.iterate(numbers, is_pinned=is_pinned)
 
         def make_pinned(step: int) -> tuple[Any, int]:
             output, size = pipeline.make_sized_output(step)

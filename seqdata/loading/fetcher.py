@@ -277,18 +277,16 @@ class Fetcher:
         Raises:
             DataError: If stored data is damaged, or a transform's result does not fit.
         """
-        columns, axes = self._fetch_unconverted(request)
-        if self.value_options is not None:
-            columns = self.value_options.convert_columns(columns, axes, request, self.reader.store)
-        return columns, axes
-
-    def _fetch_unconverted(self, request: StepRequest) -> tuple[Columns, Axes]:
+        reader, axes = self.reader, self.reader.axes
+        columns: Columns
         if self.transform_applier is not None:
-            return self.transform_applier.apply(request)
-        reader = self.reader
-        if request.is_shifted_stream:
-            return reader.read_stream(request.spans), reader.axes
-        columns = reader.read_columns(
-            request.spans, joint_targets=request.joint_targets, horizon=request.horizon
-        )
-        return columns, reader.axes
+            columns, axes = self.transform_applier.apply(request)
+        elif request.is_shifted_stream:
+            columns = reader.read_stream(request.spans)
+        else:
+            columns = reader.read_columns(
+                request.spans, joint_targets=request.joint_targets, horizon=request.horizon
+            )
+        if self.value_options is not None:
+            columns = self.value_options.convert_columns(columns, axes, request, reader.store)
+        return columns, axes

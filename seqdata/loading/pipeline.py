@@ -5,7 +5,7 @@ Place in the flow: step request -> columns -> batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,11 @@ from torch.autograd.profiler import record_function
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
 from seqdata.batch.layouts import LAYOUTS, check_layout
-from seqdata.collators.base import SupportsWorkerCollate
+from seqdata.collators.base import (
+    PaddedOffsets,
+    SupportsPaddedOffsets,
+    SupportsWorkerCollate,
+)
 from seqdata.errors import (
     REPLAY_PREFIX,
     ConfigError,
@@ -25,11 +29,11 @@ from seqdata.errors import (
     format_step,
 )
 from seqdata.loading.bad_sequences import RepairedBatch, is_about_data, repair_batch, shorten_step
-from seqdata.loading.batch_metadata import PreparedStep, StepPreparer
+from seqdata.loading.batch_metadata import PreparedStep, StepPreparer, StepRun
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, UpdateSchedule
-from seqdata.loading.output import Output
+from seqdata.loading.output import Output, pin
 from seqdata.loading.shifted_stream import select_step_columns
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
@@ -37,9 +41,16 @@ from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
 
 FETCH, COLLATE = "seqdata.fetch", "seqdata.collate"
+_COUNTS = (
+    "epoch", "loader", "horizon", "ends_update", "global_num_tokens", "update_num_tokens",
+    "loss_scale", "sequence_scale",
+)  # fmt: skip
 
 FetchFn = Callable[[StepRequest], tuple[Any, Axes]]
 """Fetches the columns of a request, here or in a worker process, or its collated result."""
+
+CollateFn = Callable[[Any, SequenceBatch, PaddedOffsets | None], SequenceBatch]
+"""The ``collate`` of a ``SupportsPaddedOffsets``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,26 +100,32 @@ class BatchPipeline:
     fetch: FetchFn
     _preparer: StepPreparer = field(init=False)
     _requested: dict[int, PreparedStep] = field(default_factory=dict, init=False)
-    _prepared: Iterator[PreparedStep] = field(default=iter(()), init=False)
-    _next_number: int = field(default=-1, init=False)  # the first step
+    _run: StepRun | None = field(default=None, init=False)
+    _run_steps: range = field(default=range(0), init=False)
+    _collate_padded: CollateFn | None = field(init=False)  # takes planned offsets
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
     _has_bounded_lengths: bool = field(init=False)
     _is_step_of_one_batch: bool = field(init=False)  # and of the planned lengths
+    _horizon: int = field(init=False)
     _loss_scale: int = field(init=False)  # by how many losses the caller divides
     _num_trained: int = field(init=False)  # steps of the epoch that are trained
 
     def __post_init__(self) -> None:
         parts, plan = self.parts, self.share.plan
         reader = parts.fetcher.reader
+        joint = parts.collator if parts.joint_targets else None
+        self._collate_padded = joint.collate if isinstance(joint, SupportsPaddedOffsets) else None
         self._preparer = StepPreparer(
-            reader, parts.occurrences, parts.joint_targets, plan, self.epoch
-        )
+            reader, parts.occurrences, parts.joint_targets, self._collate_padded is not None,
+            plan, self.epoch,
+        )  # fmt: skip
+        self._horizon = plan.lookahead - reader.shift
         world, update_schedule = self.share.world, self.update_schedule
         self._has_bounded_lengths = reader.has_bounded_lengths
         is_exact = parts.on_error == "raise" and not self._has_bounded_lengths
         is_alone = world.size == world.time_parts == 1
-        self._is_step_of_one_batch = is_alone and not plan.lanes and is_exact
+        self._is_step_of_one_batch = is_alone and is_exact
         accumulate = update_schedule.accumulate if update_schedule.is_loss_divided else 1
         self._loss_scale = world.size * accumulate
         limit = update_schedule.steps
@@ -119,35 +136,39 @@ class BatchPipeline:
         prepared = self._requested[number] = self._prepare(number)
         return prepared.request
 
+    def iterate(self, numbers: range, *, is_pinned: bool) -> Generator[Any, None, None]:
+        """Yield the outputs of steps; no name holds one while the next is made."""
+        make = self.make_batch if self.parts.output is None else self.make_output
+        for number in numbers:
+            yield pin(make(number)) if is_pinned else make(number)
+
     def make_output(self, step: int) -> Any:
         """Return the output of a step."""
-        return self._select_output(self.make_batch(step))
+        output, batch = self.parts.output, self.make_batch(step)
+        return batch if output is None else output(batch)
 
     def make_sized_output(self, step: int) -> tuple[Any, int]:
         """Return the output of a step, and the number of bytes of its tensors."""
         batch = self.make_batch(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
-        return self._select_output(batch), size
+        output = self.parts.output
+        return batch if output is None else output(batch), size
 
     def _prepare(self, number: int) -> PreparedStep:
-        prepared = next(self._prepared, None) if number == self._next_number else None
-        if prepared is None:
-            self._prepared = self._preparer.prepare_from(self.share, number)
-            prepared = next(self._prepared)
-        self._next_number = number + 1
-        return prepared
-
-    def _select_output(self, batch: SequenceBatch) -> Any:
-        output = self.parts.output
-        return batch if output is None else output(batch)
+        run = self._run
+        if run is None or number not in self._run_steps:
+            run = self._run = self._preparer.prepare_from(self.share, number)
+            self._run_steps = range(number, number + len(run))
+        return run.prepare(number - self._run_steps.start)
 
     def make_metadata(self, step: int) -> SequenceBatch:
         """Return the batch of a step without its data; nothing is read."""
-        return self._fill_counts(self._prepare(step), step)
+        return self._describe(self._prepare(step), step)
 
     def make_batch(self, number: int) -> SequenceBatch:
         """Return the batch of a step, whatever the output is."""
-        prepared = self._requested.pop(number, None) or self._prepare(number)
+        requested = self._requested
+        prepared = requested.pop(number) if number in requested else self._prepare(number)
         try:
             try:
                 return self._fetch_and_collate(prepared, number)
@@ -156,37 +177,40 @@ class BatchPipeline:
                     raise
                 return self._repair(prepared.make_step(), prepared.request, number, error)
         except SeqDataError as error:
-            located_error = self._locate_error(error, prepared.metadata.number, number)
+            located_error = self._locate_error(error, prepared.number, number)
             raise located_error.with_traceback(error.__traceback__) from error.__cause__
         except StopIteration as error:  # unchanged, it would end the caller's epoch
             stop_error = RuntimeError(describe_stop("loader: a transform, collator or data set"))
             for note in getattr(error, "__notes__", ()):
                 stop_error.add_note(note)
-            raise self._add_note(stop_error, prepared.metadata.number, number) from error
+            raise self._add_note(stop_error, prepared.number, number) from error
         except Exception as error:
-            self._add_note(error, prepared.metadata.number, number)
+            self._add_note(error, prepared.number, number)
             raise
 
     def _fetch_and_collate(self, prepared: PreparedStep, number: int) -> SequenceBatch:
-        batch = self._fill_counts(prepared, number)
         fetch, collate = self.fetch, self._collate
         if profiler._is_profiler_enabled:  # a range takes time also where nothing records it
             fetch, collate = record_function(FETCH)(fetch), record_function(COLLATE)(collate)
         columns, axes = fetch(prepared.request)
         if self._has_bounded_lengths:
             prepared = self._preparer.prepare(shorten_step(prepared.make_step(), columns, axes))
-            batch = self._fill_counts(prepared, number)
+        batch = self._describe(prepared, number)
         batch.axes = axes
         return collate(columns, batch, prepared)
 
     def _collate(self, columns: Any, batch: SequenceBatch, prepared: PreparedStep) -> SequenceBatch:
-        collator = self.parts.collator
-        if self.parts.fetcher.collate is not None and isinstance(collator, SupportsWorkerCollate):
-            return collator.fill_batch(columns, batch)  # collated by a worker
-        if prepared.request.is_shifted_stream and batch.bounds is None:
+        parts, run = self.parts, prepared.run
+        if parts.fetcher.collate is not None and isinstance(parts.collator, SupportsWorkerCollate):
+            return parts.collator.fill_batch(columns, batch)  # collated by a worker
+        planned = None if run.offsets is None else run.offsets[prepared.i]
+        if planned is None and prepared.request.is_shifted_stream:
             columns = self._select_step_columns(columns, batch, prepared.make_step())
         width = batch.padded_length
-        batch = collator(columns, batch)
+        if self._collate_padded is None:
+            batch = parts.collator(columns, batch)
+        else:
+            batch = self._collate_padded(columns, batch, planned)
         if batch.layout not in LAYOUTS:
             check_layout(batch.layout)  # raises
         if batch.horizon and batch.padded_length != width:
@@ -195,7 +219,6 @@ class BatchPipeline:
                 f"horizon follows it, but is {batch.padded_length}. Pad what the model is given, "
                 "not the batch."
             )
-        batch.bounds = None  # no longer needed
         return batch
 
     def _select_step_columns(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
@@ -206,13 +229,37 @@ class BatchPipeline:
             columns, batch.axes, step, step.wide, joint_targets=joint_targets
         )
 
-    def _fill_counts(self, prepared: PreparedStep, number: int) -> SequenceBatch:
+    def _describe(self, prepared: PreparedStep, number: int) -> SequenceBatch:
         """Return the batch of a step with its counts, without data."""
-        batch = prepared.metadata
-        self._set_totals(batch, number, prepared.request.horizon)
+        metadata, i = prepared.run.metadata, prepared.i
+        batch = metadata.batch(i)
+        if self._is_step_of_one_batch:
+            step_totals = batch.num_tokens, metadata.num_counted[i]
+        else:
+            step_totals = self.share.totals(number, number + 1)
+        totals, schedule, scale = step_totals, self.update_schedule, self._loss_scale
+        if schedule.accumulate > 1:
+            totals = self._find_update_totals(batch, number)
+        elif schedule.steps is not None and number >= schedule.steps:
+            totals = (0, 0)
+        batch.epoch, batch.loader, batch.horizon = self.epoch, self.parts.name, self._horizon
+        batch.global_num_tokens = step_totals[0]
+        batch.update_num_tokens = totals[0]
+        batch.loss_scale = scale / totals[0] if totals[0] else 0.0
+        batch.sequence_scale = scale / totals[1] if totals[1] else 0.0
         if batch.whole is not None:
-            self._set_totals(batch.whole, number, prepared.request.horizon)
+            for name in _COUNTS:
+                setattr(batch.whole, name, getattr(batch, name))
         return batch
+
+    def _find_update_totals(self, batch: SequenceBatch, number: int) -> tuple[int, int]:
+        """Return the totals of the update that a step is of; set whether the step ends it."""
+        accumulate = self.update_schedule.accumulate
+        batch.ends_update = not (number + 1) % accumulate or number + 1 == self._num_trained
+        if number // accumulate != self._update_number:
+            self._update_number = number // accumulate
+            self._update_totals = self._sum_update(self._update_number)
+        return self._update_totals
 
     def _repair(
         self, step: Step, request: StepRequest, number: int, error: Exception
@@ -227,8 +274,8 @@ class BatchPipeline:
         step = repaired.step
         if self._has_bounded_lengths:
             step = shorten_step(step, repaired.columns, repaired.axes)
-        batch = self._fill_counts(self._preparer.prepare(step), number)
-        batch.axes, batch.bounds = repaired.axes, None  # the columns differ from the planned ones
+        batch = self._describe(self._preparer.prepare(step), number)
+        batch.axes = repaired.axes
         if repaired.donor is not None and isinstance(batch.part, list):
             batch.part = _copy_label(batch.part, repaired)
             batch.part_epoch = _copy_label(batch.part_epoch, repaired)
@@ -238,37 +285,14 @@ class BatchPipeline:
         self, step: Step, request: StepRequest, errors: Mapping[int, Exception]
     ) -> None:
         """Add the errors of spans to the list, each with the part of a mixture that it is of."""
-        part, name = self._preparer.prepare(step).metadata.part, self.parts.name
+        prepared, name = self._preparer.prepare(step), self.parts.name
+        part = prepared.run.metadata.batch(0).part
         for span, error in sorted(errors.items()):
             own_part = part[span] if isinstance(part, list) else part  # a row has one sequence
             self.parts.error_log.add(
                 error, request, span,
                 loader=name, epoch=self.epoch, batch=step.number, part=own_part,
             )  # fmt: skip
-
-    def _set_totals(self, batch: SequenceBatch, number: int, horizon: int) -> None:
-        """Set what the step and its update count over all ranks, known from the plan."""
-        update_schedule, scale = self.update_schedule, self._loss_scale
-        accumulate = update_schedule.accumulate
-        if self._is_step_of_one_batch:
-            step_totals = batch.num_tokens, len(batch)
-        else:
-            step_totals = self.share.totals(number, number + 1)
-        if accumulate == 1:
-            totals = step_totals
-            if update_schedule.steps is not None and number >= update_schedule.steps:
-                totals = (0, 0)
-        else:
-            batch.ends_update = not (number + 1) % accumulate or number + 1 == self._num_trained
-            if number // accumulate != self._update_number:
-                self._update_number = number // accumulate
-                self._update_totals = self._sum_update(self._update_number)
-            totals = self._update_totals
-        batch.epoch, batch.loader, batch.horizon = self.epoch, self.parts.name, horizon
-        batch.global_num_tokens = step_totals[0]
-        batch.update_num_tokens = totals[0]
-        batch.loss_scale = scale / totals[0] if totals[0] else 0.0
-        batch.sequence_scale = scale / totals[1] if totals[1] else 0.0
 
     def _sum_update(self, update_number: int) -> tuple[int, int]:
         first = update_number * self.update_schedule.accumulate

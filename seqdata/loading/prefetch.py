@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Generic, TypeVar
@@ -98,7 +98,7 @@ class Prefetcher(Generic[Item]):
         self._queue: _HandoverQueue[Item] = _HandoverQueue(max_handovers)
         self._thread: threading.Thread | None = None
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Generator[Item, None, None]:
         """Yield the items. The thread is started here, and ends with the iteration.
 
         Raises:

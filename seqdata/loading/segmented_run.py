@@ -7,7 +7,7 @@ over an epoch's batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
@@ -61,7 +61,7 @@ class SegmentedRun:
         first_step: int,
         schedule: UpdateSchedule,
         iterate_steps: Callable[[range], Iterator[Any]],
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """Yield the rest of an epoch's batches; a segment begins when its first one is asked for.
 
         Args:

@@ -6,7 +6,7 @@ parts of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -46,8 +46,8 @@ def find_whole_rows(steps: Steps) -> list[bool]:
 
 def compute_padded_offsets(
     table: ArrayTable, widths: NDArray[np.int64]
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the offsets of each step's spans in its padded rows.
+) -> Sequence[NDArray[np.int64]]:
+    """Return the offsets of each step's spans in its padded rows.
 
     Args:
         table: A batch per step, all with the same number of rows.
@@ -55,8 +55,7 @@ def compute_padded_offsets(
     """
     count = int(table.offsets[1])
     if table.rows is None:
-        yield from np.arange(count + 1) * widths[:, None]
-        return
+        return list(np.arange(count + 1) * widths[:, None])
     begins = (np.arange(count) * widths[:, None]).reshape(-1)
     span_offsets = offsets_from_sizes(table.spans[:, 2] - table.spans[:, 1])
     padded_offsets = span_offsets[:-1] + (begins - span_offsets[table.rows[:-1]]).repeat(
@@ -66,8 +65,8 @@ def compute_padded_offsets(
     padded_offsets = np.insert(
         padded_offsets, step_offsets[1:], count * widths
     )  # the end of every step
-    for low, high in pairwise((step_offsets + np.arange(len(step_offsets))).tolist()):
-        yield padded_offsets[low:high]
+    bounds = pairwise((step_offsets + np.arange(len(step_offsets))).tolist())
+    return [padded_offsets[low:high] for low, high in bounds]
 
 
 def select_step_columns(

@@ -127,9 +127,7 @@ class ZipEngine(BaseEngine):
             for engine in self.engines.values():
                 own_steps = self._share_of(engine, steps, epoch)
                 source = engine.iterate_share(own_steps, epoch, update_schedule, numbers)
-                sources.append(source)
-                if isinstance(source, Generator):
-                    opened.enter_context(closing(source))
+                sources.append(opened.enter_context(closing(source)))
             # One that is shut down ends the epoch. No name holds a step while the next is made.
             yield from map(lambda *outputs: dict(zip(self.engines, outputs, strict=True)), *sources)
 

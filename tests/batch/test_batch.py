@@ -166,20 +166,21 @@ ROWS = {
     "weight": np.ones(3, dtype=np.float32),
     "start": np.zeros(3, dtype=np.int64),
     "reset": np.array([True, False, True]),
-    "segments": np.array([[0, 10, 0, 3]]),
 }
 
 
-def described(**more):
-    rows = copy.deepcopy(ROWS) | more
-    return SequenceBatch.described(rows, {"number": 5, "axes": Axes("frames", {})})
+def described():
+    rows = copy.deepcopy(ROWS)
+    batch = SequenceBatch.described(rows.pop("lengths"), (rows, slice(3)), Axes("frames", {}))
+    batch.number = 5
+    return batch
 
 
 @pytest.mark.parametrize("way", [lambda batch: batch, copy.copy, copy.deepcopy, "pickle", "to"])
 def test_what_is_said_of_rows_becomes_a_tensor_when_asked_for(way):
     batch = described()
     assert len(batch) == 3
-    assert {"lengths", "segments", "lengths_of"} <= set(dir(batch))
+    assert {"lengths", "reset", "lengths_of"} <= set(dir(batch))
     if way == "pickle":
         batch = pickle.loads(pickle.dumps(batch))
     else:
@@ -192,8 +193,8 @@ def test_what_is_said_of_rows_becomes_a_tensor_when_asked_for(way):
     assert batch.lengths_of.keys() == {"frames"}
     assert batch.lengths_of["frames"] is batch.lengths
     assert (batch.lanes, batch.burn_in, batch.positions) == (None, None, None)
-    assert (batch.data, batch.number, batch.epoch, batch.bounds) == ({}, 5, 0, None)
-    assert described(segments=None).segments is None
+    assert (batch.data, batch.number, batch.epoch) == ({}, 5, 0)
+    assert batch.segments is None
 
 
 def test_a_copy_shares_what_nobody_has_asked_for_yet():
@@ -209,9 +210,9 @@ def test_what_is_set_is_what_is_asked_for(asked):
     if asked:
         assert batch.lengths.tolist() == [3, 1, 2]
     batch.lengths = torch.tensor([1, 2])
-    batch.segments = None
+    batch.reset = None
     assert len(batch) == 2
-    assert batch.segments is None
+    assert batch.reset is None
     assert batch.lengths.tolist() == [1, 2]
     assert batch.lengths_of["frames"].tolist() == [3, 1, 2]  # as it was made
     assert dataclasses.replace(batch, epoch=3).ids.tolist() == [10, 11, 12]

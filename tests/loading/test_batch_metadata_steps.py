@@ -53,7 +53,7 @@ def same(one, other):
 def making(policy, shift, together=True):
     reading = make_reader(STORE, "time", EngineOptions(shift=shift), None)
     plan = policy.plan(reading.build_index(), seed=1, epoch=2).with_lookahead(shift)
-    return StepPreparer(reading, None, together, plan, 2), plan
+    return StepPreparer(reading, None, together, together, plan, 2), plan
 
 
 AT_EVERY_CHANGE = {(1, 0), (1, 1), (3, 1), (2, 3), (7, 0)}
@@ -76,10 +76,12 @@ def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size)
         mine = share(plan, World(rank, size))
         number = 0
         while number < len(mine):
-            for one in made.prepare_from(mine, number):
-                alone = made.prepare(mine[number])
+            run = made.prepare_from(mine, number)
+            for i in range(len(run)):
+                one, alone = run.prepare(i), made.prepare(mine[number])
+                described, by_itself = run.metadata.batch(i), alone.run.metadata.batch(0)
                 for field in FIELDS:
-                    found, due = getattr(one.metadata, field), getattr(alone.metadata, field)
+                    found, due = getattr(described, field), getattr(by_itself, field)
                     assert same(found, due), (field, rank, number)
                 for field in REQUESTED:
                     found, due = getattr(one.request, field), getattr(alone.request, field)
@@ -90,13 +92,14 @@ def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size)
 def test_a_plan_made_by_hand_is_described_by_runs():
     spans = [[0, 0, 3], [1, 0, 2], [0, 3, 4], [2, 0, 2], [3, 0, 4], [4, 1, 2]]
     plan = Plan(spans, rows=[0, 1, 3, 3, 6], offsets=[0, 2, 4], lanes=2)
-    made = StepPreparer(make_reader(STORE, "time", EngineOptions(), None), None, True, plan, 0)
-    first, second = (one.metadata for one in made.prepare_from(share(plan, World()), 0))
+    reading = make_reader(STORE, "time", EngineOptions(), None)
+    run = StepPreparer(reading, None, True, True, plan, 0).prepare_from(share(plan, World()), 0)
+    first, second = run.metadata.batch(0), run.metadata.batch(1)
     assert first.segments.tolist() == [[0, 0, 0, 3], [1, 1, 0, 2], [1, 0, 3, 4]]
     assert second.segments.tolist() == [[1, 2, 0, 2], [1, 3, 0, 4], [1, 4, 1, 2]]
     assert second.ids.tolist() == [-1, 2]
-    assert first.bounds.tolist() == [0, 3, 5, 6]
-    assert second.bounds.tolist() == [7, 9, 13, 14]
+    assert [planned.offsets.tolist() for planned in run.offsets] == [[0, 3, 5, 6], [7, 9, 13, 14]]
+    assert [planned.width for planned in run.offsets] == [3, 7]
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -106,7 +109,6 @@ def test_what_was_planned_lies_where_the_collator_would_lay_it(name, shift, size
     for rank in range(size):
         world = World(rank, size)
         for batch in Loader(STORE, POLICIES[name], seed=1, shift=shift, prefetch=0, world=world):
-            assert batch.bounds is None  # it has served
             spans = batch.segments
             if spans is None:
                 ends = batch.start + batch.lengths
