@@ -66,20 +66,40 @@ def later_batch(batches: Iterator[Any], number: int = 3) -> Flow:
     return follow(lambda: next(batches))
 
 
-def count_calls(batches: Iterator[Any], number: int = 5) -> tuple[int, int]:
-    """Return the calls in Python and in C of one batch after first ones, in this thread."""
-    counts = {"call": 0, "c_call": 0}
-
-    def count(_: Any, event: str, called: Any) -> None:
-        if event in counts and called is not sys.setprofile:
-            counts[event] += 1
-
+def count_calls(batches: Iterator[Any], number: int = 3) -> tuple[int, int]:
+    """Return the calls of Python and of C functions of a batch, once first ones are made."""
     for _ in range(number):
         next(batches)
-    sys.setprofile(count)
-    next(batches)
-    sys.setprofile(None)
-    return counts["call"], counts["c_call"]
+    calls = []
+
+    def see(_: Any, event: str, function: Any) -> None:
+        if event in ("call", "c_call") and function is not sys.setprofile:
+            calls.append(event)
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        next(batches)
+    finally:
+        sys.setprofile(before)
+    return calls.count("call"), calls.count("c_call")
+
+
+def write_remote(url: str, folder: Path, format: str) -> Any:
+    """Write some sequences to a URL and return their store, read by ranges."""
+    rng = np.random.default_rng(0)
+    rows = [{"x": rng.normal(size=(i % 40 + 5, 4)).astype("f4"), "y": i % 3} for i in range(400)]
+    write_store(folder / "local", rows, format=format)
+    files = fsspec.filesystem("memory")
+    files.put(str(folder / "local"), url, recursive=True)
+    return open_store(url, remote=Remote(how="ranges", gap=0, cache_dir=str(folder / "cache")))
+
+
+def later_batch(batches: Iterator[Any], number: int = 3) -> Flow:
+    """Return what one batch enters, once first ones have opened what stays open."""
+    for _ in range(number):
+        next(batches)
+    return follow(lambda: next(batches))
 
 
 class Model(L.LightningModule):
