@@ -49,23 +49,6 @@ def follow(work: Callable[[], object]) -> Flow:
     return flow
 
 
-def write_remote(url: str, folder: Path, format: str) -> Any:
-    """Write some sequences to a URL and return their store, read by ranges."""
-    rng = np.random.default_rng(0)
-    rows = [{"x": rng.normal(size=(i % 40 + 5, 4)).astype("f4"), "y": i % 3} for i in range(400)]
-    write_store(folder / "local", rows, format=format)
-    files = fsspec.filesystem("memory")
-    files.put(str(folder / "local"), url, recursive=True)
-    return open_store(url, remote=Remote(how="ranges", gap=0, cache_dir=str(folder / "cache")))
-
-
-def later_batch(batches: Iterator[Any], number: int = 3) -> Flow:
-    """Return what one batch enters, once first ones have opened what stays open."""
-    for _ in range(number):
-        next(batches)
-    return follow(lambda: next(batches))
-
-
 def count_calls(batches: Iterator[Any], number: int = 3) -> tuple[int, int]:
     """Return the calls of Python and of C functions of a batch, once first ones are made."""
     for _ in range(number):
