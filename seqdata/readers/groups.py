@@ -38,8 +38,8 @@ class GroupedRows:
 
     Attributes:
         names: The value of each group, in order of appearance.
-        rows: int64 (rows,), the numbers of the rows, a group after the other.
-        offsets: int64 (groups+1,), group -> its first place in ``rows``.
+        rows: int64 (rows,), the indices of the rows, a group after the other.
+        offsets: int64 (groups+1,), group -> its first index in ``rows``.
     """
 
     names: list[Any]
@@ -47,7 +47,7 @@ class GroupedRows:
     offsets: NDArray[np.int64]
 
     def find_steps(self, keys: NDArray[Any], *, back: bool) -> NDArray[np.int64]:
-        """Return the places in ``rows`` whose key is lower than (``back``), or is, the one before.
+        """Return the indices in ``rows`` whose key is lower than (``back``), or is, the one before.
 
         Args:
             keys: (rows,), the key of each row of the table.
@@ -58,9 +58,9 @@ class GroupedRows:
         found = np.flatnonzero(compare(ordered[1:], ordered[:-1])) + 1
         return found[~np.isin(found, self.offsets)]
 
-    def name_at(self, place: int) -> Any:
-        """Return the value of the group of a place in ``rows``."""
-        return self.names[int(np.searchsorted(self.offsets, place, side="right")) - 1]
+    def name_at(self, index: int) -> Any:
+        """Return the value of the group of an index in ``rows``."""
+        return self.names[int(np.searchsorted(self.offsets, index, side="right")) - 1]
 
 
 def iter_groups(
@@ -141,8 +141,8 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
     refuse_missing(group, column)
     if types.is_nested(column.type):
         raise ConfigError(
-            f"table: column {group!r} must hold a text or a number per row to make groups, but is "
-            f"of type {column.type}. Name another column"
+            f"table: column {group!r} must hold a string or a number per row to make groups, but "
+            f"is of type {column.type}. Name another column"
         )
     encoded = compute.dictionary_encode(column)
     names = encoded.dictionary.to_pylist()

@@ -27,8 +27,8 @@ class SourceFile:
     """A file to read.
 
     Attributes:
-        path: Where it is.
-        key: Its path relative to the source, with ``/``, which names it in a store.
+        path: The path of the file.
+        key: The path relative to the source, with ``/``, which names it in a store.
         partition: Column that a folder above it names (``label=0``) -> its value.
     """
 

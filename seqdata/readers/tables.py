@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BLOCK_BYTES = 1 << 26  # of a CSV or JSON file that are parsed at once; a row must fit into it
-_HEAD_BYTES = 1 << 12  # of a file of text, from which its encoding is known
+_HEAD_BYTES = 1 << 12  # bytes of a text file by which its encoding is detected
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
@@ -85,7 +85,7 @@ def find_table_format(files: Iterable[SourceFile]) -> str | None:
 def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Return the sequences of CSV files; a cell like ``[1, 2, 3]`` is a list.
 
-    The columns of ids and groups are texts as the file has them: ``01`` is not ``1``.
+    The columns of ids and groups are strings as the file has them: ``01`` is not ``1``.
 
     Raises:
         DecodeError: If a file is not CSV, a value is missing, a cell's list is wrong, a number is
@@ -174,7 +174,7 @@ def _check_delimiter(path: str, options: ReadOptions) -> None:
 
 
 def _detect_encoding(path: str) -> str:
-    """Return the encoding of a file of text: UTF-8, or what its first bytes mark.
+    """Return the encoding of a text file: UTF-8, or the one that its first bytes mark.
 
     Raises:
         DecodeError: If it has bytes of zero, as UTF-16 without a mark and binary files do.
@@ -187,8 +187,8 @@ def _detect_encoding(path: str) -> str:
     if b"\0" not in head:
         return "utf8"
     raise DecodeError.at(
-        f"file {path!r}: must be text in UTF-8, but has bytes of zero at its begin: UTF-16, or a "
-        "binary file. Convert it, for example by `iconv -f UTF-16LE -t UTF-8`",
+        f"file {path!r}: must be text in UTF-8, but has bytes of zero at its beginning: UTF-16, or "
+        "a binary file. Convert it, for example by `iconv -f UTF-16LE -t UTF-8`",
         file=path,
     )
 
@@ -236,7 +236,7 @@ def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
 
 
 def _iter_json(path: str) -> Iterator[tuple[Any, int]]:
-    """Yield the objects of a file, with numbers as texts, and the line of each."""
+    """Yield the objects of a file, with numbers as strings, and the line of each."""
     text = Path(path).read_text("utf-8-sig")
     at, line, counted = 0, 1, 0
     decoder = json.JSONDecoder(parse_int=_Digits, parse_float=_Digits, strict=False)
@@ -300,7 +300,7 @@ def _iter_kinds(value: Any) -> Iterator[str]:
 
 
 def _parse_json(path: str, names: Sequence[str]) -> pa.Table:
-    """Return the table of a file; what names sequences stays text where it looks like a date."""
+    """Return the table of a file; columns of names are strings, also where they look like dates."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
@@ -506,7 +506,7 @@ def _iter_rows(table: pa.Table, key: str | None, first_row: int) -> Iterator[dic
     id_column = columns.pop(key, None) if key is not None else None
     if key is not None and (id_column is None or not _can_name(id_column)):
         raise ConfigError(
-            f"table: column {key!r} must hold texts or numbers to be ids, but is of type "
+            f"table: column {key!r} must hold strings or numbers to be ids, but is of type "
             f"{table.schema.field(key).type}. Name another column"
         )
     if not any(map(has_lists, columns.values())):
@@ -522,5 +522,5 @@ def _iter_rows(table: pa.Table, key: str | None, first_row: int) -> Iterator[dic
 
 
 def _can_name(column: Values) -> bool:
-    """Return whether the values of a column can be ids: texts or numbers."""
+    """Return whether the values of a column can be ids: strings or numbers."""
     return not has_lists(column) and not (len(column) and isinstance(column[0], bytes))

@@ -29,11 +29,11 @@ _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
 def parse_list_cells(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return a table of a CSV file with lists in place of texts that all read ``[1, 2.5]``.
+    """Return a table of a CSV file with lists in place of strings that all read ``[1, 2.5]``.
 
     Args:
         table: The table.
-        names: Columns that stay texts.
+        names: Columns that stay strings.
 
     Raises:
         DecodeError: If a cell is not a list of numbers, or one of its numbers has no exact value.
@@ -96,7 +96,7 @@ def find_large_floats(table: pa.Table) -> list[str]:
 
 
 def find_doubtful_columns(table: pa.Table) -> list[str]:
-    """Return the columns of a CSV file whose texts ``refuse_doubtful`` must see."""
+    """Return the columns of a CSV file that ``refuse_doubtful`` must check."""
     from pyarrow import types
 
     booleans = [column.name for column in table.schema if types.is_boolean(column.type)]
@@ -104,12 +104,12 @@ def find_doubtful_columns(table: pa.Table) -> list[str]:
 
 
 def refuse_doubtful(name: str, column: Any, texts: Any) -> None:
-    """Raise if a parser of CSV made other numbers of texts.
+    """Raise if a parser of CSV made other numbers than a file has.
 
     Args:
-        name: The column.
-        column: Its values, floats or booleans.
-        texts: Its texts.
+        name: The name of the column.
+        column: The values of the parser, floats or booleans.
+        texts: The strings of the file.
 
     Raises:
         DecodeError: If an integer was rounded, a number became infinite, or 1 became true.
@@ -132,11 +132,11 @@ def refuse_doubtful(name: str, column: Any, texts: Any) -> None:
 
 
 def warn_of_number_texts(table: pa.Table, names: Iterable[str]) -> None:
-    """Warn of columns of texts that are numbers in another notation, such as ``1,5`` or ``1_000``.
+    """Warn of columns of strings that are numbers in another notation: ``1,5`` or ``1_000``.
 
     Args:
         table: The table of a CSV file.
-        names: Columns that are texts on purpose.
+        names: Columns that are strings on purpose.
     """
     from pyarrow import compute, types
 
@@ -148,13 +148,13 @@ def warn_of_number_texts(table: pa.Table, names: Iterable[str]) -> None:
         if compute.any(are_lists).as_py():
             warnings.warn(
                 f"table: column {column.name!r} holds lists of numbers in some rows only, and is "
-                f"read as texts. Write '[]' where a list is empty",
+                f"read as strings. Write '[]' where a list is empty",
                 SeqDataWarning,
                 stacklevel=2,
             )
         elif compute.all(compute.match_substring_regex(texts, _OTHER_NUMBER)).as_py():
             warnings.warn(
-                f"table: column {column.name!r} holds texts such as {texts[0].as_py()!r}, which "
+                f"table: column {column.name!r} holds strings such as {texts[0].as_py()!r}, which "
                 "are not read as numbers. Pass `decimal`=',' where that is the decimal point, and "
                 "write numbers without separators of thousands",
                 SeqDataWarning,
@@ -177,9 +177,9 @@ def refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
     """Raise if an integer, as a file has it, is another one as float64, or a number infinite.
 
     Args:
-        name: Its column.
-        row: Its row.
-        text: The number's digits, or a list of such; anything but texts is passed over.
+        name: The column of the number.
+        row: The row of the number.
+        text: The number's digits, or a list of such; anything but strings is passed over.
 
     Raises:
         DecodeError: If it is.

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.errors import DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.decoded_source import DecodedColumn
 from seqdata.storage.fields import kind_of
-from seqdata.storage.limits import check_size
+from seqdata.storage.limits import check_size, make_damage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ class ColumnType:
 
     Attributes:
         dtype: NumPy name of one element, or ``str`` or ``bytes``.
-        shape: Of one timestep, or of the whole value.
+        shape: Shape of one timestep, or of the whole value.
         ragged: Whether a cell is a list of timesteps.
         nested: Whether timesteps are lists, whose width only the data determines.
         plain: Whether the buffers can be used directly.
@@ -45,12 +45,12 @@ class ColumnType:
 
     @property
     def is_text(self) -> bool:
-        """Whether a cell is one ``str`` or ``bytes``."""
+        """True if a cell is one ``str`` or ``bytes``."""
         return not kind_of(Field(self.dtype)).is_array
 
     @property
     def is_id(self) -> bool:
-        """Whether a cell can name its sequence: a ``str``."""
+        """True if a cell can name its sequence: a ``str``."""
         return kind_of(Field(self.dtype)).is_id
 
     def is_alike(self, other: ColumnType | None) -> bool:
@@ -73,7 +73,7 @@ class TableLocation(DataLocation):
 
 
 Values = NDArray[Any] | list[Any] | DecodedColumn
-"""Values by row: numbers, or arrays of one shape; texts or bytes; or lists of any length."""
+"""Values by row: numbers, or arrays of one shape; strings or bytes; or lists of any length."""
 
 
 def infer_column_type(type_: pa.DataType) -> ColumnType | None:
@@ -279,14 +279,14 @@ def _decode_vectors(
                 f"to {widths.max()}. Split it into several columns",
             )
     elif (widths != width).any():
-        raise _make_corrupt_error(location, f"timesteps of other than {width} numbers")
+        raise make_damage_error(location, f"timesteps of other than {width} numbers")
     inner_offsets = row_offsets * width  # of numbers by row, for messages
     values = _decode_numbers(location, array.values.slice(first, stop - first), inner_offsets)
     return values.reshape(len(array), width, *values.shape[1:])
 
 
 def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int64]:
-    """Return the offsets of lists or texts, int64 (rows+1,), within the column's values.
+    """Return the offsets of lists or strings, int64 (rows+1,), within the column's values.
 
     Raises:
         CorruptShardError: If they are not ascending.
@@ -304,7 +304,7 @@ def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int
     raw = np.frombuffer(buffer, dtype, buffer.size // dtype.itemsize)
     found = raw[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     if len(found) <= len(array) or found[0] < 0 or (found[1:] < found[:-1]).any():
-        raise _make_corrupt_error(location, "offsets that are not ascending")
+        raise make_damage_error(location, "offsets that are not ascending")
     return found
 
 
@@ -416,7 +416,7 @@ def refuse_nulls(
 
     Args:
         location: The column, for messages.
-        array: Its values, or those inside of its lists.
+        array: The values, or those inside of its lists.
         offsets: int64 (rows+1,), the offsets of the lists in the values.
 
     Raises:
@@ -426,7 +426,7 @@ def refuse_nulls(
         return
     missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
     if not len(missing):
-        raise _make_corrupt_error(location, "a null count that does not match")
+        raise make_damage_error(location, "a null count that does not match")
     row = int(missing[0])
     if offsets is not None:
         row = int(np.searchsorted(offsets, row, side="right")) - 1
@@ -438,8 +438,3 @@ def refuse_nulls(
         "row",
         row=row,
     )
-
-
-def _make_corrupt_error(location: DataLocation, found: str) -> CorruptShardError:
-    text = f"must be unchanged since it was written, but has {found}. Restore the file"
-    return location.make_error(CorruptShardError, text)

@@ -1,4 +1,4 @@
-"""Locations of several files as one text: joined by ``::``, and braces as a shell expands them.
+"""Locations of several files as one string: joined by ``::``, and braces as a shell expands them.
 
 ``x-{000..017}.tar``, ``{train,val}.bin``. A folder that has such a name itself is meant by it.
 """
@@ -55,7 +55,7 @@ def find_literal(location: str) -> str:
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Yield the expansions of a text with braces.
+    """Yield the expansions of a string with braces.
 
     Raises:
         ValueError: If a brace is unbalanced.

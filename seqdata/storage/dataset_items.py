@@ -68,7 +68,7 @@ class DatasetItems:
         return self.rows_at(np.arange(len(self), dtype=np.int64))
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Mapping[str, Any]]:
-        """Return items by number, in this order; see ``row_order.RowsByNumber``."""
+        """Return items by number, in this order; see ``arrow.shuffled.RowsByNumber``."""
         for number in numbers:
             yield as_mapping(self.dataset[int(number)], None)
 
@@ -132,7 +132,7 @@ def infer_item_fields(
 
     Args:
         item: Field -> array, number, ``str`` or ``bytes``.
-        length: Its timesteps.
+        length: Number of timesteps.
         axes: Field -> None: one value per item, whatever its shape; or ``time``.
 
     Raises:

@@ -25,7 +25,7 @@ def add_digest(content: bytes, subject: str) -> bytes:
 
     Args:
         content: The content of the file.
-        subject: Its subject: a digest of what it was computed from, or a name. A file about another
+        subject: The subject of the file: a digest of its sources, or a name. A file about another
             subject is rejected.
 
     Example:
@@ -37,8 +37,9 @@ def add_digest(content: bytes, subject: str) -> bytes:
 
 def strip_digest(raw: bytes, subject: str) -> bytes | None:
     """Return the content without its digest line; None if the line is missing or differs."""
-    content, seal = raw[:-_TRAILER_BYTES], _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:])
-    return content if seal is not None and seal[1] == _digest(content, subject) else None
+    content, trailer = raw[:-_TRAILER_BYTES], _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:])
+    is_valid = trailer is not None and trailer[1] == _digest(content, subject)
+    return content if is_valid else None
 
 
 def has_digest(raw: bytes) -> bool:
@@ -70,7 +71,7 @@ def write_with_digest(path: Path, content: bytes) -> bool:
     """Write a file with its digest line, atomically and flushed to the disk.
 
     Args:
-        path: The path; its name contains a digest of what the content was computed from.
+        path: The path; its name contains a digest of the sources of the content.
         content: The content of the file.
 
     Returns:

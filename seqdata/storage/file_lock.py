@@ -38,7 +38,7 @@ class LockOwner(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether it runs on this machine."""
+        """True if it runs on this machine."""
         return self.host == socket.gethostname()
 
 
@@ -129,7 +129,7 @@ def is_alive(owner: LockOwner | None) -> bool:
 
 
 def _write(descriptor: int, text: str) -> None:
-    """Write into a lock file in one call: readers see the old text or the new one."""
+    """Write into a lock file in one call: readers see the old content or the new one."""
     os.pwrite(descriptor, text.encode().ljust(_LOCK_FILE_BYTES), 0)
 
 

@@ -59,13 +59,13 @@ class FoundFiles:
 
     Attributes:
         root: The folder that names count from.
-        names: Their paths below it, in natural order.
+        names: Paths of the files below the root, in natural order.
         others: Paths of files that are not wanted.
         hidden: Paths of hidden files of the same suffixes as those that are read.
         repeated: Paths of links to what is read by another path, or to a folder above them.
         stores: Paths of folders that are stores of seqdata.
         folders: Names of folders that are not searched: those behind a URL.
-        url: Of the folder, without secrets; empty on this machine.
+        url: URL of the folder, without secrets; empty on this machine.
     """
 
     root: Path
@@ -90,7 +90,7 @@ def natural_key(path: str) -> tuple[str, ...]:
 
 
 def _sort_numbers(text: str) -> str:
-    """Return a text in which a longer number sorts behind a shorter one, at the same place."""
+    """Return a string in which a longer number sorts after a shorter one at the same position."""
     return _DIGITS.sub(lambda found: _with_size(found[0].lstrip("0")), text)
 
 
@@ -99,7 +99,7 @@ def _with_size(digits: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a text has the signs of a glob."""
+    """Return whether a string has the signs of a glob."""
     return _MAGIC.search(text) is not None
 
 
@@ -143,18 +143,18 @@ def find_files(
             f"{text}: must have balanced braces of at most {MAX_EXPANSIONS} names, but has {error}"
         ) from error
     found = [_find_at(path, wanted, left_out) for path in paths]
-    return found[0] if len(found) == 1 else _join_places(found)
+    return found[0] if len(found) == 1 else _join_locations(found)
 
 
-def _join_places(places: Sequence[FoundFiles]) -> FoundFiles:
-    """Return what was found in several places, named below the folder that they share."""
-    root = Path(os.path.commonpath([place.root for place in places]))
+def _join_locations(found: Sequence[FoundFiles]) -> FoundFiles:
+    """Return the files at several locations, named below the folder that they share."""
+    root = Path(os.path.commonpath([each.root for each in found]))
 
     def name_below(kind: str) -> list[str]:
         return [
-            os.path.relpath(place.root / name, root)
-            for place in places
-            for name in getattr(place, kind)
+            os.path.relpath(each.root / name, root)
+            for each in found
+            for name in getattr(each, kind)
         ]
 
     joined = FoundFiles(
@@ -238,11 +238,11 @@ def iter_names(path: Path) -> Iterator[str]:
 
 
 def warn_left_out(
-    places: Iterable[FoundFiles], read: Iterable[str] = (), *, stacklevel: int = 4
+    locations: Iterable[FoundFiles], read: Iterable[str] = (), *, stacklevel: int = 4
 ) -> None:
-    """Warn of what was left out of places, if anything was; see ``describe_left_out``."""
+    """Warn of files that are left out of locations, if there are any; see ``describe_left_out``."""
     besides = list(read)
-    for found in places:
+    for found in locations:
         if text := describe_left_out(found, read=besides):
             where = found.url or found.root
             warnings.warn(f"{where}: left out: {text}", SeqDataWarning, stacklevel=stacklevel)
@@ -252,7 +252,7 @@ def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
     """Return what is left out of a location, with counts by suffix; empty if it is nothing.
 
     Args:
-        found: What was found.
+        found: The files at the location, and those left out.
         read: Paths of other files that are read; files of their suffixes are not counted.
     """
     besides = set(map(_suffix, (*read, *found.names)))  # of such a suffix only notes are left out
@@ -494,7 +494,7 @@ def _split_pattern(path: Path) -> tuple[Path, _Parts]:
 
 
 def _advance(parts: _Parts, states: frozenset[int], name: str) -> frozenset[int]:
-    """Return the places in a glob after the name of a file or folder; none if it does not fit."""
+    """Return the positions in a glob after the name of an entry; none if it does not fit."""
     after, is_hidden = set(), name.startswith(".")
     for at in states:
         part = parts[at] if at < len(parts) else ()
@@ -507,7 +507,7 @@ def _advance(parts: _Parts, states: frozenset[int], name: str) -> frozenset[int]
 
 
 def _close(parts: _Parts, states: set[int]) -> frozenset[int]:
-    """Return places in a glob with those behind an any depth, which may be none."""
+    """Return positions in a glob with those behind an any depth, which may be none."""
     closed = set(states)
     for at in range(min(states, default=len(parts)), len(parts)):
         if at in closed and parts[at] is _ANY_DEPTH:

@@ -1,13 +1,13 @@
-"""A stable 64-bit hash of texts, keyed by a seed, without Python code per text.
+"""A stable 64-bit hash of strings, keyed by a seed, without Python code per string.
 
-The hash of a text never changes: not with the machine, its byte order, the version of NumPy, or the
-other texts; the parts of a split depend on it. A text of at most ``HASH_CHUNK`` bytes is read as
+The hash of a string never changes: not with the machine, its byte order, the version of NumPy, or
+the other strings; the parts of a split depend on it. One of at most ``HASH_CHUNK`` bytes is read as
 little-endian words of 8 bytes, the last one padded with zeros::
 
     h = mix(seed + GAMMA);  for each word: h = mix(h ^ word);  hash = mix(h ^ bytes)
 
-and a longer one as the text of its blocks' hashes: ``hash = mix(hash(hashes) ^ bytes)``. ``mix`` is
-the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+and a longer one as the bytes of its blocks' hashes: ``hash = mix(hash(hashes) ^ bytes)``. ``mix``
+is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 Generators", OOPSLA 2014; its multipliers are "variant 13" of D. Stafford), a bijection. It spreads
 ids well, but does not protect against ids that are chosen to collide.
 """
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 
 HASH_CHUNK = 512
-"""Bytes of a text that are hashed in one chain."""
+"""Bytes of a string that are hashed in one chain."""
 TEXTS_PER_PASS = 1 << 14
-"""Texts that are hashed together: their state fits into the CPU cache."""
+"""Strings that are hashed together: their state fits into the CPU cache."""
 MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
@@ -40,11 +40,11 @@ Hashes = NDArray[np.int64] | NDArray[np.uint64]
 def hash_texts(
     values: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int = 0
 ) -> NDArray[np.uint64]:
-    """Return the hash of each text, uint64 (n,).
+    """Return the hash of each string, uint64 (n,).
 
     Args:
-        values: The bytes of all texts, uint8 (bytes,).
-        offsets: Offsets of the texts, int64 (n+1,), ascending inside ``values``.
+        values: The bytes of all strings, uint8 (bytes,).
+        offsets: Offsets of the strings, int64 (n+1,), ascending inside ``values``.
         seed: In [0, 2^64); another seed gives unrelated hashes.
 
     Raises:
@@ -74,7 +74,7 @@ def hash_texts(
 
 
 def hash_numbers(numbers: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
-    """Return the hash of each number, uint64 (n,): that of its 8 little-endian bytes as a text."""
+    """Return the hash of each number, uint64 (n,): that of its 8 little-endian bytes."""
     hashes = np.empty(len(numbers), dtype=np.uint64)
     key = _mix_seed(seed)
     for first in range(0, len(numbers), TEXTS_PER_PASS):
@@ -94,7 +94,7 @@ def _hash_pass(
             chunk_offsets = np.append(np.arange(first, first + size, HASH_CHUNK), first + size)
             inner = hash_texts(values, chunk_offsets, seed).astype(_WORD).view(np.uint8)
             hashes[i] = hash_texts(inner, np.array([0, len(inner)]), seed)[0]
-    # whole words are read: a text near the end of the buffer is read from a padded copy
+    # whole words are read: a string near the end of the buffer is read from a padded copy
     near_end = (begins + sizes > len(values) - 7) & ~long & (sizes > 0)
     rest = ~long & ~near_end
     if near_end.any():
@@ -116,12 +116,12 @@ def _mix_words(
     sizes: NDArray[np.int64],
     hashes: NDArray[np.uint64],
 ) -> NDArray[np.uint64]:
-    """Mix the words of each text into its hash; return ``hashes``, which is changed in place."""
+    """Mix the words of each string into its hash; return ``hashes``, which is changed in place."""
     words = np.ndarray((max(0, len(values) - 7),), dtype=_WORD, buffer=values, strides=(1,))
     most = int(sizes.max(initial=0))
     least = int(sizes.min(initial=most))
     for done in range(0, most, 8):
-        if least > done + 7:  # every text has another whole word
+        if least > done + 7:  # every string has another whole word
             hashes = _mix(words[begins + done] ^ hashes)
             continue
         unfinished = np.flatnonzero(sizes > done)
@@ -163,7 +163,7 @@ def check_unique_ids(
     id_for: Callable[[int], str],
     first: int = 0,
     remedy: str = "name another field as `key`",
-    place_for: Callable[[int], str] = "sequence {}".format,
+    describe: Callable[[int], str] = "sequence {}".format,
 ) -> None:
     """Raise if two sequences have the same id.
 
@@ -171,8 +171,8 @@ def check_unique_ids(
         hashes: uint64 or int64 (sequences,), of their ids.
         id_for: Returns the id of sequence ``first + i`` for i.
         first: Number of the first of these sequences, for the message.
-        remedy: What else than making them unique helps, for the message.
-        place_for: Returns what the message calls a sequence of a number.
+        remedy: Another remedy than making them unique, for the message.
+        describe: Returns the name of a sequence in the message, by its number.
 
     Raises:
         DecodeError: If there are such; the message names both.
@@ -187,7 +187,7 @@ def check_unique_ids(
         first_number = seen.setdefault(name, number)
         if first_number != number:
             raise DecodeError.at(
-                f"{place_for(first + number)}: the id must be unique, but {name!r} is also the id "
-                f"of {place_for(first + first_number)}. Make ids unique, or {remedy}",
+                f"{describe(first + number)}: the id must be unique, but {name!r} is also the id "
+                f"of {describe(first + first_number)}. Make ids unique, or {remedy}",
                 sequence=first + number,
             )

@@ -83,7 +83,7 @@ def _check_first_item(first: Any) -> None:
     """Raise if the first item of an iterable cannot be a sequence.
 
     Raises:
-        ConfigError: If it is a number or text.
+        ConfigError: If it is a number or a string.
     """
     if isinstance(first, str | os.PathLike):
         raise ConfigError(

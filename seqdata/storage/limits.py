@@ -1,4 +1,4 @@
-"""Limits on sizes that files declare, checked before memory is allocated.
+"""Limits on sizes that files declare, checked before memory is allocated, and errors of damage.
 
 A few bytes of a damaged or hostile file can declare any size.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-from seqdata.errors import LimitError
+from seqdata.errors import CorruptShardError, LimitError
 from seqdata.storage.data_location import DataLocation
 
 MAX_ROWS = 1 << 48
@@ -53,8 +53,8 @@ def check_size(location: DataLocation, stored: int, needed: int) -> None:
 
     Args:
         location: The data to decode.
-        stored: Its bytes in the file.
-        needed: Its size in memory, in bytes.
+        stored: Size in the file, in bytes.
+        needed: Size in memory, in bytes.
 
     Raises:
         LimitError: If that is more than ``UNCHECKED_BYTES`` and ``MAX_RATIO`` times as much.
@@ -82,14 +82,34 @@ def raise_limit_error(
     )  # fmt: skip
 
 
+def make_damage_error(location: DataLocation, found: str) -> CorruptShardError:
+    """Return the error of a file whose bytes contradict one another.
+
+    Args:
+        location: The damaged part.
+        found: The finding, after "but has".
+    """
+    return location.make_error(
+        CorruptShardError,
+        f"must be unchanged since it was written, but has {found}. Restore the file",
+    )
+
+
+def make_no_footer_error(location: DataLocation) -> CorruptShardError:
+    """Return the error of a file without a footer."""
+    return location.make_error(
+        CorruptShardError,
+        "must end with a footer, but does not: it was cut off or not finished. Restore it",
+    )
+
+
 def free_memory() -> int | None:
     """Return the bytes that this process may still allocate; None if that is not known."""
     found = [_read_available_memory()]
     maximum, used = map(read_number, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
     if maximum is not None:
         found.append(max(0, maximum - (used or 0)))
-    known = [limit for limit in found if limit is not None]
-    return min(known) if known else None
+    return min((limit for limit in found if limit is not None), default=None)
 
 
 def read_number(path: str) -> int | None:

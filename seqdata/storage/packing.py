@@ -293,8 +293,8 @@ class BytesPacker:
     """Collects the bytes of one object per sequence.
 
     Args:
-        encode: Gives the bytes of a value, or raises ``FieldMismatch``.
-        kind: What the kernel takes for such a value.
+        encode: Returns the bytes of a value, or raises ``FieldMismatch``.
+        kind: The kind of such a value for the kernel.
     """
 
     __slots__ = ("_buffer", "_encode", "_kind", "_offsets", "_reserved")

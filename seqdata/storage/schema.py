@@ -50,8 +50,8 @@ def infer_fields(
     for name, value in sequence.items():
         if not isinstance(name, str) or not name:
             raise DecodeError.at(
-                f"sequence 0: names of fields must be non-empty text, but one is {name!r}. Rename "
-                "it",
+                f"sequence 0: names of fields must be non-empty strings, but one is {name!r}. "
+                "Rename it",
                 sequence=0,
             )
         try:

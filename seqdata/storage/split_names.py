@@ -29,7 +29,7 @@ class _Mark(NamedTuple):
 
     Attributes:
         split: ``train``, ``test`` or ``validation``.
-        pattern: A glob of the files and folders with this word in this place.
+        pattern: A glob of the files and folders with this word at this position.
         rest: The other words of the name; None where the word is its first or last.
     """
 
@@ -45,8 +45,8 @@ def refuse_splits(location: str, names: Iterable[str]) -> None:
     others counts if files of another split have the same others.
 
     Args:
-        location: Their folder, for the message.
-        names: Their paths below it, in order.
+        location: The folder of the files, for the message.
+        names: The paths of the files below it, in order.
 
     Raises:
         ConfigError: If they are; it names each split, and a glob of it.

@@ -213,7 +213,7 @@ def test_a_dictionary_column_is_its_values(tmp_path):
 def test_bytes_are_one_value_per_sequence_and_no_ids(tmp_path):
     save(tmp_path / "t.parquet", {"x": [[1], [2]], "raw": [b"a", b""]})
     assert [row["raw"] for row in read(tmp_path)] == [b"a", b""]
-    with pytest.raises(ConfigError, match=r"'raw' must hold texts or numbers to be ids, .* binary"):
+    with pytest.raises(ConfigError, match=r"'raw' must hold strings or numbers to be ids, .* binary"):
         read(tmp_path, ReadOptions(id="raw"))
 
 

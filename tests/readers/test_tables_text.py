@@ -229,7 +229,7 @@ def test_one_column_without_any_delimiter_is_a_table(tmp_path):
 def test_numbers_in_another_notation_are_told(tmp_path, text):
     (tmp_path / "t.csv").write_text(f's,x,y\na,1,"{text}"\na,2,"{text}"\n')
     with pytest.warns(
-        SeqDataWarning, match=r"'y' holds texts such as .* not read as numbers. Pass"
+        SeqDataWarning, match=r"'y' holds strings such as .* not read as numbers. Pass"
     ):
         read(tmp_path, ReadOptions(group="s"), "csv")
 

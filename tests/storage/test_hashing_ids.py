@@ -28,7 +28,7 @@ def test_sequences_and_a_remedy_may_be_named_otherwise():
     text = "row 2: the id must be unique, but 'a' is also the id of row 0. Make ids unique, or pray"
     with pytest.raises(DecodeError, match=text):
         check_unique_ids(
-            np.array([5, 7, 5]), lambda i: "aba"[i], remedy="pray", place_for="row {}".format
+            np.array([5, 7, 5]), lambda i: "aba"[i], remedy="pray", describe="row {}".format
         )
 
 

@@ -44,7 +44,7 @@ def test_axes_are_of_fields_that_are_there():
 
 @pytest.mark.parametrize("name", ["", 3, None])
 def test_fields_have_names(name):
-    with pytest.raises(DecodeError, match="names of fields must be non-empty text, but one is"):
+    with pytest.raises(DecodeError, match="names of fields must be non-empty strings, but one is"):
         infer_fields({"x": X, name: X}, None)
 
 

@@ -119,7 +119,7 @@ def describe_gaps(names: Sequence[str]) -> str:
     """Return the missing files of names with a total (``x-00000-of-00003``).
 
     Returns:
-        As text; empty if nothing is missing.
+        A sentence; empty if nothing is missing.
     """
     numbers_of_series: dict[tuple[str, str, str], set[int]] = {}
     for found in filter(None, map(_NUMBERED_NAME.fullmatch, names)):
@@ -154,8 +154,8 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
     """Return the names in the state of a saved dataset; none if there is no saved dataset.
 
     Args:
-        location: Of the folder, for messages.
-        state: Its ``state.json``, which may be of another program.
+        location: The folder, for messages.
+        state: The content of its ``state.json``, which may be of another program.
         existing: All names in it.
 
     Raises:

@@ -66,7 +66,7 @@ def scan_lengths(
         files: The files.
         column_types: Ragged column -> its type.
         digest: Digest of the files; a count of other files is never used.
-        ids: The type of the text column ``ID_FIELD``, if its ids must be unique.
+        ids: The type of the column ``ID_FIELD``, if ids must be unique.
 
     Raises:
         DecodeError: If a sequence is missing, or an id occurs twice; the message names column and
@@ -77,8 +77,8 @@ def scan_lengths(
     cache = folder / f"{CACHE_PREFIX}{digest}.npz"
     must_decode = not all(file.is_mapped for file in files)
     units = sum(file.units for file in files)
-    if must_decode and (known := _load(cache, column_types, units)) is not None:
-        return known
+    if must_decode and (cached := _load(cache, column_types, units)) is not None:
+        return cached
     found = _count_lengths(files, column_types)
     if ids is not None:
         _check_ids(files, ids)
@@ -163,7 +163,7 @@ def _read_ids(
     location = file.locate_unit(unit, ID_FIELD)
     with translate_errors(location):
         decoded = decode_column(location, file.read_column(unit, ID_FIELD), column_type)
-    return decoded.values, cast(NDArray[np.int64], decoded.offsets)  # as texts have
+    return decoded.values, cast(NDArray[np.int64], decoded.offsets)  # as strings have
 
 
 def _width_range(widths: list[tuple[int, int]]) -> tuple[int, int]:

@@ -41,7 +41,7 @@ from seqdata.storage.remote.remote_files import check_name
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict
-from seqdata.storage.store import ShardStore, StoreFacts
+from seqdata.storage.store import ShardStore, StoreInfo
 
 _MAX_TRIES = 100  # attempts, if the folder of the cache is removed in between
 
@@ -67,7 +67,7 @@ class OpenCachedFile:
 
     @property
     def version(self) -> str:
-        """Its name in the cache, which differs for other versions of the remote file."""
+        """The name in the cache, which differs for other versions of the remote file."""
         return self._cached_file.path.name
 
     def __del__(self) -> None:
@@ -138,13 +138,13 @@ def open_foreign(
     """Open an Arrow, Feather 2 or Parquet file, or a folder of them: a row is a sequence.
 
     List columns are ragged: those as long as the first run on ``time``, others each on an axis of
-    its own name. Numbers, text and lists of a fixed size are per sequence; a text column ``id``
-    names the sequence.
+    its own name. Numbers, text and lists of a fixed size are per sequence; a column ``id``
+    of strings names the sequence.
 
     Args:
         location: A file, or a folder whose files have the same columns: a path or ``file://`` URL.
         verify: ``"off"`` or None: such files have no checksums of sequences.
-        remote: How a URL is read; such files always come whole.
+        remote: Options for a URL; such files are always downloaded whole.
 
     Raises:
         ConfigError: If nothing is there, or ``verify`` cannot be done.
@@ -194,7 +194,7 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     version_digest = digest_versions(tables.files, digest)
     ragged = [name for name, field in tables.fields.items() if field.axis is not None]
     is_decoded = not all(map(tables.is_in_place, ragged))
-    facts = StoreFacts(
+    info = StoreInfo(
         label="ForeignStore", location=root, fields=tables.fields,
         make_fingerprint=lambda: _make_fingerprint(tables, digest),
         reopen=lambda _: (_reopen, (location, remote, version_digest)),
@@ -202,7 +202,7 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     )  # fmt: skip
     fields = make_fields(root, tables, find_key(tables.fields, ID_FIELD))
     layout = replace(fields.layout, shards=[file.name for file in tables.files])
-    return ShardStore(facts, replace(fields, layout=layout))
+    return ShardStore(info, replace(fields, layout=layout))
 
 
 def _from_root(location: str) -> str:
@@ -215,8 +215,8 @@ class ForeignFiles:
     """Which versions of foreign files a store reads.
 
     Attributes:
-        version_digest: Digest by which the same files are known when they are opened again.
-        cached_files: What is held in the cache for as long as the store lives.
+        version_digest: Digest by which the same files are recognized when they are opened again.
+        cached_files: Files that are held in the cache for as long as the store lives.
         is_decoded: Whether a timestep is read by decoding its record batch or row group.
     """
 

@@ -60,7 +60,7 @@ class TableSet:
         rows: int64 (units,), of all files in order.
         lengths_of: Axis -> timesteps of each sequence.
         partitions: Column that the names of folders give -> its value in each file, as an array.
-        found: What was found at a local location, and left out.
+        found: The files that were found at a local location, and those left out.
     """
 
     folder: Path
@@ -146,10 +146,10 @@ def open_paths(
     """Open files at given paths; see ``open_tables``.
 
     Args:
-        location: Of the data set, for messages.
+        location: The data set, for messages.
         folder: The folder for the cached count of lengths.
         paths: Name of a file -> its local path, in the order of their sequences.
-        read_version: Returns a text that differs between versions of a file.
+        read_version: Returns a string that differs between versions of a file.
         unique_ids: See ``open_tables``.
     """
     files = [
@@ -234,9 +234,9 @@ def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields
     """Return the fields of all files.
 
     Args:
-        location: Of the data set, for messages.
+        location: The data set, for messages.
         tables: The opened files.
-        key: The text column of ids, if there is one.
+        key: The column of ids, if there is one.
     """
     units = tables.units()
     unit_names = [f"{file.name}#{unit}" if file.units > 1 else file.name for file, unit in units]
@@ -319,7 +319,7 @@ def _assign_axes(
         if not column_type.ragged:
             continue
         found = lengths[name]
-        same = (axis for axis, known in lengths_of.items() if np.array_equal(known, found))
+        same = (axis for axis, other in lengths_of.items() if np.array_equal(other, found))
         axis = next(same, None)
         if axis is None:
             axis = name if lengths_of else DEFAULT_AXIS

@@ -58,13 +58,13 @@ class TableFile:
     Attributes:
         location: The file among those of the data set.
         format: ``arrow``, ``stream`` or ``parquet``.
-        schema: Its columns.
+        schema: The columns.
         is_mapped: Whether units are uncompressed in memory or in the mapped file.
         units: Number of record batches or row groups.
         read: Returns columns of a unit, by their names.
         digest: Digest of name, size and footer.
-        size: Its bytes.
-        version: A text that differs from that of any later version of the file.
+        size: Size in bytes.
+        version: A string that differs from that of any later version of the file.
     """
 
     location: DataLocation
@@ -122,7 +122,7 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
 def _is_old_stream(first_bytes: bytes) -> bool:
     """Return whether a file begins as a stream of Arrow before 0.15: the size of a flatbuffer.
 
-    Read as such sizes, the bytes of a text are far larger.
+    Read as such sizes, the bytes of text are far larger.
     """
     size, root = struct.unpack("<ii", first_bytes) if len(first_bytes) == 8 else (0, 0)
     return bool(0 < root < size < _MAX_OLD_SCHEMA and root % 4 == 0)
@@ -133,10 +133,10 @@ class VersionedFile:
     """A file that is opened once, and again for each unit that is decoded.
 
     Attributes:
-        path: Its path.
+        path: The path.
         location: The same, for messages.
-        read_version: Returns the version text of the file that is at a path now.
-        version: The version text when it was opened.
+        read_version: Returns the version string of the file that is at a path now.
+        version: The version string when it was opened.
     """
 
     path: Path
@@ -186,7 +186,7 @@ def open_table_file(
     Args:
         path: The file.
         location: The same, for messages.
-        read_version: Returns a text that differs between versions of the file.
+        read_version: Returns a string that differs between versions of the file.
 
     Raises:
         DataError: If its format is not supported.
@@ -414,7 +414,7 @@ def _locate_columns(location: DataLocation, names: Sequence[str]) -> DataLocatio
 
 
 def _read_in_batches(location: DataLocation, file: Any, rows: int, size: int) -> pa.Array:
-    """Read texts that may be very much longer than the file, and count their bytes."""
+    """Read strings that may be very much longer than the file, and count their bytes."""
     import pyarrow as pa
 
     arrays, needed = [], 0

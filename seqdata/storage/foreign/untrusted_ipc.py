@@ -12,9 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seqdata.errors import CorruptShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.limits import MAX_METADATA, check_rows, check_size, raise_limit_error
+from seqdata.storage.limits import (
+    MAX_METADATA,
+    check_rows,
+    check_size,
+    make_damage_error,
+    make_no_footer_error,
+    raise_limit_error,
+)
 
 MAGIC = b"ARROW1"
 _TAIL_BYTES = 10  # bytes of the footer's size and the magic
@@ -95,13 +101,10 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
         CorruptShardError: If the footer leads out of the file.
     """
     if len(data) < _TAIL_BYTES or data[-len(MAGIC) :] != MAGIC:
-        raise location.make_error(
-            CorruptShardError,
-            "must end with a footer, but does not: it was cut off or not finished. Restore it",
-        )
+        raise make_no_footer_error(location)
     size = _read_number(data, len(data) - _TAIL_BYTES, "<i")
     if not 0 <= size <= len(data) - _TAIL_BYTES:
-        raise _make_damage_error(location, "a footer")
+        raise make_damage_error(location, "a footer that leads out of the file")
     try:
         footer = _FlatTable.root(data[len(data) - _TAIL_BYTES - size : len(data) - _TAIL_BYTES])
         dictionaries, batches = (
@@ -109,9 +112,9 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
             for field in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES)
         )
     except _BadMetadata as error:
-        raise _make_damage_error(location, "a footer") from error
+        raise make_damage_error(location, "a footer that leads out of the file") from error
     if sum(metadata + body for _, metadata, body in (*dictionaries, *batches)) > len(data):
-        raise _make_damage_error(location, "overlapping messages, or one")
+        raise make_damage_error(location, "overlapping messages, or one that leads out of the file")
     for block in dictionaries:
         check_message(replace(location, file_kind="dictionary"), data, *block)
     return tuple((int(at), int(metadata), int(body)) for at, metadata, body in batches)
@@ -134,20 +137,20 @@ def _iter_messages(location: DataLocation, data: memoryview) -> Iterator[tuple[i
     while at + 4 <= len(data):
         prefix_bytes = 8 if _read_number(data, at, "<I") == _CONTINUATION else 4
         if at + prefix_bytes > len(data):
-            raise _make_damage_error(location, "a message")
+            raise make_damage_error(location, "a message that leads out of the file")
         size = _read_number(data, at + prefix_bytes - 4, "<i")
         if size == 0:
             return
         if not 0 < size <= len(data) - at - prefix_bytes:
-            raise _make_damage_error(location, "a message")
+            raise make_damage_error(location, "a message that leads out of the file")
         try:
             body = _FlatTable.root(data[at + prefix_bytes : at + prefix_bytes + size]).read_number(
                 _BODY, "<q"
             )
         except _BadMetadata as error:
-            raise _make_damage_error(location, "a message") from error
+            raise make_damage_error(location, "a message that leads out of the file") from error
         if not 0 <= body <= len(data) - at - prefix_bytes - size:
-            raise _make_damage_error(location, "a message")
+            raise make_damage_error(location, "a message that leads out of the file")
         yield at, prefix_bytes + size, body
         at += prefix_bytes + size + body
 
@@ -174,7 +177,7 @@ def check_message(
             metadata, MAX_METADATA,
         )  # fmt: skip
     if min(at, metadata, body) < 0 or at + metadata + body > len(data):
-        raise _make_damage_error(location, "a message")
+        raise make_damage_error(location, "a message that leads out of the file")
     try:
         prefix_bytes = 8 if _read_number(data, at, "<I") == _CONTINUATION else 4
         batch = _parse_batch(data[at + prefix_bytes : at + metadata])
@@ -189,7 +192,7 @@ def check_message(
             return int(sizes.sum())
         return _check_compressed(location, data[at + metadata : at + metadata + body], buffers)
     except _BadMetadata as error:
-        raise _make_damage_error(location, "a message") from error
+        raise make_damage_error(location, "a message that leads out of the file") from error
 
 
 def _parse_batch(metadata: memoryview) -> _FlatTable | None:
@@ -215,11 +218,3 @@ def _check_compressed(
         check_size(location, len(body), declared)
         total += max(declared, size)  # -1: not compressed
     return total
-
-
-def _make_damage_error(location: DataLocation, found: str) -> CorruptShardError:
-    return location.make_error(
-        CorruptShardError,
-        f"must be unchanged since it was written, but has {found} that leads out of the file. "
-        "Restore the file",
-    )

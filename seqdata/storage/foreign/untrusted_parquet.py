@@ -14,17 +14,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.errors import CorruptShardError, DataError
+from seqdata.errors import DataError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.limits import UNCHECKED_BYTES, check_rows, check_size, raise_limit_error
+from seqdata.storage.limits import (
+    UNCHECKED_BYTES,
+    check_rows,
+    check_size,
+    make_damage_error,
+    make_no_footer_error,
+    raise_limit_error,
+)
 
 MAGIC = b"PAR1"
 MAX_PAGES = 1 << 18
 """Pages of one column of one row group."""
 TEXT_BATCH_BYTES = UNCHECKED_BYTES // 8
-"""Decoded bytes of texts that are read before they are counted."""
+"""Decoded bytes of strings that are read before they are counted."""
 _LEVEL_BYTES = 8  # bytes per value for levels and offsets while a column is read
-_TYPE_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # Type -> bytes; 6 is text
+_TYPE_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # Type -> bytes; 6 is a string
 _TEXT_TYPE = 6
 _TAIL_BYTES = 8  # bytes of the footer's size and the magic
 
@@ -59,7 +66,7 @@ def read_struct(
     Args:
         data: The bytes, uint8.
         at: Offset of the struct.
-        wanted_fields: Its fields.
+        wanted_fields: The fields to return.
         depth: Depth of the struct in other structs.
 
     Raises:
@@ -164,10 +171,10 @@ class ColumnChunkInfo:
 
     Attributes:
         path: Names from the column down to its values.
-        values: Their number, nulls and empty lists, too.
+        values: Number of values, with nulls and empty lists.
         begin: Offset of its pages in the file.
-        size: Their size in bytes.
-        width: Bytes of a value; None: it is text.
+        size: Size of its pages in bytes.
+        width: Bytes of a value; None: values are strings.
     """
 
     path: str
@@ -190,9 +197,9 @@ class PageTotals:
     """The totals of a column's pages, by their headers.
 
     Attributes:
-        values: Their number, nulls and empty lists, too.
+        values: Number of values, with nulls and empty lists.
         needed: Bytes of all pages when they are decompressed.
-        largest: Bytes of the largest of them; no text of the column is longer.
+        largest: Bytes of the largest of them; no string of the column is longer.
     """
 
     values: int
@@ -205,17 +212,14 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
 
     Args:
         location: The file, for messages.
-        data: Its bytes, uint8.
+        data: The bytes of the file, uint8.
 
     Raises:
         CorruptShardError: If the footer cannot be read.
         DataError: If columns are encrypted.
     """
     if len(data) < _TAIL_BYTES + len(MAGIC) or data[-len(MAGIC) :] != MAGIC:
-        raise location.make_error(
-            CorruptShardError,
-            "must end with a footer, but does not: it was cut off or not finished. Restore it",
-        )
+        raise make_no_footer_error(location)
     size = int.from_bytes(data[-_TAIL_BYTES:-4], "little")
     try:
         if size > len(data) - _TAIL_BYTES:
@@ -228,10 +232,10 @@ def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupI
         lengths = [element.get(2, 0) for element in footer[2] if not element.get(5)]
         groups = tuple(_parse_row_group(row_group, lengths) for row_group in footer[4])
     except (ThriftError, KeyError, UnicodeDecodeError) as error:
-        raise _make_damage_error(location, "a footer that cannot be read") from error
+        raise make_damage_error(location, "a footer that cannot be read") from error
     rows = sum(group.rows for group in groups)
     if rows != footer.get(3):
-        raise _make_damage_error(location, f"{rows} rows in its row groups of {footer.get(3)}")
+        raise make_damage_error(location, f"{rows} rows in its row groups of {footer.get(3)}")
     return groups
 
 
@@ -256,7 +260,7 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
         location: The column, for messages.
         data: The file, uint8.
         group: The row group.
-        name: Of the column.
+        name: The name of the column.
 
     Raises:
         LimitError: If it exceeds a limit.
@@ -269,9 +273,9 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
             continue
         found = sum_pages(location, data, chunk)
         if rows > found.values:
-            raise _make_damage_error(location, f"{found.values} values for {rows} rows")
+            raise make_damage_error(location, f"{found.values} values for {rows} rows")
         if found.values != chunk.values:
-            raise _make_damage_error(location, f"pages of {found.values} of {chunk.values} values")
+            raise make_damage_error(location, f"pages of {found.values} of {chunk.values} values")
         needed = found.values * (_LEVEL_BYTES + (chunk.width or 0)) + found.needed
         check_size(location, len(data), needed)
         if (
@@ -286,7 +290,7 @@ def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) 
     if not chunk.values:  # nothing is read, and its offsets are meaningless
         return PageTotals(0, 0, 0)
     if chunk.begin < 0 or not 0 <= chunk.size <= len(data) - chunk.begin:
-        raise _make_damage_error(location, "pages that lead out of the file")
+        raise make_damage_error(location, "pages that lead out of the file")
     at, end, pages = chunk.begin, chunk.begin + chunk.size, 0
     values = needed = largest = 0
     while at < end and values < chunk.values:  # as pyarrow reads
@@ -299,12 +303,12 @@ def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) 
             size, compressed_size = _read_count(header, 2), _read_count(header, 3)
             values += sum(_read_count(header[value], 1) for value in (5, 8) if value in header)
         except ThriftError as error:
-            raise _make_damage_error(location, "a page without a header") from error
+            raise make_damage_error(location, "a page without a header") from error
         check_size(location, len(data), size)
         at, pages = begin + compressed_size, pages + 1
         needed, largest = needed + size, max(largest, size)
     if at > end:
-        raise _make_damage_error(location, "pages that lead out of the column")
+        raise make_damage_error(location, "pages that lead out of the column")
     return PageTotals(values, needed, largest)
 
 
@@ -321,11 +325,4 @@ def make_encrypted_error(location: DataLocation) -> DataError:
         DataError,
         "must be a Parquet file without encryption, but is encrypted. Read it with its keys "
         "(pyarrow.parquet.encryption) and write it again without",
-    )
-
-
-def _make_damage_error(location: DataLocation, found: str) -> CorruptShardError:
-    return location.make_error(
-        CorruptShardError,
-        (f"must be unchanged since it was written, but has {found}. Restore the file"),
     )

@@ -15,7 +15,7 @@ ProgressFn = Callable[[int, int], None]
 """Called with (sequences, bytes) that are written."""
 
 FIRST_STEP, SECOND_STEP = "pass 1 of 2", "pass 2 of 2"
-"""Of a writing in a random order: in the order given, then in the random order."""
+"""Steps of writing in a random order: in the order given, then in the random order."""
 
 
 class ProgressBar:
@@ -23,7 +23,7 @@ class ProgressBar:
 
     Args:
         rich_progress: The rich progress that draws it.
-        description: Its first words.
+        description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
     """
 
@@ -49,7 +49,7 @@ class ProgressBar:
         """Show a step of several, which begins at 0.
 
         Args:
-            step: Its name, shown after the first words of the bar.
+            step: The name of the step, shown after the first words of the bar.
             total: The total for ``done`` of ``update``; None if it is not known.
         """
         self._total = total
@@ -62,8 +62,8 @@ class ProgressBar:
 
         Args:
             sequences: Number of finished sequences.
-            size: Their bytes; None: they are not shown.
-            done: The finished share of the total; None: ``sequences``.
+            size: Size of them in bytes; None: it is not shown.
+            done: The finished part of the total; None: ``sequences``.
         """
         done = sequences if done is None else done
         seconds = max(time.monotonic() - self._start_time, 1e-3)
@@ -79,11 +79,11 @@ class ProgressBar:
 def format_progress(
     sequences: int, size: int | None, rate: float, seconds_left: float | None
 ) -> str:
-    """Return counts as text.
+    """Return a line of counts.
 
     Args:
         sequences: Number of finished sequences.
-        size: Their bytes; None: they are not shown.
+        size: Size of them in bytes; None: it is not shown.
         rate: Sequences per second.
         seconds_left: None if they are not known.
 
@@ -106,7 +106,7 @@ def show_progress_bar(description: str, total: float | None) -> Iterator[Progres
     """Show a bar on standard error.
 
     Args:
-        description: Its first words.
+        description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
     """
     from rich.console import Console
@@ -124,8 +124,8 @@ def progress_bar(
     """Yield a bar if one is asked for, or if nothing is said and standard error is a terminal.
 
     Args:
-        progress: What the user asked for; a function gets no bar.
-        description: Its first words.
+        progress: The user's argument; a function gets no bar.
+        description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
     """
     is_wanted = sys.stderr.isatty() if progress is None else progress is True

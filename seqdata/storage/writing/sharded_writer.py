@@ -83,7 +83,7 @@ class ProgressReporter:
         """Begin a step of several, such as a pass over all sequences.
 
         Args:
-            step: Its name.
+            step: The name of the step.
             total: The total that a bar shows; None if it is not known.
         """
         self.before = 0
@@ -94,9 +94,9 @@ class ProgressReporter:
         """Report the progress.
 
         Args:
-            sequences: How many.
-            size: Their bytes.
-            done: The finished share of the total; None: ``sequences``.
+            sequences: Number of finished sequences.
+            size: Size of them in bytes.
+            done: The finished part of the total; None: ``sequences``.
         """
         if self.function is not None:
             self.function(sequences, size)
@@ -112,7 +112,7 @@ class ShardedWriter:
 
     Attributes:
         folder: The staging directory; absolute, since an executor may work in another folder.
-        resume_key: How sequences become shards.
+        resume_key: The options that shards depend on.
         executor: The executor that writes shards; None: two threads of this process.
         report: Called with (sequences, bytes, parts) that are written.
     """
@@ -204,7 +204,7 @@ def open_sharded_writer(
     Args:
         root: The folder of the store.
         files: Which files of the folder are a store's.
-        resume_key: How sequences become shards.
+        resume_key: The options that shards depend on.
         executor: The executor that writes shards; None: two threads of this process.
         progress: Called with (sequences, bytes); True: a bar; None: a bar on a terminal. The
             reporter of another writer reports the steps of this one, too.
@@ -260,7 +260,7 @@ class WrittenPart(Generic[FilesT]):
     """The result of writing a part.
 
     Attributes:
-        part: Its number.
+        part: The number of the part.
         fields: Name -> field; None if it had no sequence.
         shards: All of its shards, in their order.
     """
@@ -281,7 +281,7 @@ def write_part(
         folder: The staging directory.
         number: The number of the part.
         part: Returns an iterable of sequences.
-        resume_key: How they become shards.
+        resume_key: The options that shards depend on.
         make_format: Returns the format of sequences with these fields.
 
     Raises:

@@ -50,11 +50,11 @@ class FinishedShard(Generic[FilesT]):
 
     Attributes:
         part: Number of the part of its sequences.
-        number: Its number in the part.
+        number: The number of the shard in the part.
         size: The size of its sequences, in bytes.
         first: The digest of its first sequence.
         last: The digest of its last sequence.
-        shard: Its files, by their names in the staging directory.
+        shard: The files, by their names in the staging directory.
     """
 
     part: int
@@ -93,11 +93,11 @@ class PackedShard:
     """The sequences of one shard, packed.
 
     Attributes:
-        sequences: How many.
-        size: What they count as, in bytes; a shard is closed by it.
-        content: What the format writes.
-        part: The number of the part that they are of.
-        number: Of the shard, in its part.
+        sequences: Number of sequences.
+        size: Size that they count as, in bytes; a shard is closed by it.
+        content: The content that the format writes.
+        part: The number of the part of the sequences.
+        number: The number of the shard in the part.
     """
 
     sequences: int
@@ -108,26 +108,26 @@ class PackedShard:
 
     @property
     def stem(self) -> str:
-        """What the names of its files begin with in the staging directory."""
+        """The beginning of the names of its files in the staging directory."""
         return f"{self.part:05d}-{self.number:05d}"
 
 
 PackFn = Callable[[Iterator[Any], int, ProgressFn], tuple[int, int, Any] | None]
-"""``pack(rows, first, on_progress)`` takes the rows of one more shard, of which the first has the
-number ``first``, and returns how many, the bytes they count as, and what is written; None if there
-are no rows left."""
+"""``pack(rows, first, on_progress)`` takes the rows of one more shard, the first of which has the
+number ``first``, and returns their number, the bytes they count as, and the content to write; None
+if there are no rows left."""
 
 
 class ShardFormat(Protocol[FilesT]):
-    """How sequences become the files of a shard; goes through pickle to an executor."""
+    """A format of shards; goes through pickle to an executor."""
 
     @property
     def suffix(self) -> str:
-        """What the name of a shard ends with."""
+        """The suffix of a shard's name."""
         ...
 
     def make_packer(self) -> PackFn:
-        """Return what packs one shard after the other."""
+        """Return a function that packs one shard after the other."""
         ...
 
     def digest(self, sequence: Any, number: int) -> str:
@@ -245,8 +245,8 @@ def check_same(sequence: Any, shard_format: ShardFormat[FilesT], number: int, di
     Args:
         sequence: The sequence.
         shard_format: Computes its digest.
-        number: Its number.
-        digest: That of the one that was written.
+        number: The number of the sequence.
+        digest: The digest of the one that was written.
 
     Raises:
         DecodeError: If it is another one, or like none of the others.
@@ -419,7 +419,7 @@ def explain_full_disk(path: Path, size: int) -> Iterator[None]:
 
     Args:
         path: The file to write.
-        size: Its size in bytes.
+        size: The size of the file in bytes.
 
     Raises:
         IncompleteDatasetError: If the disk is full.

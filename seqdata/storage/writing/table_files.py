@@ -49,7 +49,7 @@ def check_suffix(argument: str, path: str | os.PathLike[str], suffix: str) -> No
     Args:
         argument: The argument that gives the path, for the message.
         path: The path.
-        suffix: Of what is written.
+        suffix: The suffix that it must have.
 
     Raises:
         ConfigError: If so.
