@@ -10,7 +10,7 @@ from pyarrow import feather, parquet
 
 from seqdata.api import open_store
 from seqdata.cli.app import app
-from seqdata.storage.row_order import draw_order
+from seqdata.storage.arrow.shuffled import draw_order
 
 COUNT = 12
 ORDER = draw_order(7, COUNT).tolist()
@@ -98,7 +98,7 @@ def test_sequences_may_be_numbered_in_the_order(folder):
 def test_an_id_that_is_no_text_names_the_option_that_helps(folder):
     (folder / "a.jsonl").write_text('{"id": 1, "x": [1]}\n')
     said = write("in/a.jsonl", "out", "--shuffle", "7", code=2)
-    assert "--shuffle: field 'id' must hold texts" in said
+    assert "--shuffle: field 'id' must hold strings" in said
     assert said.endswith("number sequences in the order they are written: pass --id=''\n")
     write("in/a.jsonl", "out", "--shuffle", "7", "--id=", "--no-resume")
     assert open_store("out").keys([0]) == ["0"]
