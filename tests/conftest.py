@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from seqdata_testing.waiting import patient
 from tests.preloaded import python, serving, use_huge_pages
@@ -43,6 +43,9 @@ settings.register_profile(
 )
 settings.register_profile(
     "nightly", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(  # a planted bug is found, not told by its smallest case
+    "mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -55,6 +55,7 @@ ROOMS = {
     ),
 }
 MOST_FIRST = 200  # tests that come first
+NOT_THERE = "broken: pytest status 4"  # a test's name has what the mutation changes, or the like
 ENDED = ("broken: not collected", "broken: more than")
 CONFIGURATION = """\
 [cosmic-ray]
@@ -193,7 +194,7 @@ def try_mutation(
             return "changes nothing"
         verdict = "survived"
         for tests in tries:
-            if verdict == "survived":
+            if verdict in ("survived", NOT_THERE):
                 limit = 4 * timeout if tests is ALL_QUICK else timeout
                 verdict, _ = run_tests(tree, tests, limit)
         return "killed" if verdict.startswith(ENDED) else verdict

@@ -35,6 +35,7 @@ UNBROKEN = "passes unbroken"
 FAILURES = re.compile(r"^(?:=+ )?\d+ (?:failed|errors?)\b", re.MULTILINE)  # pytest's last line
 ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",  # nothing is kept between bugs
+    "HYPOTHESIS_PROFILE": "mutants",
     "OMP_NUM_THREADS": "1",  # several bugs are tried beside each other
 }
 STATUS = {0: "survived", FAILED: "killed", 2: "broken: not collected", 5: "broken: no test ran"}
