@@ -41,6 +41,8 @@ def test_a_label_that_was_not_there_is_an_error_or_its_number():
 def test_numbers_of_no_class_are_refused():
     with pytest.raises(ConfigError, match=r"numbers of 'y' must be in \[0, 3\), but is 3"):
         labels_of(TEXTS).inverse([3])
+    with pytest.raises(ConfigError, match=r"numbers of 'y' must be in \[0, 3\), but is -1"):
+        labels_of(TEXTS).inverse([0, -1])
     with pytest.raises(ConfigError, match="numbers must be integers, but is float"):
         labels_of(TEXTS).inverse([0.5])
 
@@ -62,6 +64,15 @@ def test_the_number_of_an_unknown_label_comes_back_as_none():
     stats = fit(rows, {"y": Labels(unknown=-100), "n": Labels(unknown=-1)})
     found = stats.inverse()({"y": np.array([-100, 0]), "n": np.array([[0, -1]])})
     assert found == {"y": [None, "a"], "n": [[5, None]]}
+
+
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_the_number_of_unknown_labels_may_be_that_of_a_class(unknown):
+    found = labels_of(["a", "b"], unknown=unknown)
+    assert found.apply(["never", "a", "b"], None, None).tolist() == [unknown, 0, 1]
+    assert found.inverse([0, 1]) == ["a", "b"]
+    with pytest.raises(ConfigError, match=f"another than those of classes.*but is {unknown}"):
+        found.decode_groups([0, 1])
 
 
 @pytest.mark.parametrize("unknown", [2**63, -(2**63) - 1, 2**70, -(2**70)])

@@ -33,6 +33,23 @@ def test_each_group_is_standardized_by_its_own():
     np.testing.assert_allclose(found.inverse(made, SITES), X, atol=1e-5)
 
 
+def test_a_missing_value_of_a_group_becomes_the_mean_of_the_group():
+    rows = [{"x": np.array(x), "site": site} for x, site in (([1.0, 3.0], 10), ([50.0, 90.0], 2))]
+    found = fit(rows, {"x": MeanStd(by="site", nan="impute")}, progress=False)["x"]
+    values = np.array([np.nan, 3.0, np.nan])
+    made = found.apply(values, np.array([2, 1]), np.array([10, 2]))
+    assert made.tolist() == [0, 1, 0]
+    assert [found.inverse(made[at : at + 1], [site])[0] for at, site in ((0, 10), (2, 2))] == [
+        2,
+        70,
+    ]
+
+
+def test_groups_are_in_the_order_of_their_values():
+    rows = [{"x": np.array([0.0, site]), "site": site} for site in (10, 2, -1)]
+    assert fit(rows, {"x": MeanStd(by="site")}, progress=False)["x"].groups == [-1, 2, 10]
+
+
 def test_the_inverse_of_groups_needs_them():
     with pytest.raises(ConfigError, match="the inverse of 'x' needs 'site' of each sequence"):
         fitted(by="site").inverse(X)
@@ -177,6 +194,12 @@ def test_integers_that_floats_do_not_tell_apart_are_refused(dtype, large):
     wide = np.array([large, large + large // 1024], dtype=dtype)
     assert fit([wide], {"x": MeanStd()})["x"].std == large // 2048
     assert fit([values[:1]], {"x": MeanStd()})["x"].std == 0
+
+
+def test_one_feature_that_floats_do_not_tell_apart_is_enough_to_be_refused():
+    values = np.array([[1, 2**60], [2, 2**60 + 1], [3, 2**60 + 2]])
+    with pytest.raises(DataError, match=r"such that float64 tells them apart.* around 1152921504"):
+        fit([values], {"x": MeanStd()})
 
 
 def test_a_value_too_many_deviations_away_is_refused():
