@@ -115,7 +115,7 @@ class DatasetStore(SequenceStore):
             item_lengths = _resolve_lengths(dataset, lengths, progress)
             item = _get_item(dataset, 0)
         fields = infer_item_fields(as_mapping(item, names), int(item_lengths[0]), axes)
-        form = ItemForm.of(item, names)
+        form = ItemForm.from_item(item, names)
         return cls(dataset, item_lengths, fields, names, find_key(fields, key), form)
 
     def __reduce__(self) -> tuple[Any, ...]:

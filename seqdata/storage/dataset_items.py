@@ -91,7 +91,7 @@ class ItemForm:
     namedtuple_class: type | None = None
 
     @classmethod
-    def of(cls, item: Any, names: Sequence[str] | None) -> ItemForm:
+    def from_item(cls, item: Any, names: Sequence[str] | None) -> ItemForm:
         """Return the form of an item."""
         values = {name: _detect_form(value) for name, value in as_mapping(item, names).items()}
         if isinstance(item, Mapping):

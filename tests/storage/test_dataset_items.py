@@ -41,7 +41,7 @@ def test_parts_of_an_item_have_names():
     ],
 )
 def test_an_item_is_put_together_as_it_was(item, kind, forms):
-    form = ItemForm.of(item, None)
+    form = ItemForm.from_item(item, None)
     assert (form.item_type, list(form.values.values())) == (kind, forms)
     parts = as_mapping(item, None)
     again = form.make_item(parts)
@@ -51,7 +51,7 @@ def test_an_item_is_put_together_as_it_was(item, kind, forms):
 
 
 def test_fields_that_were_left_out_or_added_change_the_form():
-    form = ItemForm.of(Pair(X, "t"), ["wave", "text"])
+    form = ItemForm.from_item(Pair(X, "t"), ["wave", "text"])
     assert form.make_item({"wave": 1}) == (1,)
     assert form.make_item({"wave": 1, "more": 2}) == {"wave": 1, "more": 2}
 

@@ -12,8 +12,9 @@ from seqdata.errors import ConfigError, CorruptShardError, DataError, MissingSha
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.find_files import FoundFiles, find_files
 from seqdata.storage.local_files import is_plain_name
+from seqdata.storage.writing.table_files import TABLE_KINDS, find_table_kind
 
-SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
+SUFFIXES = tuple(sorted(name for name, kind in TABLE_KINDS.items() if kind in ("arrow", "parquet")))
 STATE_FILE = (
     "state.json"  # the datasets library writes it next to its files; it names the valid ones
 )
@@ -105,7 +106,7 @@ def check_kind(location: str, names: Sequence[str]) -> None:
             f"must hold at least one file that ends with {', '.join(SUFFIXES)}, but holds none. "
             "Check the path",
         )
-    parquet = [name for name in names if name.lower().endswith((".parquet", ".pq"))]
+    parquet = [name for name in names if find_table_kind(name) == "parquet"]
     if parquet and len(parquet) < len(names):
         mismatched_file = next(name for name in names if name not in parquet)
         raise DataLocation(dataset=location, file=mismatched_file).make_error(
