@@ -163,12 +163,12 @@ def _check_data(location: str, backend: str | None) -> tuple[int, list[DoctorFin
 def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFinding]]:
     # torch is imported only for a run
     from seqdata.cli._doctor.run_settings import check_settings
-    from seqdata.runs.run_file import RunFile, list_store_paths
+    from seqdata.runs.run_file import RunFile
 
     file = RunFile.read(path)
     findings, shards, train = list[DoctorFinding](), 0, None
     for kind in ("train", "val", "test", "predict"):
-        for location in dict.fromkeys(list_store_paths(file.data.get(kind))):
+        for location in dict.fromkeys(file.list_store_paths(kind)):
             if any(finding.place == location for finding in findings):
                 continue
             store, open_findings = open_checked(location, backend)
@@ -176,7 +176,7 @@ def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFi
             if store is not None:
                 shards = max(shards, len(store.shards))
                 findings.extend(check_data(location, store))
-                is_whole_store = kind == "train" and "path" in file.data["train"]
+                is_whole_store = kind == "train" and file.data["train"] == location
                 train = store if is_whole_store else train
     findings.extend(check_settings(file, path, train))
     return shards, int(file.data.get("num_workers") or 0), findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -328,14 +329,14 @@ class TrainRun:
             folder = None
         record.begin_fit(self._geometry, folder)
         if folder is not None:
-            run_file = self._make_run_file(self._geometry)
+            run_file = self._make_run_file(self._geometry, folder)
             record.keep_run_file(run_file, folder, is_writer=trainer.is_global_zero)
         if self.feedback is not None and trainer.is_global_zero:
             self.feedback.keep_weights(folder, run_position)
 
-    def _make_run_file(self, geometry: FitGeometry) -> RunFile:
+    def _make_run_file(self, geometry: FitGeometry, folder: Path) -> RunFile:
         return RunFile.from_options(
-            self._sources.options, geometry,
+            self._sources.options, geometry, folder,
             fingerprints=self._sources.list_fingerprints(("train", "val")),
             plan=self.engine.fingerprint(geometry.epoch),
             versions=find_installed_versions(), trainer=adapter.get_settings(self.trainer),

@@ -29,11 +29,6 @@ class WeightArray:
         self.values = values
         self.digest = hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()[:32]
 
-    @property
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Argument -> array; they are saved next to a run file."""
-        return {"values": self.values}
-
     def __repr__(self) -> str:
         return f"WeightArray({len(self.values)} of digest {self.digest})"
 

@@ -1,14 +1,15 @@
 """The run file: the settings of a fit, so that its batches can be replayed elsewhere.
 
-``seqdata-run.yaml`` holds plain scalars, lists and dicts, and is read as such: nothing is imported
-until a transform, collator or policy from outside of seqdata is needed. A run file is trusted like
-code.
+``seqdata-run.yaml`` holds the arguments of the DataModule as a configuration file of LightningCLI
+does, and in a block of comments a record of the fit. Both are plain YAML: nothing is imported until
+a transform, collator or policy is needed. A run file is trusted like code.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,47 +18,53 @@ from typing import Any, Self, get_args
 
 import yaml
 
-from seqdata.builtin import POLICIES
-from seqdata.errors import ConfigError, must_be
-from seqdata.resolve import resolve_policy
-from seqdata.runs.bounded_yaml import load_plain
-from seqdata.runs.data_refs import (
-    CONCAT,
-    PATH,
-    SPANS,
-    VIEW,
-    DataRefWriter,
-    open_data_ref,
+from seqdata.errors import ConfigError, LimitError, must_be
+from seqdata.protocols import Store
+from seqdata.runs.class_paths import (
+    INIT_ARGS,
+    ArgumentReader,
+    ArgumentWriter,
+    NotReplayableError,
+    import_object,
+    is_call,
+    make_call,
 )
 from seqdata.runs.locate_batch import FitGeometry
+from seqdata.runs.locations import list_store_paths, location_from_plain, location_to_plain
 from seqdata.runs.options import DataKind, DataOptions
-from seqdata.runs.side_files import Arrays, SideFiles, pack_arrays
-from seqdata.runs.to_plain import IMPORT, OBJECT, UNREPLAYABLE, PlainReader, PlainWriter
+from seqdata.runs.side_files import Arrays, pack_arrays
 from seqdata.storage.digest_trailer import add_digest, has_digest, strip_digest
 from seqdata.storage.local_files import write_atomically
 
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
-VERSION = 1
-_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+VERSION = 2
+MAX_VALUES = 50_000
+"""Most values of a file: scalars, lists and mappings."""
+MAX_DEPTH = 64
+"""Deepest nesting of lists and mappings."""
 _MAX_BYTES = 1 << 20  # most bytes of a run file
-_POLICY, _OPTIONS = "policy", "options"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BEGIN, _END = "# /// seqdata-run", "# ///"
+_RECORD = re.compile(rf"^{_BEGIN}\n((?:# .*\n)*?){_END}$", re.MULTILINE)
 _KINDS: tuple[DataKind, ...] = get_args(DataKind)
+_IMPORTED = ("transform", "eval_transform", "collator")  # functions are named by a string
 _HEADER = (
     "# Written by seqdata when a fit began. Make one of its batches again with\n"
     "#   seqdata replay {name} --epoch EPOCH --batch BATCH\n"
+    "# LightningCLI takes its arguments: python train.py fit --config {name}\n"
     "# It names code that is then imported: trust it as you trust code.\n"
 )
 _REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
 """Arguments that differ in a replay: one batch needs no process and no thread."""
 
-_LATER_DEFAULTS = {
-    "eval_transform": None,
-    "dtype": None,
-    "check_values": False,
-    "persistent_workers": False,
-}
-"""Arguments that older run files do not have, with their defaults."""
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes no aliases."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Return True: a value that is used twice is written twice."""
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,7 @@ class RunFile:
         trainer: Settings of the Trainer that decide which batches are trained.
         missing: Arguments that cannot be replayed from the file: ``argument: why``.
         roots: Folders that modules were imported from.
+        script: The program that trained, if something is defined in it.
         side_files: Name -> content of the files next to it.
     """
 
@@ -84,34 +92,29 @@ class RunFile:
     trainer: Mapping[str, Any]
     missing: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
+    script: str | None = None
     side_files: Mapping[str, Arrays] = field(default_factory=dict)
 
     @classmethod
     def from_options(
-        cls, options: DataOptions, geometry: FitGeometry, *, fingerprints: Mapping[str, list[str]],
-        plan: str, versions: Mapping[str, str], trainer: Mapping[str, Any],
+        cls, options: DataOptions, geometry: FitGeometry, folder: Path, *,
+        fingerprints: Mapping[str, list[str]], plan: str, versions: Mapping[str, str],
+        trainer: Mapping[str, Any],
     ) -> Self:  # fmt: skip
-        """Return the run file of a DataModule's options."""
-        writer = PlainWriter(side_files=SideFiles(Path(NAME).stem))
-        ref_writer = DataRefWriter(writer)
-        data: dict[str, Any] = {}
-        for option in dataclasses.fields(options):
-            value = getattr(options, option.name)
-            if option.name in _KINDS:
-                data[option.name] = _locations_to_plain(value, option.name, ref_writer)
-            elif option.name in ("batching", "eval_batching"):
-                data[option.name] = _policy_to_plain(value, option.name, writer)
-            elif option.name == "lengths":
-                data[option.name] = _lengths_to_plain(value, writer)
-            elif isinstance(value, Path):
-                data[option.name] = str(value)
-            else:
-                data[option.name] = writer.to_plain(value, option.name)
+        """Return the run file of a DataModule's options, for a folder."""
+        writer = ArgumentWriter(folder / NAME)
+        missing = list[str]()
+        data = {
+            option.name: _option_to_plain(
+                option.name, getattr(options, option.name), str(option.type), writer, missing
+            )
+            for option in dataclasses.fields(options)
+        }
         data["seed"] = geometry.seed
         return cls(
             geometry=geometry, data=data, fingerprints=fingerprints, plan=plan, versions=versions,
-            trainer={name: _to_scalar(value) for name, value in trainer.items()},
-            missing=writer.missing, roots=writer.roots, side_files=writer.side_files.arrays,
+            trainer={name: _to_scalar(value) for name, value in trainer.items()}, missing=missing,
+            roots=writer.roots, script=writer.script, side_files=writer.arrays,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -135,18 +138,22 @@ class RunFile:
 
     def _dump(self, name: str) -> bytes:
         """Return the content of a file of this name."""
-        plain = {
-            "seqdata_run": VERSION,
+        record = {
+            "version": VERSION,
             "versions": dict(self.versions),
             "run": {**dataclasses.asdict(self.geometry), "plan": self.plan},
             "trainer": dict(self.trainer),
-            "data": dict(self.data),
             "fingerprints": dict(self.fingerprints),
             "not_replayable": list(self.missing),
             "import_from": list(self.roots),
+            "script": self.script,
         }
-        text = yaml.dump(plain, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=100)
-        return add_digest((_HEADER.format(name=name) + text).encode(), NAME)
+        block = "".join(f"# {line}\n" for line in _dump(record).splitlines())
+        text = (
+            f"{_HEADER.format(name=name)}{_dump({'data': dict(self.data)}, allow_unicode=True)}"
+            f"{_BEGIN}\n{block}{_END}\n"
+        )
+        return add_digest(text.encode(), NAME)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -154,35 +161,39 @@ class RunFile:
 
         Raises:
             ConfigError: If it does not exist, or is not a run file of this version.
-            LimitError: If it expands to more values than a run file has.
+            LimitError: If it has more values than a run file.
         """
-        plain = _load_mapping(path)
-        if plain.get("seqdata_run") != VERSION:
-            raise ConfigError(
-                f"{path}: not a run file of version {VERSION} (`seqdata_run` is "
-                f"{plain.get('seqdata_run')!r}). Pass the {NAME} of a fit, or use the release "
-                "that wrote it"
-            )
+        content, record = _load(path)
         try:
-            run_values = dict(plain["run"])
+            run_values = dict(record["run"])
             plan = str(run_values.pop("plan"))
-            mixture = run_values.pop("mixture", None)  # absent from older run files
+            mixture = run_values.pop("mixture", None)
             if not all(value is None or isinstance(value, int) for value in run_values.values()):
                 raise TypeError(f"`run` must hold integers, but is {run_values!r:.200}")
             _check_counts(run_values)
             if not isinstance(mixture, str | None):
                 raise TypeError(f"`mixture` must be a string, but is {mixture!r:.200}")
+            script = record.get("script")
             return cls(
                 geometry=FitGeometry(**run_values, mixture=mixture), plan=plan,
-                data=_to_dict(plain["data"]),
-                fingerprints=_to_dict(plain["fingerprints"]), versions=_to_dict(plain["versions"]),
-                trainer=_to_dict(plain["trainer"]), missing=list(plain["not_replayable"]),
-                roots=list(plain["import_from"]),
+                data=_to_dict(content["data"]), fingerprints=_to_dict(record["fingerprints"]),
+                versions=_to_dict(record["versions"]), trainer=_to_dict(record["trainer"]),
+                missing=list(record["not_replayable"]), roots=list(record["import_from"]),
+                script=None if script is None else str(script),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{path}: is damaged ({type(error).__name__}: {error}). Restore it"
             ) from error
+
+    def make_reader(self, path: Path) -> ArgumentReader:
+        """Return the reader of the arguments of the file at a path."""
+        return ArgumentReader(path.name, path.parent, self.roots, self.script)
+
+    def get_missing_reason(self, argument: str) -> str | None:
+        """Return why an argument cannot be restored; None if it can."""
+        reasons = (line.partition(": ") for line in self.missing)
+        return next((reason for name, _, reason in reasons if name == argument), None)
 
     def list_missing(self, kind: DataKind, name: str | None = None) -> list[str]:
         """Return why batches of a kind cannot be replayed from the file; empty if they can."""
@@ -208,10 +219,31 @@ class RunFile:
 
     def get_names(self, kind: DataKind) -> list[str | None]:
         """Return the names of a kind's locations, in their order; None if it has no name."""
+        names = [argument.partition(".")[2] or None for argument in self.list_locations(kind)]
+        return names if kind != "train" else names[:1] and [None]
+
+    def list_locations(self, kind: DataKind) -> dict[str, Any]:
+        """Return the locations of a kind as plain data, by their arguments: ``val.english``."""
         plain = self.data.get(kind)
         if plain is None:
-            return []
-        return list(plain["named"]) if "named" in plain and kind != "train" else [None]
+            return {}
+        named = plain.items() if _is_named(plain) else ()
+        return {f"{kind}.{name}": part for name, part in named} or {kind: plain}
+
+    def list_store_paths(self, kind: DataKind) -> list[str]:
+        """Return the paths of a kind's stores, in order."""
+        return [
+            path
+            for argument, plain in self.list_locations(kind).items()
+            if self.get_missing_reason(argument) is None
+            for path in list_store_paths(plain)
+        ]
+
+    def get_plain(self, argument: str) -> Any:
+        """Return an argument as plain data; a function as the call that imports it."""
+        plain = self.data.get(argument)
+        is_imported = argument in _IMPORTED and isinstance(plain, str) and "." in plain
+        return make_call(import_object, path=plain) if is_imported else plain
 
     def make_options(
         self, path: Path, kind: DataKind, name: str | None, backend: str | None = None
@@ -228,40 +260,84 @@ class RunFile:
             ConfigError: If a needed object has no import path, or cannot be imported.
             DataError: If the data is incomplete.
         """
-        reader = PlainReader(self.roots, path.name, path.parent)
+        reader = self.make_reader(path)
         values: dict[str, Any] = dict.fromkeys(_KINDS)
         argument = kind if name is None else f"{kind}.{name}"
         location = _choose_location(self.data.get(kind), kind, name, path)
-        if kind == "train" and isinstance(location, Mapping) and "named" in location:
+        if kind == "train" and _is_named(location):
             values[kind] = {  # the parts of a mixture
-                part: open_data_ref(plain, f"train.{part}", path.parent, reader, backend)
-                for part, plain in location["named"].items()
+                part: self.open_location(plain, f"train.{part}", reader, backend)
+                for part, plain in location.items()
             }
         else:
-            store = open_data_ref(location, argument, path.parent, reader, backend)
+            store = self.open_location(location, argument, reader, backend)
             values[kind] = store if name is None else {name: store}
         for option in dataclasses.fields(DataOptions):
             if option.name in values:
                 continue
-            if option.name in _REPLAY_OVERRIDES:
-                values[option.name] = _REPLAY_OVERRIDES[option.name]
-            elif option.name in _LATER_DEFAULTS and option.name not in self.data:
-                values[option.name] = _LATER_DEFAULTS[option.name]
-            elif option.name in self.data:
-                plain = self.data[option.name]
-                is_evaluation = option.name == "eval_batching"
-                is_policy = option.name == "batching" or is_evaluation
-                is_evaluation = is_evaluation or option.name == "eval_transform"
-                is_unused = (is_evaluation and kind == "train") or option.name == "lengths"
-                make = _policy_from_plain if is_policy else PlainReader.from_plain
-                values[option.name] = None if is_unused else make(reader, plain, option.name)
-            else:
+            if option.name not in self.data:
                 raise ConfigError(
                     f"{path}: must have all arguments, but has no `data.{option.name}`. It was "
                     f"written by seqdata {self.versions.get('seqdata', 'unknown')}: replay it "
                     "with that release."
                 )
+            is_unused = option.name.startswith("eval_") and kind == "train"
+            if option.name in _REPLAY_OVERRIDES:
+                values[option.name] = _REPLAY_OVERRIDES[option.name]
+            elif is_unused or option.name == "lengths":
+                values[option.name] = None
+            else:
+                self._check_replayable(option.name, reader.file)
+                values[option.name] = reader.from_plain(self.get_plain(option.name), option.name)
         return DataOptions(**values)
+
+    def open_location(
+        self, plain: Any, argument: str, reader: ArgumentReader, backend: str | None
+    ) -> Store:
+        """Open a location of the file.
+
+        Raises:
+            ConfigError: If it could not be saved.
+            DataError: If the data is incomplete.
+        """
+        self._check_replayable(argument, reader.file)
+        return location_from_plain(plain, argument, reader, backend)
+
+    def _check_replayable(self, argument: str, file: str) -> None:
+        reason = self.get_missing_reason(argument)
+        if reason is not None:
+            raise ConfigError(
+                f"{file}: `{argument}` cannot be restored: {reason}. In the program that trains, "
+                "call data.replay(epoch=, batch=)"
+            )
+
+
+def _option_to_plain(
+    name: str, value: Any, annotation: str, writer: ArgumentWriter, missing: list[str]
+) -> Any:
+    """Return an argument of the DataModule; if it cannot be saved, why, also in ``missing``."""
+    if name in _KINDS and isinstance(value, Mapping):
+        return {
+            part: _option_to_plain(f"{name}.{part}", location, "", writer, missing)
+            for part, location in value.items()
+        }
+    if name == "lengths" and not callable(value):
+        return None  # they are not needed again, and may be many
+    try:
+        if name.partition(".")[0] in _KINDS:
+            return location_to_plain(value, name, writer)
+        if isinstance(value, Path):
+            return str(value)
+        plain = writer.to_plain(value, name, annotation)
+    except NotReplayableError as error:
+        missing.append(f"{name}: {error}")
+        return f"<{error}>"
+    is_imported = name in _IMPORTED and is_call(plain, import_object)
+    return plain[INIT_ARGS]["path"] if is_imported else plain
+
+
+def _is_named(plain: Any) -> bool:
+    return isinstance(plain, Mapping) and not is_call(plain)
 
 
 def _check_counts(run_values: Mapping[str, int | None]) -> None:
@@ -282,69 +358,28 @@ def _to_scalar(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
-def _locations_to_plain(value: Any, kind: str, ref_writer: DataRefWriter) -> Any:
-    if not isinstance(value, Mapping):
-        return ref_writer.to_plain(value, kind)
-    return {
-        "named": {
-            name: ref_writer.to_plain(location, f"{kind}.{name}")
-            for name, location in value.items()
-        }
-    }
-
-
-def _lengths_to_plain(value: Any, writer: PlainWriter) -> Any:
-    """Return the number of lengths of a Dataset, which are not needed again and may be many."""
-    if value is None or callable(value):
-        return writer.to_plain(value, "lengths")
-    if isinstance(value, Mapping):
-        return {str(name): _lengths_to_plain(lengths, writer) for name, lengths in value.items()}
-    return f"{len(value)} lengths"
-
-
 def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any:
     """Return the location of a kind, by name where it has names."""
-    named = plain.get("named") if isinstance(plain, Mapping) else None
     if plain is None:
         raise ConfigError(f"{path}: the run had no `{kind}` data. Choose another kind.")
-    if named is None or (kind == "train" and name is None):
+    if not _is_named(plain) or (kind == "train" and name is None):
         if name is None:
             return plain
         raise ConfigError(f"{path}: `{kind}` has no names, but `name` is {name!r}. Leave it out.")
-    if name not in named:
+    if name not in plain:
         raise ConfigError(
             must_be(
                 f"{path}: `name`",
-                f"one of {', '.join(named)}: the locations of `{kind}`",
+                f"one of {', '.join(plain)}: the locations of `{kind}`",
                 repr(name),
                 "Pass it",
             )
         )
-    return named[name]
+    return plain[name]
 
 
-def _policy_to_plain(policy: Any, argument: str, writer: PlainWriter) -> Any:
-    """Return a built-in policy by its registered name, and any other as a dataclass."""
-    plain = writer.to_plain(policy, argument)
-    if not isinstance(plain, dict) or OBJECT not in plain:
-        return plain
-    kind = type(policy)
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    registered = {import_path: name for name, import_path in POLICIES.items()}.get(path)
-    if registered is None:
-        return plain
-    return {_POLICY: registered, _OPTIONS: plain["fields"]}
-
-
-def _policy_from_plain(reader: PlainReader, plain: Any, argument: str) -> Any:
-    if isinstance(plain, Mapping) and _POLICY in plain:
-        return resolve_policy(
-            plain[_POLICY], reader.from_plain(plain.get(_OPTIONS) or {}, argument)
-        )
-    return reader.from_plain(plain, argument)
-
-
-def _load_mapping(path: Path) -> Mapping[str, Any]:
+def _load(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the arguments and the record of a file."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -366,40 +401,56 @@ def _load_mapping(path: Path) -> Mapping[str, Any]:
             "line"
         )
     try:
-        plain = load_plain(content, str(path))
+        text = content.decode()
+        block = _RECORD.search(text)
+        record = {} if block is None else _load_plain(block[1].replace("\n# ", "\n")[2:], path)
+        plain = _load_plain(text, path)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: not a run file, since it is not YAML ({error}). Pass {NAME}"
         ) from error
-    if not isinstance(plain, Mapping):
+    if not isinstance(plain, Mapping) or not isinstance(record, Mapping):
         raise ConfigError(f"{path}: not a run file, since it has no mapping. Pass {NAME}")
-    return plain
+    version = plain.get("seqdata_run") if block is None else record.get("version")
+    if version != VERSION:
+        raise ConfigError(
+            f"{path}: not a run file of version {VERSION} (its version is {version!r}). Pass the "
+            f"{NAME} of a fit, or use the release that wrote it"
+        )
+    return plain, record
+
+
+def _load_plain(text: str, path: Path) -> Any:
+    """Return the plain values of YAML, whose size is checked before they are made.
+
+    Raises:
+        LimitError: If it has too many values, nests too deeply, or has aliases, by which a few
+            lines can expand to billions of values.
+        yaml.YAMLError: If it is not YAML.
+    """
+    values = depth = 0
+    for event in yaml.parse(text, _LOADER):
+        is_start = isinstance(event, yaml.CollectionStartEvent)
+        values += is_start or isinstance(event, yaml.ScalarEvent)
+        depth += is_start - isinstance(event, yaml.CollectionEndEvent)
+        for is_exceeded, rule, problem in (
+            (isinstance(event, yaml.AliasEvent), "have no aliases", "has one"),
+            (depth > MAX_DEPTH, f"nest {MAX_DEPTH} levels at most", "nests deeper"),
+            (values > MAX_VALUES, f"have at most {MAX_VALUES} values", "has more"),
+        ):
+            if is_exceeded:
+                raise LimitError(f"{path}: must {rule}, but {problem}. Pass the file of a fit")
+    return yaml.load(text, _LOADER)
+
+
+def _dump(plain: Any, *, allow_unicode: bool = False) -> str:
+    text: str = yaml.dump(
+        plain, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=100
+    )
+    return text
 
 
 def _to_dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{value!r:.60} is not a mapping")
     return dict(value)
-
-
-def list_import_paths(plain: Any) -> list[str]:
-    """Return the import paths in an argument of a run file, in order."""
-    if isinstance(plain, Mapping):
-        own_paths = [str(plain[tag]) for tag in (IMPORT, OBJECT) if tag in plain]
-        return own_paths + [path for value in plain.values() for path in list_import_paths(value)]
-    return (
-        [path for item in plain for path in list_import_paths(item)]
-        if isinstance(plain, list)
-        else []
-    )
-
-
-def list_store_paths(plain: Any) -> list[str]:
-    """Return the paths of stores in an argument of a run file, in order."""
-    if not isinstance(plain, Mapping) or UNREPLAYABLE in plain:
-        return []
-    if PATH in plain:
-        return [str(plain[PATH])]
-    inner_values = [plain[form] for form in (VIEW, SPANS) if form in plain]
-    inner_values += [*plain.get(CONCAT, ()), *plain.get("named", {}).values()]
-    return [path for value in inner_values for path in list_store_paths(value)]

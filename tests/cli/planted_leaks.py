@@ -73,8 +73,9 @@ def write_run(folder, transform=None, **parts):
     """Write the run file that a fit over parts would write."""
     data = SequenceDataModule(**parts, batching=Fixed(2), transform=transform)
     RunFile.from_options(
-        data._options, FitGeometry(seed=0), fingerprints={}, plan="", versions={}, trainer={}
-    ).write(folder / NAME)
+        data._options, FitGeometry(seed=0), folder, fingerprints={}, plan="", versions={},
+        trainer={},
+    ).write(folder / NAME)  # fmt: skip
     return folder / NAME
 
 

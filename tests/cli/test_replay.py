@@ -38,7 +38,7 @@ def described(
     player = data.train_dataloader().engine
     geometry = geometry or FitGeometry()
     RunFile.from_options(
-        data._options, geometry, fingerprints={"train": [player.index.fingerprint]},
+        data._options, geometry, Path(), fingerprints={"train": [player.index.fingerprint]},
         plan=player.fingerprint(geometry.epoch), versions={}, trainer={},
     ).write(Path(path))  # fmt: skip
     return data

@@ -125,7 +125,7 @@ def test_without_its_data_ids_are_shown(tmp_path, recorded):
     missing.write_text("seqdata_run: 9")
     done = run(tmp_path)
     assert "note: keys and places are unknown: " in done.stderr
-    assert "not a run file of version 1" in done.stderr
+    assert "not a run file of version 2" in done.stderr
 
 
 def test_parts_of_a_mixture_are_named(tmp_path):

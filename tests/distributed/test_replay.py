@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from seqdata.api import write_store
 from seqdata.errors import CorruptSampleError
@@ -13,6 +12,7 @@ from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
 from tests.lightning.crashing import told
 from tests.lightning.harness import sequences
+from tests.runs.run_files import read_run_file
 
 pytestmark = pytest.mark.distributed
 
@@ -24,7 +24,7 @@ def test_the_batch_of_every_rank_is_made_again_by_one_process(ranks, tmp_path, w
     made = ranks.play("crash", world, spec)
     path = tmp_path / "logs" / NAME
     assert [one.name for one in (tmp_path / "logs").iterdir()] == [NAME]
-    wrote = yaml.safe_load(path.read_text())
+    wrote = read_run_file(path)
     assert (wrote["run"]["world_size"], wrote["trainer"]["processes"]) == (world, world)
     assert wrote["trainer"]["strategy"] == "DDPStrategy"
     for rank, of_rank in enumerate(made):

@@ -7,13 +7,13 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from seqdata import write_store
 from seqdata.plan import PLAN_VERSION
 from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Log, Recorder, Run, quietly
+from tests.runs.run_files import read_run_file
 
 SAVED = {
     "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
@@ -61,8 +61,8 @@ def write_parts(folder: Path, named: Mapping[str, Iterable[Any]]) -> dict[str, P
 def find_replayable_run(folder: Path, parts: Sequence[str]) -> Path:
     """Return the one run file below a folder: of these parts, and all of it can be replayed."""
     (path,) = folder.rglob(NAME)
-    plain = yaml.safe_load(path.read_text())
-    assert list(plain["data"]["train"]["named"]) == parts
+    plain = read_run_file(path)
+    assert list(plain["data"]["train"]) == parts
     assert plain["not_replayable"] == []
     return path
 

@@ -17,6 +17,7 @@ from seqdata.lightning import adapter
 from seqdata.lightning.adapter import Counters, Tracker
 from seqdata.sharing import World
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+from tests.runs.run_files import read_run_file
 
 
 @pytest.mark.filterwarnings("ignore:.*is a time of 1 seconds:seqdata.errors.SeqDataWarning")
@@ -205,7 +206,6 @@ def test_limits_are_counted_as_lightning_counts_them():
 
 
 def test_validation_by_the_clock_is_told_to_the_user_and_to_the_run_file(tmp_path):
-    import yaml
 
     options = {"max_epochs": 1, "val_check_interval": "00:00:30:00", "log_every_n_steps": 1}
     with pytest.warns(
@@ -215,7 +215,7 @@ def test_validation_by_the_clock_is_told_to_the_user_and_to_the_run_file(tmp_pat
     assert run.log.train
     assert adapter.get_validation_seconds(run.trainer) == 1800
     (path,) = tmp_path.rglob("seqdata-run.yaml")
-    told = yaml.safe_load(path.read_text())["trainer"]["val_check_interval"]
+    told = read_run_file(path)["trainer"]["val_check_interval"]
     assert told == "1800 seconds"
     run = fit(data_of(val=None), **options)  # nothing is validated: no warning
     assert adapter.get_validation_seconds(run.trainer) is None

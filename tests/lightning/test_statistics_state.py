@@ -7,7 +7,6 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from seqdata import MeanStd, columnar, fit, measure_lengths, open_store, split, write_store
 from seqdata.errors import ResumeError, SeqDataWarning
@@ -19,6 +18,7 @@ from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
 from tests.lightning.harness import QUIET, Recorder, quietly, sequences
 from tests.lightning.harness import fit as run_fit
+from tests.runs.run_files import read_run_file
 
 
 class Predictor(Recorder):
@@ -126,8 +126,8 @@ def test_a_batch_is_made_again_from_the_run_file_without_the_training_view(tmp_p
     stats = fit(stored, {"x": MeanStd()})
     data = SequenceDataModule(train=stored, batching=Fixed(4), transform=stats.transform(), seed=1)
     run_fit(data, max_epochs=1)
-    text = yaml.safe_load(Path(NAME).read_text())["data"]["transform"]
-    assert text["fields"]["statistics"]["fields"]["digest"] == stats.digest
+    text = read_run_file()["data"]["transform"]
+    assert text["init_args"]["statistics"]["init_args"]["digest"] == stats.digest
     made = open_replay(Path(NAME), ReplayRequest(epoch=0, batch=1), "train", None)
     assert made.engine.fingerprint(0) == data.train_dataloader().engine.fingerprint(0)
     batch = remake_batch(made.engine, made.located)

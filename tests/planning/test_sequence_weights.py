@@ -20,7 +20,7 @@ def test_arrays_of_the_same_weights_are_equal():
     assert weights == make_weight_array(np.array([1.0, 2.0, 0.0]))
     assert hash(weights) == hash(make_weight_array((1, 2, 0)))
     assert weights != make_weight_array([1, 2, 3])
-    assert weights.arrays["values"].tolist() == [1.0, 2.0, 0.0]
+    assert weights.values.tolist() == [1.0, 2.0, 0.0]
     assert repr(weights) == f"WeightArray(3 of digest {weights.digest})"
 
 

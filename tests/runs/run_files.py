@@ -14,8 +14,19 @@ def remake(batch: int, *, epoch: int = 0, path: Path = Path(NAME), kind="train",
     return remake_batch(made.engine, made.located)
 
 
-def read_run_file() -> dict:
-    return yaml.safe_load(Path(NAME).read_text())
+def read_run_file(path: Path = Path(NAME)) -> dict:
+    """Return the record of a run file, and its arguments under ``data``."""
+    text = path.read_text()
+    block = text.partition("# /// seqdata-run\n")[2].partition("# ///\n")[0]
+    return {**yaml.safe_load(block.replace("# ", "")), **yaml.safe_load(text)}
+
+
+def write_run_file(plain: dict, path: Path = Path(NAME)) -> None:
+    """Write a run file as if it had been edited, so without its seal."""
+    record = yaml.safe_dump({key: plain[key] for key in plain if key != "data"})
+    block = "".join(f"# {line}\n" for line in record.splitlines())
+    data = yaml.safe_dump({"data": plain["data"]} if "data" in plain else {})
+    path.write_text(f"{data}# /// seqdata-run\n{block}# ///\n")
 
 
 def make_run_file(data: dict) -> RunFile:

@@ -4,19 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from seqdata.api import open_store, write_store
 from seqdata.errors import ConfigError, FingerprintMismatch, PlanError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
+from seqdata.runs.class_paths import make_call
 from seqdata.runs.locate_batch import ReplayRequest
+from seqdata.runs.locations import open_view
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
 from seqdata.storage.splitting import split
 from tests.lightning.crashing import Crashing, told
 from tests.lightning.harness import fit, sequences
-from tests.runs.run_files import read_run_file, remake
+from tests.runs.run_files import read_run_file, remake, write_run_file
 
 
 @pytest.fixture
@@ -54,20 +55,19 @@ def test_a_view_keeps_its_numbers_beside_the_file(store):
     data = SequenceDataModule(train=parts["train"], val=parts["val"], batching=Bucketed(4))
     run = fit(data, model=Crashing(step=2), max_epochs=1)
     assert told(remake(2)) == run.model.kept
-    assert read_run_file()["data"]["train"] == {
-        "view": {"path": store}, "numbers": "seqdata-run-train.npz",
-    }  # fmt: skip
+    arrays = str(Path("seqdata-run-train.npz").absolute())
+    assert read_run_file()["data"]["train"] == make_call(open_view, base=store, arrays=arrays)
     numbers = Path("seqdata-run-train.npz")
     raw = numbers.read_bytes()
     unsealed = np.load(numbers)["numbers"]
     for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
         numbers.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"numbers are in .* which cannot be read \("):
+        with pytest.raises(ConfigError, match=r"arrays that are in .* which cannot be read \("):
             remake(2)
     np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
     assert told(remake(2)) == run.model.kept
     numbers.unlink()
-    with pytest.raises(ConfigError, match=r"numbers are in 'seqdata-run-train\.npz' next to"):
+    with pytest.raises(ConfigError, match=r"arrays that are in 'seqdata-run-train\.npz' next to"):
         remake(2)
 
 
@@ -85,7 +85,7 @@ def test_data_that_changed_is_refused(store, tmp_path):
 def test_a_policy_that_plans_otherwise_is_refused(store):
     fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
     plain = read_run_file()
-    plain["data"]["batching"]["options"]["batch_size"] = 5
-    Path(NAME).write_text(yaml.safe_dump(plain))
+    plain["data"]["batching"]["init_args"]["batch_size"] = 5
+    write_run_file(plain)
     with pytest.raises(PlanError, match=r"the plan of epoch 0 must have fingerprint .* but has"):
         remake(0)

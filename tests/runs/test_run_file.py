@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from seqdata.api import concat, open_store, write_store
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
-from seqdata.policies.fixed import Fixed
+from seqdata.policies.fixed import Bucketed, Fixed
+from seqdata.runs.class_paths import make_call
+from seqdata.runs.locations import open_view
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
@@ -136,7 +136,7 @@ def test_a_second_fit_that_abandons_an_epoch_says_where_it_begins(store):
 def test_a_run_of_a_view_needs_no_file_for_its_numbers(store):
     data = SequenceDataModule(train=take(open_store(store), range(5, 30)), batching=Bucketed(4))
     run = fit(data, model=Crashing(step=2), max_epochs=1)
-    assert read_run_file()["data"]["train"] == {"view": {"path": store}, "range": [5, 30]}
+    assert read_run_file()["data"]["train"] == make_call(open_view, base=store, first=5, stop=30)
     assert told(remake(2)) == run.model.kept
 
 
@@ -145,13 +145,15 @@ def test_fields_that_were_chosen_and_several_paths_are_replayed(store, tmp_path)
     more = str(tmp_path / "more")
     write_store(more, rows.take(range(9)))
     named = rows.rename({"x": "load"}).select("load").rename({"load": "x"})
-    view = {"view": {"path": store}, "names": {"x": "x"}}
-    both = {"concat": [{"path": store}, {"path": more}]}
+    view, other = (make_call(open_view, base=path, names={"x": "x"}) for path in (store, more))
     for train, plain in (
         (named, view),
-        ([store, store], {"concat": [{"path": store}] * 2}),
-        (concat([named, more_of(more)]), {"concat": [view, {**view, "view": {"path": more}}]}),
-        (concat([store, more]).take(range(3, 40)), {"view": both, "range": [3, 40]}),
+        ([store, store], [store, store]),
+        (concat([named, more_of(more)]), [view, other]),
+        (
+            concat([store, more]).take(range(3, 40)),
+            make_call(open_view, base=[store, more], first=3, stop=40),
+        ),
     ):
         data = SequenceDataModule(train=train, batching=Bucketed(4))
         run = fit(data, model=Crashing(step=2), max_epochs=1)
@@ -219,32 +221,41 @@ def test_a_quick_look_writes_no_file(store):
     assert data.replay_command(epoch=0, batch=1) == "data.replay(epoch=0, batch=1)"
 
 
+def in_block(*lines):
+    return "\n".join(["a: 1", "# /// seqdata-run", *(f"# {line}" for line in lines), "# ///", ""])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, r"run\.yaml: cannot be read \(No such file or directory\). Pass the seqdata-run"),
         ("a: [", r"run\.yaml: not a run file, since it is not YAML \("),
         ("- 1", r"run\.yaml: not a run file, since it has no mapping"),
-        ("seqdata_run: 9", r"not a run file of version 1 \(`seqdata_run` is 9\)"),
-        ("!!python/object/apply:os.getcwd []", r"not YAML \(could not determine a constructor"),
-        ("seqdata_run: 1", r"run\.yaml: is damaged \(KeyError: 'run'\). Restore it"),
         (
-            "seqdata_run: 1\nrun: {plan: a, seed: x}",
+            "seqdata_run: 1",
+            r"not a run file of version 2 \(its version is 1\). Pass the seqdata-run",
+        ),
+        ("data: {train: a}", r"not a run file of version 2 \(its version is None\)"),
+        (in_block("version: 9"), r"not a run file of version 2 \(its version is 9\)"),
+        ("!!python/object/apply:os.getcwd []", r"not YAML \(could not determine a constructor"),
+        (in_block("version: 2"), r"run\.yaml: is damaged \(KeyError: 'run'\). Restore it"),
+        (
+            in_block("version: 2", "run: {plan: a, seed: x}"),
             r"\(TypeError: `run` must hold integers, but is ",
         ),
         (
-            "seqdata_run: 1\nrun: {plan: a, world_size: 0}",
+            in_block("version: 2", "run: {plan: a, world_size: 0}"),
             r"\(ValueError: `run.world_size` must be at least 1, but is 0\)",
         ),
         (
-            "seqdata_run: 1\nrun: {plan: a, accumulate: null}",
+            in_block("version: 2", "run: {plan: a, accumulate: null}"),
             r"\(ValueError: `run.accumulate` must be at least 1, but is None\)",
         ),
         (
-            "seqdata_run: 1\nrun: {plan: a, position: -1}",
+            in_block("version: 2", "run: {plan: a, position: -1}"),
             r"\(ValueError: `run.position` must be at least 0, but is -1\)",
         ),
-        ("seqdata_run: 1\nrun: {plan: a, color: 1}", r"is damaged \(TypeError: .*'color'"),
+        (in_block("version: 2", "run: {plan: a, color: 1}"), r"is damaged \(TypeError: .*'color'"),
         ("#" * (1 << 20) + "#", r"has more than 1048576 bytes and is not a run file"),
     ],
 )
@@ -257,16 +268,16 @@ def test_what_is_no_run_file_is_refused(content, message):
 
 def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(caplog):
     path, elsewhere = Path(NAME), Path("copy.yaml")
-    make_run_file({"train": {"path": "/data"}}).write(path)
-    assert RunFile.read(path).data == {"train": {"path": "/data"}}
+    make_run_file({"train": "/data"}).write(path)
+    assert RunFile.read(path).data == {"train": "/data"}
     path.rename(elsewhere)  # it may be named and lie as one likes
-    assert RunFile.read(elsewhere).data == {"train": {"path": "/data"}}
+    assert RunFile.read(elsewhere).data == {"train": "/data"}
     changed = elsewhere.read_bytes().replace(b"/data", b"/date")
     elsewhere.write_bytes(changed)
     with pytest.raises(ConfigError, match=r"must be as a fit wrote it, but its seal .* remove the"):
         RunFile.read(elsewhere)
     elsewhere.write_bytes(b"".join(changed.splitlines(keepends=True)[:-1]))
-    assert RunFile.read(elsewhere).data == {"train": {"path": "/date"}}
+    assert RunFile.read(elsewhere).data == {"train": "/date"}
     assert "copy.yaml: has no seal: it is accepted, as an older or edited file" in caplog.text
 
 
@@ -274,9 +285,9 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
     ("data", "kind", "name", "message"),
     [
         ({}, "val", None, "the run had no `val` data. Choose another"),
-        ({"train": {"path": "a"}}, "train", "b", r"`train` has no names, but `name` is 'b'"),
+        ({"train": "a"}, "train", "b", r"`train` has no names, but `name` is 'b'"),
         (
-            {"val": {"named": {"a": None}}},
+            {"val": {"a": None}},
             "val",
             None,
             "`name` must be one of a: the loc.*, but is None",
@@ -295,21 +306,8 @@ def test_data_that_a_run_did_not_have_is_refused(data, kind, name, message):
 
 
 def test_a_file_of_another_release_names_what_it_lacks(store):
-    file = make_run_file({"train": {"path": store}, "batching": "bucketed"})
+    file = make_run_file({"train": store, "batching": "bucketed"})
     with pytest.raises(
         ConfigError, match=r"must have all arguments, but has no `data\.eval_batching`"
     ):
         file.make_options(Path(NAME), "train", None)
-
-
-def test_a_file_from_before_there_were_some_arguments_is_replayed(store):
-    fit(SequenceDataModule(train=store, batching=Bucketed(4), seed=3), max_epochs=1)
-    path = Path(NAME)
-    wanted = remake(1)
-    told = yaml.safe_load(path.read_text())
-    for name in ("eval_transform", "dtype", "check_values"):
-        del told["data"][name]
-    path.write_text(yaml.safe_dump(told))  # without its seal, as older files
-    made = remake(1)
-    assert made.ids.tolist() == wanted.ids.tolist()
-    assert torch.equal(made["x"], wanted["x"])

@@ -19,6 +19,7 @@ from seqdata.fitting.statistics import Statistics
 from seqdata.protocols import Store
 
 KINDS = ("train", "val", "test")
+_RUN_FILE_MARK = b"\n# /// seqdata-run\n"
 _KEYS = (*KINDS, "predict", "split", "statistics", "stats", "by", "time")
 
 
@@ -47,9 +48,7 @@ def read_sources(path: Path, backend: str | None) -> LeakSources:
         DataError: If data is not whole.
     """
     plain = _load(path)
-    sources = (
-        _read_run(path, backend) if "seqdata_run" in plain else _read_parts(path, plain, backend)
-    )
+    sources = _read_run(path, backend) if plain is None else _read_parts(path, plain, backend)
     names = {name.partition(".")[0] for name in sources.parts}
     if "train" not in names or (len(names) < 2 and not sources.statistics):
         found = ", ".join(sources.parts) or "none"
@@ -58,16 +57,20 @@ def read_sources(path: Path, backend: str | None) -> LeakSources:
     return sources
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, Any] | None:
+    """Return the content of a file that names parts; None for a run file."""
     try:
-        plain = yaml.safe_load(path.read_bytes())
+        content = path.read_bytes()
+        if _RUN_FILE_MARK in content:
+            return None
+        plain = yaml.safe_load(content)
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{path}: must be a YAML file that can be read, but is not ({error}). Pass the "
             "seqdata-run.yaml of a run, or a file with `train` and `val`."
         ) from error
     for key in ("data", "init_args"):  # of LightningCLI
-        inner = plain.get(key) if isinstance(plain, dict) and "seqdata_run" not in plain else None
+        inner = plain.get(key) if isinstance(plain, dict) else None
         plain = inner if isinstance(inner, dict) else plain
     if not isinstance(plain, dict):
         needed = "a mapping with `train` and `val`"
@@ -77,19 +80,13 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _read_run(path: Path, backend: str | None) -> LeakSources:
     # torch is imported only where a run is looked at
-    from seqdata.runs.data_refs import open_data_ref
     from seqdata.runs.run_file import RunFile
-    from seqdata.runs.to_plain import PlainReader
 
-    file = RunFile.read(path)
-    reader, parts = PlainReader(file.roots, path.name, path.parent), dict[str, Store]()
+    file, parts = RunFile.read(path), dict[str, Store]()
+    reader = file.make_reader(path)
     for kind in KINDS:
-        plain = file.data.get(kind)
-        named = plain.get("named") if isinstance(plain, Mapping) else None
-        refs = {f"{kind}.{name}": ref for name, ref in named.items()} if named else {kind: plain}
-        for name, ref in refs.items():
-            if ref is not None:
-                parts[name] = open_data_ref(ref, name, path.parent, reader, backend)
+        for argument, plain in file.list_locations(kind).items():
+            parts[argument] = file.open_location(plain, argument, reader, backend)
     statistics = {
         f"{option} of {path.name}": found
         for option in ("transform", "eval_transform")

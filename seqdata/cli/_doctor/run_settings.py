@@ -10,7 +10,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from seqdata.builtin import POLICIES
 from seqdata.cli._doctor.finding import DoctorFinding, FindingState
 from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError
@@ -18,10 +17,9 @@ from seqdata.index import SequenceIndex
 from seqdata.loading.error_log import read_error_list
 from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
-from seqdata.resolve import resolve_policy
-from seqdata.runs.run_file import RunFile, list_import_paths, list_store_paths
+from seqdata.runs.class_paths import CLASS_PATH, INIT_ARGS, ArgumentReader, list_import_paths
+from seqdata.runs.run_file import RunFile
 from seqdata.runs.run_record import find_installed_versions
-from seqdata.runs.to_plain import SCRIPT, UNREPLAYABLE, PlainReader
 from seqdata.sharing import World, count_steps
 
 _CODE_ARGUMENTS = ("batching", "eval_batching", "transform", "collator")
@@ -76,9 +74,10 @@ def _check_code(file: RunFile) -> Iterator[FindingRow]:
             "in the program that trains, data.replay(epoch=, batch=)",
         )  # fmt: skip
     for argument in _CODE_ARGUMENTS:
-        plain = file.data.get(argument)
-        for name in list_import_paths(plain):
-            script = plain.get(SCRIPT) if isinstance(plain, Mapping) else None
+        if file.get_missing_reason(argument) is not None:
+            continue
+        for name in list_import_paths(file.get_plain(argument)):
+            script = file.script if name.startswith("__main__.") else None
             is_found = Path(script).is_file() if script else _is_importable(name, file.roots)
             if not is_found:
                 yield (
@@ -88,7 +87,7 @@ def _check_code(file: RunFile) -> Iterator[FindingRow]:
 
 
 def _is_importable(name: str, roots: list[str]) -> bool:
-    top = name.partition(":")[0].partition(".")[0]
+    top = name.partition(".")[0]
     is_installed = top in sys.modules or importlib.util.find_spec(top) is not None
     return is_installed or PathFinder.find_spec(top, roots) is not None
 
@@ -99,22 +98,20 @@ def _check_workers(file: RunFile) -> Iterator[FindingRow]:
     if not count:
         return
     for argument in ("transform", "collator"):
-        plain = data.get(argument)
-        if isinstance(plain, Mapping) and UNREPLAYABLE in plain and method != "fork":
+        reason = file.get_missing_reason(argument)
+        if reason is not None and method != "fork":
             yield (
-                argument, "bad", f"{plain[UNREPLAYABLE]}: it cannot be sent to {count} workers",
+                argument, "bad", f"{reason}: it cannot be sent to {count} workers",
                 "define it in a module, or start_method='fork'",
             )  # fmt: skip
-    if data.get("transform") is None and data.get("collator") is None and _is_own_store(data):
+    if data.get("transform") is None and data.get("collator") is None and _is_own_store(file):
         yield (
             "num_workers", "note", f"{count}, but there is no Python code to run in them",
             "num_workers=0: a thread reads as fast and costs nothing",
         )  # fmt: skip
     if method != "fork":
         return
-    foreign = [
-        path for path in list_store_paths(data.get("train")) if detect_backend(path) == "foreign"
-    ]
+    foreign = [path for path in file.list_store_paths("train") if detect_backend(path) == "foreign"]
     if foreign:
         yield (
             "start_method",
@@ -137,17 +134,13 @@ def _check_workers(file: RunFile) -> Iterator[FindingRow]:
         )
 
 
-def _is_own_store(data: Mapping[str, Any]) -> bool:
-    paths = list_store_paths(data.get("train"))
+def _is_own_store(file: RunFile) -> bool:
+    paths = file.list_store_paths("train")
     return bool(paths) and all(detect_backend(path) == "arrow" for path in paths)
 
 
 def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
-    selections = (
-        PlainReader((), "").from_plain(data.get(argument), argument)
-        for argument in ("as_tuple", "as_dict")
-    )
-    names = {name for some in selections for name in some or ()}
+    names = {name for argument in ("as_tuple", "as_dict") for name in data.get(argument) or ()}
     if "lengths" in names:
         yield (
             "lengths",
@@ -216,14 +209,12 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
 def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
     """Return batches and lanes of an epoch; None if that needs code from outside seqdata."""
     policy = data.get("batching")
-    named = policy if isinstance(policy, Mapping) else {"policy": policy}
-    name, options = named.get("policy"), named.get("options") or {}
-    if name not in POLICIES or list_import_paths(options) or UNREPLAYABLE in str(options):
+    if not isinstance(policy, Mapping):
         return None
-    resolved, lanes = (
-        resolve_policy(str(name), PlainReader((), "").from_plain(options, "batching")),
-        0,
-    )
+    options = policy.get(INIT_ARGS)
+    if not str(policy.get(CLASS_PATH)).startswith("seqdata.") or list_import_paths(options):
+        return None
+    resolved, lanes = ArgumentReader("").from_plain(policy, "batching"), 0
     if isinstance(resolved, TBPTT):
         lanes = resolved.lanes
     if data.get("transform") is not None or data.get("shift"):

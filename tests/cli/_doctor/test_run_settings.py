@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from seqdata.api import open_store, write_store
 from seqdata.cli._doctor.finding import DoctorFinding
 from seqdata.cli._doctor.run_settings import check_settings
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.runs.locate_batch import FitGeometry
@@ -22,6 +21,7 @@ from seqdata.runs.run_record import find_installed_versions
 from tests.cli.commands import find_one, run_doctor
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import fit, sequences
+from tests.runs.run_files import read_run_file, write_run_file
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def settings(
     options.setdefault("batching", Bucketed(4))
     data = SequenceDataModule(train=store, **options)
     file = RunFile.from_options(
-        data._options, geometry or FitGeometry(), fingerprints={}, plan="",
+        data._options, geometry or FitGeometry(), Path(), fingerprints={}, plan="",
         versions=versions or find_installed_versions(), trainer=trainer or {},
     )  # fmt: skip
     return list(check_settings(file, Path(NAME), open_store(store) if opens else None))
@@ -157,17 +157,17 @@ def test_lanes_that_ranks_do_not_divide_are_uneven(store, shift):
 def test_code_that_is_gone_is_bad_and_none_is_imported(store, tmp_path):
     data = SequenceDataModule(train=store, batching=Bucketed(4), transform=noisy)
     fit(data, max_epochs=1)
-    plain = yaml.safe_load(Path(NAME).read_text())
+    plain = read_run_file()
     (tmp_path / "harmful.py").write_text("raise SystemExit('imported')\n")
     plain["import_from"] = [str(tmp_path)]
-    for transform, bad in (("harmful:f", 0), ("not_there.at_all:f", 1)):
-        plain["data"]["transform"] = {"import": transform}
-        Path(NAME).write_text(yaml.safe_dump(plain))
+    for transform, bad in (("harmful.f", 0), ("not_there.at_all.f", 1)):
+        plain["data"]["transform"] = transform
+        write_run_file(plain)
         facts = json.loads(run_doctor(".", "--json", code=bad))
         assert facts["bad"] == bad
     (found,) = [one for one in facts["findings"] if one["state"] == "bad"]
     assert (found["name"], found["seen"]) == (
-        "transform", "not_there.at_all:f cannot be found here",
+        "transform", "not_there.at_all.f cannot be found here",
     )  # fmt: skip
     assert "harmful" not in sys.modules
 

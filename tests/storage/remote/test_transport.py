@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from seqdata import ConfigError, FingerprintMismatch, Remote, RemoteReadError
-from seqdata.runs.data_refs import make_absolute
+from seqdata.runs.locations import make_absolute
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url

@@ -133,7 +133,7 @@ def _write_run(root: Path) -> Path:
     from seqdata.runs.locate_batch import FitGeometry
     from seqdata.runs.run_file import NAME, RunFile
 
-    data = {"train": {"path": "/data/train"}, "batching": {"policy": "fixed", "options": {"n": 8}}}
+    data = {"train": "/data/train", "batching": "fixed"}
     run = RunFile(
         geometry=FitGeometry(), data=data, fingerprints={"train": ["ab" * 16]}, plan="cd" * 16,
         versions={"seqdata": "0.1.0"}, trainer={"max_epochs": 3}, roots=["/code"],
