@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqdata.arguments import select_options
-from seqdata.detect import LocationLike
+from seqdata.detect import TAR, LocationLike
 from seqdata.errors import ConfigError, check_flags, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener, Store, SupportsWriting
@@ -396,7 +396,7 @@ def _find_writer(
                 "write_store: `format`",
                 "'arrow' or an installed backend that writes",
                 f"{format!r}",
-                "For 'webdataset': pip install seqdata-webdataset",
+                f"For {TAR.backend!r}: pip install {TAR.package}",
             )
         )
     return backend.write, select_options("write_store", backend.write, format, options)

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.braces import expand_location, split_location
 from seqdata.storage.find_files import is_folder, iter_names, list_entries, names_several
 from seqdata.storage.foreign.file_discovery import SUFFIXES, has_table_suffix, is_data_file
-from seqdata.storage.indexed.backend import FormatBackend
 from seqdata.storage.indexed.file_format import FileFormat
+from seqdata.storage.indexed.opening import FormatBackend
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
@@ -28,15 +29,39 @@ from seqdata.storage.writing.staging_dir import find_staging_dirs
 
 LocationLike = str | os.PathLike[str]
 
-_PACKAGES = {"webdataset": "seqdata-webdataset"}
-_TAR = ".tar"
-_TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.I)
+
+@dataclass(frozen=True, slots=True)
+class PackagedForm:
+    """A form of files that one package opens; its suffix cannot be claimed by another.
+
+    Attributes:
+        backend: The name of the backend and of its reader.
+        package: The package to install.
+        suffix: The suffix of shards, by which a folder of them is found.
+        pattern: The pattern of names, compressed shards included.
+    """
+
+    backend: str
+    package: str
+    suffix: str
+    pattern: re.Pattern[str]
+
+    def has_name(self, name: str) -> bool:
+        """Return whether a file is a shard of this form, by its name."""
+        return name.lower().endswith(self.suffix)
+
+
+TAR = PackagedForm(
+    backend="webdataset", package="seqdata-webdataset", suffix=".tar",
+    pattern=re.compile(r"\.(tar(\.\w+)?|tgz)$", re.I),
+)  # fmt: skip
+"""Tar shards: also what braces and folders of no other form mean. The only plugin named here."""
 _MOST_NAMES = 100_000  # most names of a folder that are examined
 
 _BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")  # x-{000..017}.tar
 
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("webdataset", _TAR_FILE),
+    (TAR.backend, TAR.pattern),
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES), re.I)),
     ("arrow", re.compile("")),  # folders, and everything else: the backend raises its error
 )
@@ -78,7 +103,7 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
     if "://" in os.fspath(location).removeprefix("file://"):  # also as one of several parts
         text = redact_url(os.fspath(location))
         name = _find_core_backend(text, patterns=True)
-        if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files
+        if name == TAR.backend and not TAR.pattern.search(text):  # braces of any files
             return _find_plugin_backend(text, host) or name
         return _find_plugin_backend(text, host) or name if name == "arrow" else name
     text = os.fspath(location)
@@ -103,7 +128,7 @@ def _find_core_backend(text: str, *, patterns: bool = False) -> str:
         patterns: Whether braces in it mean several files, which are tar shards by default.
     """
     if patterns and _BRACES.search(text) and not has_table_suffix(text):
-        return "webdataset"
+        return TAR.backend
     return next(name for name, form in _PATTERNS if form.search(text))
 
 
@@ -134,8 +159,8 @@ def detect_backend_at(
         RemoteReadError,
     ):  # web servers list nothing; other errors are raised by the backend
         return name
-    if any(map(_is_tar, names)):
-        return "webdataset"
+    if any(map(TAR.has_name, names)):
+        return TAR.backend
     return _of_names(redact_url(os.fspath(location)), names, host) or name
 
 
@@ -167,13 +192,11 @@ def find_backend(
     """
     if not isinstance(name, str):
         return as_opener(name)
-    package = _PACKAGES.get(name)
-    if package is not None and host.find("backend", name) is None:
+    if name == TAR.backend and host.find("backend", name) is None:
         raise PluginError.at(
             f"open_store: {redact_url(os.fspath(location))!r} needs the backend {name!r}, which "
-            "is not "
-            f"installed; pip install {package}",
-            package=package,
+            f"is not installed; pip install {TAR.package}",
+            package=TAR.package,
         )
     return as_opener(host.backend(name))
 
@@ -237,8 +260,8 @@ def _of_folder(folder: Path, host: PluginHost | None) -> str:
     is_store = is_begun or any(map(STORE_FILES.names.fullmatch, names))
     if not is_store and any(map(is_data_file, names)):
         return "foreign"
-    if any(_is_tar(name) for name in names):
-        return "webdataset"
+    if any(map(TAR.has_name, names)):
+        return TAR.backend
     if is_store:
         return "arrow"
     below = list(itertools.islice(iter_names(folder), _MOST_NAMES))
@@ -250,11 +273,7 @@ def _of_core_files(names: Sequence[str]) -> str | None:
     """Return the core's backend for files of tables or tar shards; None if there are none."""
     if any(map(is_data_file, names)):
         return "foreign"
-    return "webdataset" if any(map(_is_tar, names)) else None
-
-
-def _is_tar(name: str) -> bool:
-    return name.lower().endswith(_TAR)
+    return TAR.backend if any(map(TAR.has_name, names)) else None
 
 
 def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
@@ -264,8 +283,8 @@ def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
         PluginError: If they are several.
     """
     names = list(itertools.islice(_list_matches(pattern), _MOST_NAMES))
-    if any(map(_is_tar, names)):
-        return "webdataset"
+    if any(map(TAR.has_name, names)):
+        return TAR.backend
     found = _of_names(pattern, names, host) or _of_core_files(names)
     return found or ("arrow" if names else None)
 

@@ -22,7 +22,7 @@ from seqdata.cli._report.console import (
 )
 from seqdata.cli._report.write_progress import ReadProgress, report_kept, report_resume
 from seqdata.cli.stats import describe_store, format_field
-from seqdata.detect import detect_backend
+from seqdata.detect import TAR, detect_backend
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Reader, Store
@@ -46,8 +46,6 @@ from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import FIRST_STEP, progress_bar
 
 STORE = "store"
-_TAR = ".tar"
-_TAR_SHARDS = "webdataset"  # whose ids have no dot after the last slash
 _SUGGESTED_TOKENS = 16_384  # timesteps, in the suggested next command
 
 
@@ -199,7 +197,9 @@ def write(
         else:
             files, found = find_source(source, skip=out)
             warn_left_out([found])
-            if format == _TAR_SHARDS and not is_numbered:
+            if (
+                format == TAR.backend and not is_numbered
+            ):  # its ids have no dot after the last slash
                 files = drop_suffixes(files)
             store = _write_files(files, out, input_format, options, write_to)
     except (SeqDataError, OSError):
@@ -247,12 +247,12 @@ def open_source(
         return None if _has_reader(path) else open_store(source)
     if form == "arrow" or path.suffix.lower() in READERS:
         return None
-    if form != _TAR_SHARDS:
+    if form != TAR.backend:
         return open_store(source)
     try:
         return open_store(source)
     except ConfigError:  # without an index they are read completely
-        if path.name.lower().endswith(_TAR) or path.is_dir():
+        if TAR.has_name(path.name) or path.is_dir():
             return None
         raise
 
@@ -267,7 +267,7 @@ def _open_matches(source: str, skip: str | None) -> Store | None:
 def _find_backend(name: str, host: PluginHost) -> str | None:
     """Return the backend that opens files of a name's suffix; None if they are read."""
     ending = Path(name).suffix.lower()
-    if ending == _TAR or ending in READERS:
+    if ending == TAR.suffix or ending in READERS:
         return None
     return "foreign" if has_table_suffix(name) else host.backend_of_suffix(name)
 
@@ -350,8 +350,8 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
 
 def _find_reader(ending: str, host: PluginHost) -> Reader | None:
     """Return the reader of a suffix; None if there is none."""
-    if ending == _TAR:
-        return host.reader(_TAR_SHARDS)
+    if ending == TAR.suffix:
+        return host.reader(TAR.backend)
     return host.find("reader", ending, everywhere=False) if ending else None
 
 

@@ -102,6 +102,28 @@ class WavHeader:
         """Timesteps, where the samples are not compressed."""
         return (self.end - self.begin) // self.frame_bytes
 
+    @staticmethod
+    def is_wav(head: bytes) -> bool:
+        """Return whether a file that begins with some bytes is WAV."""
+        return head[:4] in (*_RIFF, *_RIFX, *_RF64) and head[8:12] == b"WAVE"
+
+    @staticmethod
+    def is_nist(head: bytes) -> bool:
+        """Return whether a file that begins with some bytes is NIST SPHERE; some are named .wav."""
+        return head.startswith(b"NIST_1A")
+
+    @staticmethod
+    def extend_24_bit(raw: NDArray[np.uint8], stored: str) -> NDArray[np.int32]:
+        """Return numbers of three bytes as int32, multiplied by 256 to have the scale of int32.
+
+        Args:
+            raw: Their bytes.
+            stored: ``<i3`` or ``>i3``.
+        """
+        extended = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
+        extended[:, 1:] = raw.reshape(-1, 3)[:, :: 1 if stored == "<i3" else -1]
+        return extended.view("<i4").reshape(-1).astype(np.int32, copy=False)
+
     def decode(self, content: bytes) -> NDArray[Any]:
         """Return the samples of a whole file, (T, *shape).
 
@@ -114,37 +136,15 @@ class WavHeader:
             )
         raw = np.frombuffer(content, np.uint8, self.end - self.begin, self.begin)
         if self.is_24_bit:
-            return widen_24_bit(raw, self.stored).reshape(-1, *self.shape)
+            return self.extend_24_bit(raw, self.stored).reshape(-1, *self.shape)
         values: NDArray[Any] = raw.view(self.stored)
         return values.astype(values.dtype.newbyteorder("=")).reshape(-1, *self.shape)
-
-
-def is_wav(head: bytes) -> bool:
-    """Return whether a file that begins with some bytes is WAV."""
-    return head[:4] in (*_RIFF, *_RIFX, *_RF64) and head[8:12] == b"WAVE"
-
-
-def is_nist(head: bytes) -> bool:
-    """Return whether a file that begins with some bytes is NIST SPHERE; some are named .wav."""
-    return head.startswith(b"NIST_1A")
-
-
-def widen_24_bit(raw: NDArray[np.uint8], stored: str) -> NDArray[np.int32]:
-    """Return numbers of three bytes as int32, multiplied by 256, so that their scale is int32's.
-
-    Args:
-        raw: Their bytes.
-        stored: ``<i3`` or ``>i3``.
-    """
-    wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
-    wide[:, 1:] = raw.reshape(-1, 3)[:, :: 1 if stored == "<i3" else -1]
-    return wide.view("<i4").reshape(-1).astype(np.int32, copy=False)
 
 
 def _read_header(file: Readable) -> WavHeader:
     head = file.read(0, min(_AHEAD, file.size))
     kind = head[:4]
-    if not is_wav(head):
+    if not WavHeader.is_wav(head):
         raise ValueError(f"must begin with RIFF, a size and WAVE, but begins with {head[:12]!r}")
     order = ">" if kind in _RIFX else "<"
     (riff_size,) = struct.unpack_from(f"{order}I", head, 4)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.backends import Extents, FileIndex, RandomAccessFile
+from seqdata.backends import Extents, FileIndex, RandomAccessFile, hookimpl
 from seqdata.errors import ConfigError, check_flags
 from seqdata_audio.sound_file import make_broken_error, read_info, read_samples, read_wav
 
@@ -111,3 +112,9 @@ class Audio:
 
 
 _HEAD = 64  # bytes of a file without a known header that the rate is believed with
+
+
+@hookimpl
+def seqdata_register_backends() -> Mapping[str, Any]:
+    """Register the backend ``audio``."""
+    return {"audio": Audio()}

@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from seqdata.backends import WavHeader, is_nist, is_wav
+from seqdata.backends import WavHeader
 from seqdata.errors import DataError, PluginError
 from seqdata_audio.declared_sizes import Readable, check_declared_sizes
 from seqdata_audio.mpeg import MpegFrames, count_frames
@@ -75,8 +75,8 @@ def read_wav(file: Readable) -> WavHeader | None:
         ValueError: If it is damaged, or was cut off.
     """
     head = file.read(0, min(_HEAD, file.size))
-    is_named = file.name.lower().endswith(".wav") and not is_nist(head)
-    return WavHeader.read(file) if is_wav(head) or is_named else None
+    is_named = file.name.lower().endswith(".wav") and not WavHeader.is_nist(head)
+    return WavHeader.read(file) if WavHeader.is_wav(head) or is_named else None
 
 
 def read_info(file: Readable) -> SoundInfo:
@@ -107,7 +107,7 @@ def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
             decoded.
         PluginError: If soundfile is not installed.
     """
-    wav = WavHeader.read(Content(content)) if is_wav(content[:_HEAD]) else None
+    wav = WavHeader.read(Content(content)) if WavHeader.is_wav(content[:_HEAD]) else None
     if wav is not None and wav.dtype is not None and dtype in (wav.dtype, "float32", "float64"):
         return convert(wav.decode(content), dtype)
     if wav is not None and wav.dtype is None:

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from click.testing import CliRunner
 from seqdata_audio import Audio, LogMel
-from seqdata_audio.plugin import seqdata_register_backends
+from seqdata_audio.format import seqdata_register_backends
 from seqdata_audio.sound_file import read_info
 
 from seqdata import Bucketed, Loader, SequenceDataModule, Windows, open_store

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.backends import Extents, FileFormat, FileIndex, Opener, RandomAccessFile, hookimpl
-from seqdata.backends import FormatBackend as Backend
+from seqdata.backends import Extents, FileFormat, FileIndex, RandomAccessFile, hookimpl
 from seqdata.errors import ConfigError, MissingShardError, must_be
 
 __all__ = ["Tokens", "seqdata_register_backends"]
@@ -206,6 +205,6 @@ def _sequence_offsets(content: bytes, at: int, count: int, itemsize: int) -> NDA
 
 
 @hookimpl
-def seqdata_register_backends() -> Mapping[str, Opener]:
+def seqdata_register_backends() -> Mapping[str, FileFormat]:
     """Offer the format under its name."""
-    return {"tokens": Backend(Tokens())}
+    return {"tokens": Tokens()}

@@ -2,5 +2,5 @@
 
 from seqdata_webdataset.backend import WebDataset as WebDataset
 from seqdata_webdataset.backend import index_shards as index_shards
-from seqdata_webdataset.opening import open_webdataset as open_webdataset
-from seqdata_webdataset.writing import write_webdataset as write_webdataset
+from seqdata_webdataset.backend import open_webdataset as open_webdataset
+from seqdata_webdataset.backend import write_webdataset as write_webdataset

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from seqdata import PluginError
-from seqdata.backends import MAX_WIDTH, NUMBER_DTYPES, WavHeader, is_nist
+from seqdata.backends import NUMBER_DTYPES, WavHeader
 
 _MAX_HEADER_BYTES = 1 << 16
+_MAX_WIDTH = 1 << 31  # bytes of one timestep
 _COMMON_HEADER = re.compile(
     r"\{'descr': '([<>|=][biuf]\d)', 'fortran_order': (True|False), "
     r"'shape': \((\d+,(?: \d+,?)*)\), \} *\n"
@@ -157,7 +158,7 @@ def _make_array_header(
     if descr in _THREE_BYTES or not is_dtype(descr):
         raise BadHeaderError(f"has dtype {descr[:40]!r}, which cannot be stored")
     header = ArrayHeader("npy", descr, shape, scalar, fortran)
-    if not 0 < math.prod(shape) * np.dtype(descr).itemsize < MAX_WIDTH:
+    if not 0 < math.prod(shape) * np.dtype(descr).itemsize < _MAX_WIDTH:
         raise BadHeaderError(f"has no numbers per timestep, or too many ({str(shape)[:40]})")
     return header
 
@@ -181,7 +182,7 @@ def read_wav_header(member: bytes | memoryview) -> HeaderAndValues:
     """Parse the header of a WAV file; raise as ``read_npy_header`` does."""
     file = _Member(member)
     try:
-        wav = None if is_nist(file.read(0, 7)) else WavHeader.read(file)
+        wav = None if WavHeader.is_nist(file.read(0, 7)) else WavHeader.read(file)
     except ValueError as error:
         raise BadHeaderError(str(error)) from error
     if wav is None or wav.stored is None:

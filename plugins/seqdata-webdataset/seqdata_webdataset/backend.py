@@ -1,17 +1,25 @@
-"""The backend as an object: it opens, indexes, audits and writes tar shards."""
+"""The backend: tar shards are opened, indexed, audited, written, and read once as input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.backends import AuditReport, Location, Remote, ShardStore, audit_files, index_files
+from seqdata import Remote
+from seqdata.backends import (
+    FormatBackend,
+    FormatReader,
+    Location,
+    ShardStore,
+    hookimpl,
+    write_files,
+)
 from seqdata_webdataset.indexed_format import IndexedTar
-from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
-from seqdata_webdataset.writing import write_webdataset
+from seqdata_webdataset.unsafe import check_allowed_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +67,73 @@ class WebDataset:
         return index_shards(location, rebuild=rebuild, executor=executor, progress=progress)
 
     def audit(
-        self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
-    ) -> tuple[int, Iterator[AuditReport]]:
+        self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
+    ) -> tuple[int, Iterator[Any]]:
         """Audit shards; see ``seqdata.protocols.SupportsAudit``."""
-        return audit_files(location, IndexedTar(), shard=shard, repair=repair, on_bytes=told)
+        return FormatBackend(IndexedTar()).audit(location, shard=shard, repair=repair, on_progress=on_progress)
 
-    def write(  # noqa: PLR0913
+    def write(
         self,
         location: str,
         sequences: Iterable[Any],
         *,
-        axes: Mapping[str, str | None] | None = None,
-        shard_bytes: int,
-        key: str = "id",
-        executor: Executor | None = None,
-        resume: bool = True,
-        progress: bool | Callable[[int, int], None] | None = None,
-        overwrite: bool = False,
         remote: str | Remote | None = None,
         shuffle: int | None = None,
+        **options: Any,
     ) -> ShardStore:
         """Write sequences as shards; see ``write_webdataset``."""
-        return write_webdataset(
-            location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
-            resume=resume, progress=progress, overwrite=overwrite, remote=remote, shuffle=shuffle,
-        )  # fmt: skip
+        return write_webdataset(location, sequences, remote=remote, shuffle=shuffle, **options)
+
+
+def open_webdataset(
+    location: Location,
+    *,
+    verify: str | None = None,
+    schema: Schema | None = None,
+    index: str | None = None,
+    keys: str = "unique",
+    remote: str | Remote | None = None,
+    progress: bool | None = None,
+    unsafe_decoders: Collection[str] | None = None,
+) -> ShardStore:
+    """Open tar shards as the webdataset library writes them, reading no data yet.
+
+    A field is named by its extension. Without a schema ``.npy`` and ``.wav`` are ragged on
+    ``time``, ``.cls`` is an integer, ``.txt`` is text, and others are the bytes of the member.
+
+    Args:
+        location: A tar file, a folder of them, braces (``x-{000..017}.tar``), or a list of these.
+        verify: When checksums are compared: ``"first_read"``, ``"always"``, or ``"off"``: never.
+            None: at the first read.
+        schema: Extension -> its type: a dtype (ragged on ``time``), ``int``, ``float``, ``bool``
+            (one number per sequence), ``str``, ``bytes``, a ``Field``, ``...`` (as without a
+            schema), None (left out); of ``.json`` and ``.npz`` also a dict: name of a value -> its
+            type. Extensions that are not named are read as without a schema.
+        index: ``"build"``: build the index of shards that have none, with a progress bar.
+        keys: ``unique``: keys are unique; ``by_shard``: unique in each shard, and ids are
+            ``shard.tar/key``.
+        remote: How URLs are read: ``"cache"`` (None): whole shards, cached on this machine;
+            ``"ranges"``: only the members, or slices of long ones, that a batch needs; or a
+            ``Remote`` with further options.
+        progress: Whether to show progress bars; None: on a terminal.
+        unsafe_decoders: Extensions that may be read although that runs code from the data: ``pyd``,
+            ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must give their
+            types. Use it only for shards that you would run as a program.
+
+    Raises:
+        ConfigError: If there are no shards, there is no index, or an argument is invalid.
+        MissingShardError: If a shard is not there.
+        CorruptShardError: If a shard is damaged or its size differs from its index.
+        FingerprintMismatch: If a shard is not the one that was indexed, or an index is not of
+            the shard that was written.
+        IncompleteDatasetError: If writing was not finished.
+        DecodeError: If members do not match the schema.
+        UnsafeContentError: If members could run code.
+    """
+    tar = IndexedTar(schema, check_allowed_names(unsafe_decoders))
+    return FormatBackend(tar)(
+        location, verify=verify, index=index, keys=keys, remote=remote, progress=progress
+    )
 
 
 def index_shards(
@@ -93,7 +143,7 @@ def index_shards(
     executor: Executor | None = None,
     progress: bool | Callable[[int, int], None] | None = None,
     remote: str | Remote | None = None,
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Build the index of tar shards, with checksums.
 
     Args:
@@ -111,6 +161,65 @@ def index_shards(
         ConfigError: If there are no shards at the location.
         DataError: If a shard is not there, is damaged, or does not hold samples.
     """
-    return index_files(
-        location, IndexedTar(), rebuild=rebuild, executor=executor, progress=progress, remote=remote
+    return FormatBackend(IndexedTar()).build_index(
+        location, rebuild=rebuild, executor=executor, progress=progress, remote=remote
     )
+
+
+def write_webdataset(  # noqa: PLR0913
+    location: str | os.PathLike[str],
+    sequences: Iterable[Any],
+    *,
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int,
+    key: str = "id",
+    executor: Executor | None = None,
+    resume: bool = True,
+    progress: bool | Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
+    remote: str | Remote | None = None,
+    shuffle: int | None = None,
+) -> ShardStore:
+    """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
+
+    A field ``mel`` is written as ``mel.npy``, integers as ``.cls``, text as ``.txt``, bytes as
+    ``.bin``; names with these extensions are kept. Opened again, fields have their own names.
+
+    Args:
+        location: A folder, created if needed; or a URL, for which the shards are written on this
+            machine first, then uploaded.
+        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
+        shard_bytes: Size from which on a shard is closed, in bytes.
+        key: The ``str`` field that becomes the key; without one, samples are numbered.
+        executor: The executor that indexes and writes shards; None: threads of this process.
+        resume: Whether to continue where a writer stopped; otherwise its files are removed.
+        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        overwrite: Whether existing shards of this writer are replaced.
+        remote: The options for a URL; None: the transport's configuration.
+        shuffle: The seed of a random order; None: the order given.
+
+    Raises:
+        ConfigError: If an argument is invalid, or does not fit the existing files.
+        DecodeError: If a sequence does not match the first one, or the one that was written before.
+        IncompleteDatasetError: If the disk is full.
+        RemoteReadError: If a URL cannot be reached.
+        WorkerDiedError: If the executor broke.
+    """
+    return write_files(
+        location, sequences, FormatBackend(IndexedTar()), axes=axes, shard_bytes=shard_bytes,
+        key=key, executor=executor, resume=resume, progress=progress, overwrite=overwrite,
+        remote=remote, shuffle=shuffle,
+    )  # fmt: skip
+
+
+@hookimpl
+def seqdata_register_backends() -> Mapping[str, Any]:
+    """Register the backend ``webdataset``."""
+    return {"webdataset": WebDataset()}
+
+
+@hookimpl
+def seqdata_register_readers() -> Mapping[str, Any]:
+    """Register tar shards as input of ``seqdata write``."""
+    return {"webdataset": FormatReader(IndexedTar())}

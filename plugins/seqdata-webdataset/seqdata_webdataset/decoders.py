@@ -20,20 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata import DecodeError
-from seqdata.backends import (
-    DataLocation,
-    Field,
-    check_size,
-    widen_24_bit,
-)
-from seqdata.backends import refuse_size as raise_limit_error
+from seqdata.backends import DataLocation, Field, WavHeader, check_size
 from seqdata_webdataset.array_headers import (
     SOUND_DECODER,
     ArrayHeader,
     BadHeaderError,
     read_npy_header,
 )
-from seqdata_webdataset.member_names import last_part
+from seqdata_webdataset.tar_headers import last_part, raise_limit_error
 from seqdata_webdataset.unsafe import read_unsafe
 
 MAX_MEMBER_BYTES = 2 << 30
@@ -118,7 +112,7 @@ def decode_member(
 def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
     """Return an array that is stored in another byte or dimension order."""
     if header.descr in ("<i3", ">i3"):
-        return widen_24_bit(raw, header.descr).reshape(-1, *header.shape)
+        return WavHeader.extend_24_bit(raw, header.descr).reshape(-1, *header.shape)
     steps = len(raw) // header.width
     shape = () if header.scalar else (steps, *header.shape)
     values = np.frombuffer(raw.tobytes(), header.descr)

@@ -13,17 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from seqdata.backends import INDEX_FOLDER, Remote, ShardStore, find_index, read_index
+from seqdata import Remote
+from seqdata.backends import DataLocation, ShardStore
 from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
+from seqdata_webdataset.backend import open_webdataset, write_webdataset
+from seqdata_webdataset.grouping import group_samples
 from seqdata_webdataset.indexed_format import SUFFIX
-from seqdata_webdataset.opening import open_webdataset
-from seqdata_webdataset.writing import write_webdataset
 
-_SHARD_BYTES = (
-    9_000  # bytes of a shard: a member takes a block for its header and at least one more
-)
+_SHARD_BYTES = 9_000  # a member takes a block for its header and at least one more
+_INDEX_FOLDER = "seqdata-index"
 
 
 def _write(location: str | Path, sequences: Sequence[Mapping[str, Any]]) -> None:
@@ -44,18 +42,16 @@ def _list_shards(folder: Path) -> list[str]:
 
 def _list_extents(folder: Path) -> list[Extent]:
     found: list[Extent] = []
-    for number, name in enumerate(_list_shards(folder)):
-        file = find_index(folder / name)
-        if file is not None:
-            index = read_index(str(folder), number, file)
-            for members in index.members.values():
-                extents = np.stack([members.begins, members.sizes], axis=1).tolist()
-                found += [(name, begin, size) for begin, size in extents if size > 0]
+    for name in _list_shards(folder):
+        samples = group_samples((folder / name).read_bytes(), DataLocation(dataset=str(folder)))
+        for members in samples.members.values():
+            extents = zip(members.begins, members.sizes, strict=True)
+            found += [(name, begin, size) for begin, size in extents if size > 0]
     return sorted(found)
 
 
 def _list_index_files(folder: Path) -> list[str]:
-    return sorted(f"{INDEX_FOLDER}/{path.name}" for path in (folder / INDEX_FOLDER).iterdir())
+    return sorted(f"{_INDEX_FOLDER}/{path.name}" for path in (folder / _INDEX_FOLDER).iterdir())
 
 
 def _write_with_lengths(root: Path) -> Path:
@@ -66,7 +62,7 @@ def _write_with_lengths(root: Path) -> Path:
             member.size = len(content)
             shard.addfile(member, io.BytesIO(content))
     _read_lengths(root)
-    (path,) = (root / INDEX_FOLDER).glob("lengths-*")
+    (path,) = (root / _INDEX_FOLDER).glob("lengths-*")
     return path
 
 

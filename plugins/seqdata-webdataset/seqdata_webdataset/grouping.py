@@ -11,14 +11,19 @@ from typing import Any
 
 from seqdata import DecodeError
 from seqdata.backends import DataLocation, quote
-from seqdata.backends import refuse_size as raise_limit_error
 from seqdata_webdataset.array_headers import (
     HEADER_READERS,
     ArrayHeader,
     BadHeaderError,
 )
-from seqdata_webdataset.member_names import MAX_KEY_BYTES, last_part, split_name
-from seqdata_webdataset.tar_headers import TAR_BLOCK, iter_members
+from seqdata_webdataset.tar_headers import (
+    MAX_KEY_BYTES,
+    TAR_BLOCK,
+    iter_members,
+    last_part,
+    raise_limit_error,
+    split_name,
+)
 
 MAX_FIELDS = 64
 """Maximum members of one sample, and extensions of one shard."""
@@ -40,7 +45,7 @@ class CollectedMembers:
         headers: Header -> its code.
         codes: Code of the header per sample.
         numbers: Value per sample, if all are integers.
-        are_whole_numbers: Whether all values are integers.
+        are_integers: Whether all values are integers.
     """
 
     begins: array[int] = field(default_factory=lambda: array("q"))
@@ -48,7 +53,7 @@ class CollectedMembers:
     headers: dict[ArrayHeader, int] = field(default_factory=dict)
     codes: array[int] = field(default_factory=lambda: array("H"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
-    are_whole_numbers: bool = True
+    are_integers: bool = True
 
     def pad_to(self, count: int) -> None:
         """Record that samples before ``count`` have no such member."""
@@ -176,11 +181,9 @@ def _add_member(
         code = members.headers.setdefault(header, len(members.headers))
     elif encoding in NUMBER_EXTENSIONS:
         parsed = (
-            _parse_whole_number(bytes(view[begin : begin + size]))
-            if size <= MAX_NUMBER_BYTES
-            else None
+            _parse_integer(bytes(view[begin : begin + size])) if size <= MAX_NUMBER_BYTES else None
         )
-        members.are_whole_numbers = members.are_whole_numbers and parsed is not None
+        members.are_integers = members.are_integers and parsed is not None
         number = parsed or 0
     members.begins.append(begin)
     members.sizes.append(size)
@@ -188,7 +191,7 @@ def _add_member(
     members.numbers.append(number)
 
 
-def _parse_whole_number(text: bytes) -> int | None:
+def _parse_integer(text: bytes) -> int | None:
     """Return the integer of a text, as ``int`` parses it; None if it is not an integer."""
     try:
         number = int(text)

@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqdata import ConfigError, DecodeError, UnsafeContentError
-from seqdata.backends import (
-    DEFAULT_AXIS,
-    FIELD_DTYPES,
-    NUMBER_DTYPES,
-    DataLocation,
-    Field,
-    kind_of,
-    make_unknown_name_error,
-    quote,
-)
+from seqdata.backends import NUMBER_DTYPES, DataLocation, Field, make_unknown_name_error, quote
 from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.decoders import (
     DECODERS,
@@ -31,8 +22,8 @@ from seqdata_webdataset.decoders import (
     TEXT_EXTENSIONS,
     FieldSpec,
 )
-from seqdata_webdataset.member_names import is_unsafe, last_part
-from seqdata_webdataset.unsafe import is_allowed
+from seqdata_webdataset.tar_headers import last_part
+from seqdata_webdataset.unsafe import is_allowed, is_unsafe
 
 Schema = Mapping[str, Any]
 """Extension -> its type; see ``open_webdataset``."""
@@ -47,14 +38,14 @@ class Extension:
     Attributes:
         name: The extension.
         headers: The headers of its members.
-        has_whole_numbers: Whether all of them are integers that are in the index.
+        has_integers: Whether all of them are integers that are in the index.
         place: Location of the first one, for errors.
         recorded_field: The field as recorded by our writer.
     """
 
     name: str
     headers: tuple[ArrayHeader, ...]
-    has_whole_numbers: bool
+    has_integers: bool
     place: DataLocation
     recorded_field: tuple[str, Field] | None = None
 
@@ -133,14 +124,14 @@ def _iter_specs(
         name, field = extension.recorded_field
         method = (
             "text"
-            if not kind_of(field).is_array
+            if field.dtype not in NUMBER_DTYPES
             else "decode"
-            if extension.has_whole_numbers
+            if extension.has_integers
             else "place"
         )
         yield FieldSpec(
             name=name, extension=extension.name, field=field, is_chosen=True,
-            access="number" if extension.has_whole_numbers and field.axis is None else method,
+            access="number" if extension.has_integers and field.axis is None else method,
         )  # fmt: skip
     elif encoding == "cls":
         yield _make_number_spec(extension)
@@ -170,7 +161,7 @@ def _check_allowed(
         if given_type is ... or isinstance(given_type, Mapping)
         else _parse_type(given_type, dataset)
     )
-    if given_type is ... or (field is not None and not kind_of(field).is_array):
+    if given_type is ... or (field is not None and field.dtype not in NUMBER_DTYPES):
         raise ConfigError(
             f"{dataset}: `schema` of {extension.name!r} must give the dtype of its members, since "
             f"nothing else does, but is {given_type!r}. Pass for example "
@@ -179,7 +170,7 @@ def _check_allowed(
 
 
 def _make_number_spec(extension: Extension) -> FieldSpec:
-    if not extension.has_whole_numbers:
+    if not extension.has_integers:
         raise extension.place.make_error(
             DecodeError,
             f"members of extension {quote(extension.name)} must be integers, but are not. Read "
@@ -199,13 +190,10 @@ def _make_given_spec(
     """Return the field of members without a header, by the user's schema."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
-    if not kind_of(field).is_array:
+    if field.dtype not in NUMBER_DTYPES:
         method = "text"
     elif (
-        field.dtype == "int64"
-        and not field.shape
-        and field.axis is None
-        and extension.has_whole_numbers
+        field.dtype == "int64" and not field.shape and field.axis is None and extension.has_integers
     ):
         method = "number"
     elif encoding == "npz":
@@ -247,7 +235,9 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
         (extension.name, None) if extension.recorded_field is None else extension.recorded_field
     )
     first = extension.headers[0]
-    field = Field(first.dtype, first.shape, None if first.scalar else DEFAULT_AXIS)
+    field = Field(first.dtype, first.shape)
+    if first.scalar:
+        field = replace(field, axis=None)
     for header in extension.headers:
         if (header.dtype, header.shape, header.scalar) != (first.dtype, first.shape, first.scalar):
             raise extension.place.make_error(
@@ -286,7 +276,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
 def _parse_type(given_type: Any, context: str) -> Field:
     """Return the field of a type in a schema."""
     if isinstance(given_type, Field):
-        if given_type.dtype not in FIELD_DTYPES:
+        if given_type.dtype not in (*NUMBER_DTYPES, "str", "bytes"):
             raise ConfigError(
                 f"{context} must have one of the dtypes {', '.join(NUMBER_DTYPES)}, but has "
                 f"{given_type.dtype!r}"

@@ -1,25 +1,28 @@
-"""A reader of the headers of a tar file, without its data.
+"""Headers and names of the members of a tar file, read without its data.
 
 Plain ustar, GNU long names and pax are supported. The checksum of every header is compared, both
 blocks of zeros at the end are required, and only zeros may follow: a shard that was cut off or lost
-a part is never taken for a shorter one.
+a part is never taken for a shorter one. The rule for names (the key of the sample, and the
+extension) is exactly that of the webdataset library.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
-from seqdata import CorruptShardError, DecodeError, UnsafeContentError
+from seqdata import CorruptShardError, DecodeError, LimitError, UnsafeContentError
 from seqdata.backends import DataLocation, quote
-from seqdata.backends import refuse_size as raise_limit_error
 
 TAR_BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20
 """Maximum bytes of a long name or of pax records."""
+MAX_KEY_BYTES = 1024
+"""Maximum bytes of a key."""
 
 _ZEROS = bytes(TAR_BLOCK)
 _FILE_TYPES = (b"0", b"\0", b"7")
@@ -30,6 +33,8 @@ _OWN_NAME = slice(0, 100)
 _SIZE = slice(124, 136)
 _CHECKSUM = slice(148, 156)
 _PREFIX = slice(345, 500)
+_MEMBER_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
+_META_NAME = re.compile(r"__[^/]*__($|/)")
 
 
 def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, int, int]]:
@@ -203,3 +208,43 @@ def _check_end(view: memoryview, at: int, location: DataLocation) -> None:
             f"{first}: a part was lost, or several tar files were joined. Restore it, or write it "
             "again",
         )
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return (key, extension) of a member's name; None if it is not part of a sample.
+
+    The key ends at the first dot of the last part of the path; the extension is in lower case.
+
+    Examples:
+        >>> split_name("train/utt-7.Mel.npy"), split_name("README"), split_name("__meta__/x.json")
+        (('train/utt-7', 'mel.npy'), None, None)
+    """
+    if _META_NAME.match(name):
+        return None
+    found = _MEMBER_NAME.match(name)
+    return None if found is None else (found[1], found[2].lower())
+
+
+def last_part(extension: str) -> str:
+    """Return the last part of an extension, which determines the decoder.
+
+    Examples:
+        >>> last_part("mel.npy")
+        'npy'
+    """
+    return extension.rpartition(".")[2]
+
+
+def raise_limit_error(
+    location: DataLocation, found: str, required: str, requested: int, maximum: int
+) -> NoReturn:
+    """Raise the error about an exceeded limit.
+
+    Raises:
+        LimitError: Always.
+    """
+    raise location.make_error(
+        LimitError,
+        f"must {required}, but {found}. If you trust the file, write it again in smaller units",
+        found=requested, expected=maximum,
+    )  # fmt: skip

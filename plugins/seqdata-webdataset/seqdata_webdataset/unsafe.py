@@ -13,35 +13,41 @@ from typing import Any
 
 from seqdata import ConfigError, DecodeError
 from seqdata.backends import DataLocation
-from seqdata_webdataset.member_names import UNSAFE_EXTENSIONS, last_part
+from seqdata_webdataset.tar_headers import last_part
 
+UNSAFE_EXTENSIONS = frozenset({"pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib"})
+"""Parts of extensions whose decoders run code from the data."""
 PICKLE_EXTENSIONS = ("pyd", "pkl", "pickle")
 TORCH_EXTENSIONS = ("pth", "pt")
 
 
-def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozenset[str]:
+def check_allowed_names(names: Collection[str] | None) -> frozenset[str]:
     """Return the kinds of members that the user allows.
 
     Args:
         names: Last parts of extensions; None: none.
-        dataset: The data set, for messages.
 
     Raises:
         ConfigError: If there is no such encoding.
     """
     if isinstance(names, str):
         raise ConfigError(
-            f"{dataset}: `unsafe_decoders` must be a set of names, but is {names!r}. Pass for "
+            f"webdataset: `unsafe_decoders` must be a set of names, but is {names!r}. Pass for "
             f"example {{{names!r}}}"
         )
     found = frozenset(names or ())
     if odd := sorted(map(repr, found.difference((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS)))):
         raise ConfigError(
-            f"{dataset}: `unsafe_decoders` must be of "
+            "webdataset: `unsafe_decoders` must be of "
             f"{', '.join((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS))}, but has {', '.join(odd)}. "
             "Leave it out: other members are decoded without it"
         )
     return found
+
+
+def is_unsafe(extension: str) -> bool:
+    """Return whether any part of an extension stands for a format that runs code."""
+    return not UNSAFE_EXTENSIONS.isdisjoint(extension.split("."))
 
 
 def is_allowed(extension: str, names: frozenset[str]) -> bool:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from seqdata import open_store, write_store
 from seqdata.cli.app import app
-from seqdata.storage.indexed.index_storage import find_index
+from seqdata.storage.indexed.shards import find_index
 
 
 def run(*arguments, code=0):
@@ -101,8 +101,8 @@ def test_keys_that_members_id_replace_are_a_note_with_and_without_an_index(tar, 
         tar(members, name=f"in/{name}.tar")
     told = run("write", tmp_path / "in", tmp_path / "out")
     assert told.count("note: ") == 1
-    assert f"{tmp_path / 'in' / 'a.tar'}: keys are left out: its members '.id' become" in told
-    assert "To keep the keys, open the shards, `rename` the field" in told
+    assert f"{tmp_path / 'in' / 'a.tar'}: ids are left out: its values 'id' become" in told
+    assert "To keep the ids, open the files, `rename` the field" in told
     run("index", tmp_path / "in", "--workers", "0")
     assert "note: store: ids are left out: " in run("write", tmp_path / "in", tmp_path / "again")
     for made in map(open_store, (tmp_path / "out", tmp_path / "again")):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqdata_webdataset.grouping import MAX_FIELDS, group_samples
-from seqdata_webdataset.member_names import is_unsafe, split_name
+from seqdata_webdataset.tar_headers import split_name
+from seqdata_webdataset.unsafe import is_unsafe
 from webdataset.tariterators import base_plus_ext, group_by_keys
 
 from seqdata.errors import DecodeError, LimitError

@@ -8,12 +8,13 @@ from multiprocessing import get_context
 import fsspec
 import numpy as np
 import pytest
-from seqdata_webdataset import index_shards, open_webdataset, write_webdataset, writing
+from seqdata_webdataset import index_shards, open_webdataset, write_webdataset
 
 from seqdata import Remote, open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
-from seqdata.storage.indexed import remote_shards
-from seqdata.storage.row_order import draw_order
+from seqdata.storage import write_files
+from seqdata.storage.arrow.shuffled import draw_order
+from seqdata.storage.indexed import shards
 from tests.few_shards import SHARD, files, rows
 
 
@@ -82,7 +83,7 @@ def test_another_scheme_is_not_gone_on_with(tmp_path):
 
 
 def test_sequences_after_the_last_shard_are_not_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "_commit", stop)
+    monkeypatch.setattr(write_files, "_commit", stop)
     with pytest.raises(KeyboardInterrupt):
         write_webdataset(tmp_path / "s", rows(38), shard_bytes=SHARD)
     monkeypatch.undo()
@@ -256,7 +257,7 @@ def test_a_random_order_continues_in_either_pass_with_its_seed_only(tmp_path, mi
     with pytest.raises(ConfigError, match="`shuffle` must be 7, as it was before the interruption"):
         write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD, shuffle=8)
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_check_keys", stop)
+        patch.setattr(write_files, "_check_keys", stop)
         with pytest.raises(KeyboardInterrupt):
             shuffled(tmp_path / "s", rows())
     assert list((tmp_path / "s").glob(".seqdata-tmp-*/*.facts"))
@@ -284,7 +285,7 @@ def test_shards_that_are_written_again_to_a_url_are_read_as_they_are_now(
                 assert [row["x"].tolist() for row in store] == [row["x"].tolist() for row in rows]
             if indexed == "on this machine":
                 with monkeypatch.context() as patch:
-                    patch.setattr(remote_shards, "make_writable_files", refuse)
+                    patch.setattr(shards, "make_writable_files", refuse)
                     index_shards(url, rebuild=True, remote=remote)
     finally:
         fsspec.filesystem("memory").rm(url.removeprefix("memory:/"), recursive=True)

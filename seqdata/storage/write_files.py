@@ -1,0 +1,511 @@
+"""Writing of sequences as files of a format, each with its index: all of them or none.
+
+The sharded writer writes shards to a staging directory, each with its index; they are renamed into
+place when all are complete, and their indexes after them. In a bucket the list of shards is
+uploaded last. Place in the flow: below ``write_store``. Reads: sequences. Makes: a store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError, MissingShardError
+from seqdata.protocols import Field
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.shuffled import open_shuffled
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import find_key, make_packer
+from seqdata.storage.hashing import check_unique_ids, hash_texts
+from seqdata.storage.indexed.file_fields import make_ids
+from seqdata.storage.indexed.indexed_format import IndexedFormat
+from seqdata.storage.indexed.opening import FormatBackend
+from seqdata.storage.indexed.shard_index import (
+    SHARD_LIST,
+    DeclaredFields,
+    dump_index,
+    dump_list,
+    load_index,
+    load_list,
+)
+from seqdata.storage.indexed.shards import INDEX_FOLDER, INDEX_SUFFIX, RemoteShard
+from seqdata.storage.inputs import normalize_sequences
+from seqdata.storage.integrity.checksums import choose_algorithm
+from seqdata.storage.local_files import (
+    has_digest,
+    is_remote,
+    local_path,
+    refuse_remote,
+    sync_file,
+    write_synced,
+)
+from seqdata.storage.packing import Packer, pack_sequence
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.remote_files import RemoteFiles, WritableFiles
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.upload import upload_store
+from seqdata.storage.schema import check_axis_lengths, infer_fields
+from seqdata.storage.store import ShardStore
+from seqdata.storage.writing.progress import ProgressFn
+from seqdata.storage.writing.sharded_writer import is_part_list, open_sharded_writer
+from seqdata.storage.writing.shards import FinishedShard, PackedShard, PackFn, ResumeKey
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles, find_staging_dirs
+
+_PROGRESS_SEQUENCES = 1024  # sequences between two reports of progress
+_KEY_DIGITS = 9  # of a sequence that is only numbered
+_LIST_FILE = f"{INDEX_FOLDER}/{SHARD_LIST}"
+
+
+class ShardEncoder(Protocol):
+    """Turns the sequences of a data set into the bytes of its files."""
+
+    @property
+    def declared(self) -> DeclaredFields:
+        """Member -> name, dtype, shape and axis of the field as which it is read again."""
+        ...
+
+    @property
+    def end(self) -> bytes:
+        """The bytes after the last sequence of a file."""
+        ...
+
+    def encode(self, number: int, key: str, values: Mapping[str, NDArray[Any]]) -> list[bytes]:
+        """Return the bytes of a sequence, in pieces that are written one after the other.
+
+        Args:
+            number: Index of the sequence, for messages.
+            key: Its id; its index with leading zeros, if it has none.
+            values: Field -> (timesteps, *shape), or (1, *shape) without an axis; uint8 of texts.
+
+        Raises:
+            DecodeError: If its id cannot be written.
+        """
+        ...
+
+
+class WritableFormat(IndexedFormat, Protocol):
+    """An ``IndexedFormat`` whose files can be written; the first suffix is that of new files."""
+
+    def make_encoder(self, fields: Mapping[str, Field]) -> ShardEncoder:
+        """Return the encoder of sequences with these fields, without that of ids.
+
+        Raises:
+            ConfigError: If a field cannot be written.
+        """
+        ...
+
+
+def write_files(  # noqa: PLR0913
+    location: str | os.PathLike[str],
+    sequences: Iterable[Any],
+    backend: FormatBackend,
+    *,
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int,
+    key: str = "id",
+    executor: Executor | None = None,
+    resume: bool = True,
+    progress: bool | ProgressFn | None = None,
+    overwrite: bool = False,
+    remote: str | Remote | None = None,
+    shuffle: int | None = None,
+) -> ShardStore:
+    """Write sequences as files with indexes, and open them; see ``seqdata.write_store``.
+
+    Args:
+        location: A folder, created if needed; or a URL, for which the files are written on this
+            machine first, then uploaded.
+        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        backend: The backend that opens the files; its format has ``make_encoder``.
+        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
+        shard_bytes: Size from which on a file is closed, in bytes.
+        key: The ``str`` field of ids; without one, sequences are numbered.
+        executor: The executor that indexes and writes files; None: threads of this process.
+        resume: Whether to continue where a writer stopped; otherwise its files are removed.
+        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        overwrite: Whether existing files of this writer are replaced.
+        remote: The options for a URL; None: the transport's configuration.
+        shuffle: The seed of a random order; None: the order given.
+
+    Raises:
+        ConfigError: If an argument is invalid, or does not fit the existing files.
+        DecodeError: If a sequence does not match the first one, or the one that was written before.
+        IncompleteDatasetError: If the disk is full.
+        RemoteReadError: If a URL cannot be reached.
+        WorkerDiedError: If the executor broke.
+    """
+    file_format: Any = backend.format
+    write = partial(
+        _write_local, sequences=sequences, file_format=file_format, axes=axes,
+        shard_bytes=shard_bytes, key=key, executor=executor, resume=resume, progress=progress,
+        shuffle=shuffle,
+    )  # fmt: skip
+    if not is_remote(location):
+        refuse_remote(location, remote)
+        write(local_path(location), overwrite=overwrite)
+        return backend(local_path(location))
+    url, remote_options = os.fspath(location), resolve_remote(remote)
+    upload = _Upload(write, file_format.suffixes[0])
+    upload_store(url, remote_options, upload, resume=resume, overwrite=overwrite)
+    _remove_cached(url, remote_options)
+    return backend(url, remote=remote_options)
+
+
+def _write_local(  # noqa: PLR0913
+    root: Path,
+    sequences: Iterable[Any],
+    *,
+    file_format: WritableFormat,
+    axes: Mapping[str, str | None] | None,
+    shard_bytes: int,
+    key: str,
+    executor: Executor | None,
+    resume: bool,
+    progress: bool | ProgressFn | None,
+    overwrite: bool,
+    shuffle: int | None,
+) -> None:
+    """Write files to a folder of this machine; see ``write_files``."""
+    suffix = file_format.suffixes[0]
+    _check_target(root, suffix, overwrite=overwrite)
+    rows: Iterator[Any] = iter(())
+    if shuffle is None:
+        if is_part_list(sequences):
+            sequences = itertools.chain.from_iterable(part() for part in sequences)
+        rows, axes = normalize_sequences(sequences, axes)
+    resume_key = ResumeKey(
+        axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
+        algorithm=choose_algorithm(), parts=None, format=file_format.name, shuffle=shuffle,
+    )  # fmt: skip
+    files = StoreFiles(_LIST_FILE, _own_names(suffix))
+    with open_sharded_writer(
+        root, files, resume_key, executor=executor, progress=progress, total=None,
+        overwrite=overwrite, resume=resume,
+    ) as writer:  # fmt: skip
+        if shuffle is None:
+            first = next(rows)
+            rows = itertools.chain([first], rows)
+        else:
+            shuffled = open_shuffled(writer, sequences, axes, seed=shuffle, make_id=_number_key)
+            first, rows, axes = shuffled.first, shuffled.rows, shuffled.axes
+        shard_format = _ShardFormat(infer_fields(first, axes), resume_key, file_format)
+        encoder = shard_format.make_encoder()
+        shards = writer.write_rows(rows, shard_format)
+        if encoder.key is not None:
+            _check_keys(writer.folder, shards, file_format)
+        _commit(root, writer.folder, shards, suffix, encoder.shard_encoder.declared)
+
+
+def _check_target(root: Path, suffix: str, *, overwrite: bool) -> None:
+    """Raise if a folder holds other files, or files that must not be replaced."""
+    if not root.is_dir():
+        return
+    if (root / MANIFEST).exists():
+        raise ConfigError(f"{root}: already holds a store. Choose another folder")
+    names = sorted(path.name for path in root.glob(f"*{suffix}"))
+    others = [name for name in names if not _is_own(name, suffix)]
+    begun = (
+        find_staging_dirs(root) and not (root / _LIST_FILE).exists()
+    )  # interrupted in its commit
+    if others or (names and not overwrite and not begun):
+        raise _make_target_error(str(root), others, names)
+
+
+def _make_target_error(location: str, others: list[str], names: list[str]) -> ConfigError:
+    advice = "Choose one" if others else "Choose one, or pass `overwrite`=True"
+    return ConfigError(
+        f"{location}: must be an empty folder, but holds {(others or names)[0]!r}. {advice}"
+    )
+
+
+def _own_names(suffix: str) -> re.Pattern[str]:
+    """Return the pattern of the names that this writer gives to files."""
+    return re.compile(rf"shard-\d{{6,}}{re.escape(suffix)}")
+
+
+def _is_own(name: str, suffix: str) -> bool:
+    return _own_names(suffix).fullmatch(name) is not None
+
+
+def _name_shard(number: int, suffix: str) -> str:
+    return f"shard-{number:06d}{suffix}"
+
+
+def _number_key(number: int) -> str:
+    return f"{number:0{_KEY_DIGITS}d}"
+
+
+def _check_keys(
+    folder: Path, shards: Sequence[FinishedShard[_WrittenFile]], file_format: IndexedFormat
+) -> None:
+    """Raise if an id occurs twice; the write cannot be resumed then.
+
+    Raises:
+        DecodeError: If it does.
+    """
+    indexes = []
+    for finished in shards:
+        path = folder / finished.shard.index
+        location = DataLocation(dataset=str(folder), file=path.name)
+        indexes.append(load_index(path.read_bytes(), location, file_format))
+    ids = make_ids(str(folder), indexes, [index.shard for index in indexes])
+    hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in indexes])
+    try:
+        check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
+    except DecodeError:
+        for path in folder.glob(f"*{FACTS_SUFFIX}"):
+            path.unlink()
+        raise
+
+
+def _commit(
+    root: Path,
+    folder: Path,
+    shards: Sequence[FinishedShard[_WrittenFile]],
+    suffix: str,
+    declared: DeclaredFields,
+) -> None:
+    """Rename files into place, then their indexes and their list; remove older ones first."""
+    (root / INDEX_FOLDER).mkdir(exist_ok=True)
+    (root / _LIST_FILE).unlink(missing_ok=True)
+    named = [
+        (_name_shard(number, suffix), finished.shard) for number, finished in enumerate(shards)
+    ]
+    listed = [(name, file.sha256) for name, file in named]
+    write_synced(folder / SHARD_LIST, dump_list(listed, declared))
+    for old in root.glob(f"*{suffix}"):
+        (root / INDEX_FOLDER / f"{old.name}{INDEX_SUFFIX}").unlink(missing_ok=True)
+        old.unlink()
+    for name, file in named:
+        os.replace(folder / file.file, root / name)
+    sync_file(root)
+    for name, file in named:
+        os.replace(folder / file.index, root / INDEX_FOLDER / f"{name}{INDEX_SUFFIX}")
+    os.replace(folder / SHARD_LIST, root / _LIST_FILE)
+    sync_file(root / INDEX_FOLDER)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenFile:
+    """A file in the staging directory.
+
+    Attributes:
+        file: Its name.
+        sequences: Number of its sequences.
+        bytes: Its size.
+        sha256: Its digest.
+    """
+
+    file: str
+    sequences: int
+    bytes: int
+    sha256: str
+
+    @property
+    def index(self) -> str:
+        """The name of its index."""
+        return Path(self.file).stem + INDEX_SUFFIX
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SequenceEncoder:
+    """Checks sequences and turns them into bytes, as for any store.
+
+    Attributes:
+        fields: Name -> field, of all sequences.
+        key: The field of ids; None: sequences are numbered.
+        packers: The packers that check and convert values.
+        shard_encoder: That of the format.
+    """
+
+    fields: Mapping[str, Field]
+    key: str | None
+    packers: Mapping[str, Packer]
+    shard_encoder: ShardEncoder
+
+    def encode(self, sequence: Any, number: int) -> list[bytes]:
+        """Return the bytes of a sequence.
+
+        Raises:
+            DecodeError: If it does not match the first one, or its id cannot be written.
+        """
+        pack_sequence(self.packers, sequence, number, self.key or "")
+        packed = {name: packer.take() for name, packer in self.packers.items()}
+        check_axis_lengths(self.fields, packed, number, self.key or "")
+        key = _number_key(number)
+        if self.key is not None:
+            key = packed.pop(self.key)[0].tobytes().decode()
+        values = {name: values for name, (values, _) in packed.items()}
+        return self.shard_encoder.encode(number, key, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardFormat:
+    """Files with indexes: a ``ShardFormat``.
+
+    Attributes:
+        fields: Name -> field.
+        resume_key: How sequences become files.
+        file_format: The format of the files.
+    """
+
+    fields: Mapping[str, Field]
+    resume_key: ResumeKey
+    file_format: WritableFormat
+
+    @property
+    def suffix(self) -> str:
+        return self.file_format.suffixes[0]
+
+    def make_packer(self) -> PackFn:
+        return partial(_pack, self, self.make_encoder())
+
+    def make_encoder(self) -> _SequenceEncoder:
+        """Return the encoder of sequences; raises as ``WritableFormat.make_encoder`` does."""
+        key = self.resume_key.key
+        found = find_key(self.fields, key)
+        encoder = self.file_format.make_encoder(
+            {name: field for name, field in self.fields.items() if name != found}
+        )
+        packers = {
+            name: make_packer(field, is_key=name == key) for name, field in self.fields.items()
+        }
+        return _SequenceEncoder(self.fields, found, packers, encoder)
+
+    def digest(self, sequence: Any, number: int) -> str:
+        return self.digest_bytes(self.make_encoder().encode(sequence, number))
+
+    def digest_bytes(self, encoded: list[bytes]) -> str:
+        """Return the digest of a sequence's bytes and of its fields."""
+        digest = hashlib.sha256(repr(sorted(self.fields.items())).encode())
+        for piece in encoded:
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def write(self, folder: Path, packed: PackedShard) -> tuple[_WrittenFile, str, str]:
+        pieces, first, last = packed.content
+        encoder = self.make_encoder().shard_encoder
+        path, name = folder / f"{packed.stem}{self.suffix}", _name_shard(packed.number, self.suffix)
+        content = np.frombuffer(b"".join([*pieces, encoder.end]), dtype=np.uint8)
+        with open(path, "wb") as file:
+            file.write(content.data)
+            file.flush()
+            os.fsync(file.fileno())
+        place = DataLocation(dataset=str(folder), file=name)
+        index = self.file_format.make_index(content, name, place)
+        written = _WrittenFile(path.name, packed.sequences, len(content), index.sha256)
+        write_synced(folder / written.index, dump_index(replace(index, declared=encoder.declared)))
+        return written, first, last
+
+    def parse(self, facts: dict[str, Any]) -> _WrittenFile:
+        return _WrittenFile(**facts)
+
+    def is_intact(self, folder: Path, files: _WrittenFile) -> bool:
+        has_index = (folder / files.index).is_file()
+        return has_index and has_digest(folder / files.file, files.bytes, files.sha256)
+
+
+def _pack(
+    shard_format: _ShardFormat,
+    encoder: _SequenceEncoder,
+    rows: Iterator[Any],
+    first: int,
+    on_progress: ProgressFn,
+) -> tuple[int, int, Any] | None:
+    """Pack the sequences of one more file; see ``PackFn``."""
+    pieces: list[bytes] = []
+    ends: list[list[bytes]] = []  # the first sequence and the last
+    count, size = first, 0
+    for sequence in rows:
+        encoded = encoder.encode(sequence, count)
+        ends = [*ends[:1], encoded]
+        pieces += encoded
+        size += sum(map(len, encoded))
+        count += 1
+        if count % _PROGRESS_SEQUENCES == 0:
+            on_progress(count, size)
+        if size >= shard_format.resume_key.shard_bytes:
+            break
+    if count == first:
+        return None
+    on_progress(count, size)
+    digests = shard_format.digest_bytes(ends[0]), shard_format.digest_bytes(ends[-1])
+    return count - first, size, (pieces, *digests)
+
+
+class _Write(Protocol):
+    def __call__(self, root: Path, *, overwrite: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """Files, their indexes and the list of them: an ``UploadPlan``."""
+
+    make: _Write
+    suffix: str
+
+    @property
+    def last(self) -> str:
+        return _LIST_FILE
+
+    def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
+        found = _list_names(files)
+        if MANIFEST in found:
+            raise ConfigError(
+                f"{files.location}: already contains a store. Choose another location"
+            )
+        names = [name for name in found if name.endswith(self.suffix)]
+        others = [name for name in names if not _is_own(name, self.suffix)]
+        unsent = [
+            name for name in names if f"{INDEX_FOLDER}/{name}{INDEX_SUFFIX}" not in sent
+        ]  # indexes are uploaded first
+        if others or (unsent and not overwrite):
+            raise _make_target_error(files.location, others, unsent)
+
+    def write(self, folder: Path, *, overwrite: bool) -> None:
+        self.make(folder, overwrite=overwrite)
+
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        listed = load_list((folder / self.last).read_bytes(), str(folder))
+        indexes = [f"{INDEX_FOLDER}/{name}{INDEX_SUFFIX}" for name in listed]
+        return [  # an index without a list means that writing was not finished
+            {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in indexes},
+            {name: file.sha256 for name, file in listed.items()},
+        ]
+
+    def old(self, files: WritableFiles) -> Iterable[str]:
+        indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
+        owners = [name.removesuffix(INDEX_SUFFIX) for name in indexes]
+        return [
+            *(name for name in _list_names(files) if _is_own(name, self.suffix)),
+            *(
+                f"{INDEX_FOLDER}/{name}"
+                for name, owner in zip(indexes, owners, strict=True)
+                if _is_own(owner, self.suffix)
+            ),
+        ]
+
+
+def _list_names(files: RemoteFiles) -> list[str]:
+    try:
+        return files.names()
+    except MissingShardError:  # there is no such folder yet
+        return []
+
+
+def _remove_cached(url: str, remote: Remote) -> None:
+    """Remove the cached indexes of older files from this machine."""
+    for name in _list_names(make_remote_files(url, remote)):
+        for path in RemoteShard(url, name, remote).list_side_files(name + INDEX_SUFFIX):
+            path.unlink(missing_ok=True)
