@@ -205,8 +205,6 @@ def _write_and_upload(
     resume: bool,
     overwrite: bool,
 ) -> Store:
-    from seqdata.storage.arrow.write import write_remote  # local stores do without
-
     def write(folder: Path, replaces: bool) -> object:
         return write_local(folder, overwrite=replaces)
 
