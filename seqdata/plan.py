@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,14 +18,9 @@ from seqdata.plan_table import (
     ArrayTable,
     BatchTable,
     DrawnBatch,
-    DrawnTable,
-    LocatingTable,
     PartLabel,
-    PartTable,
     PlanBatch,
-    StreamTable,
     concat_tables,
-    slice_table,
 )
 from seqdata.report import BatchMeasures, PlanReport, make_report, measure_batches
 
@@ -73,7 +67,6 @@ class Plan:
     """
 
     _table: BatchTable
-    _stream: StreamTable | None
     _origin: PlanOrigin | None
     lanes: int
     overlap: int
@@ -92,7 +85,7 @@ class Plan:
         lookahead: int = 0,
     ) -> None:
         table = replace(ArrayTable.from_arrays(spans, rows, offsets, lanes), carry=carry)
-        self._freeze(table, None, None, lanes, overlap, carry, lookahead)
+        self._freeze(table, None, lanes, overlap, carry, lookahead)
 
     @classmethod
     def lazy(
@@ -104,7 +97,6 @@ class Plan:
         overlap: int = 0,
         carry: bool = False,
         lookahead: int = 0,
-        stream: StreamTable | None = None,
     ) -> Plan:
         """Return a plan whose batches are made when they are asked for.
 
@@ -115,24 +107,22 @@ class Plan:
             overlap: …
             carry: …
             lookahead: …
-            stream: The same table, if lanes are runs of a stream or chunks are uneven.
         """
         plan = cls.__new__(cls)
-        plan._freeze(table, stream, origin, lanes, overlap, carry, lookahead)
+        plan._freeze(table, origin, lanes, overlap, carry, lookahead)
         return plan
 
     def _freeze(
         self,
         table: BatchTable,
-        stream: StreamTable | None,
         origin: PlanOrigin | None,
         lanes: int,
         overlap: int,
         carry: bool,
         lookahead: int,
     ) -> None:
-        values = (table, stream, origin, lanes, overlap, carry, lookahead)
-        names = ("_table", "_stream", "_origin", "lanes", "overlap", "carry", "lookahead")
+        values = (table, origin, lanes, overlap, carry, lookahead)
+        names = ("_table", "_origin", "lanes", "overlap", "carry", "lookahead")
         for name, value in zip(names, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -165,9 +155,7 @@ class Plan:
     def with_lookahead(self, lookahead: int) -> Plan:
         """Return the same batches, which read ``lookahead`` timesteps past their stops."""
         plan = Plan.__new__(Plan)
-        plan._freeze(
-            self._table, self._stream, self._origin, self.lanes, self.overlap, self.carry, lookahead
-        )
+        plan._freeze(self._table, self._origin, self.lanes, self.overlap, self.carry, lookahead)
         return plan
 
     def with_table(self, wrap: Callable[[BatchTable], BatchTable], origin: PlanOrigin) -> Plan:
@@ -191,19 +179,18 @@ class Plan:
             first: The first batch.
             stop: One past the last.
         """
-        return slice_table(self._table, first, stop)
+        return self._table.slice(first, stop)
 
-    def widen(self, first: int, stop: int) -> ArrayTable | None:
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
         """Return the same with rows ``lookahead`` longer along a stream, over ends of sequences.
 
-        None if nothing is read past rows, or every span is widened by itself.
+        None if nothing is read past rows, or every span is extended by itself.
         """
-        return None if self._stream is None else self._stream.widen(first, stop)
+        return self._table.extend(first, stop)
 
     def label_parts(self, numbers: Sequence[int]) -> list[PartLabel] | None:
         """Return which part of a mixture each of these batches is from; None without a mixture."""
-        label = getattr(self._table, "label", None)  # `isinstance` of a protocol takes 10 us
-        return None if label is None else cast(PartTable, self._table).label(numbers)
+        return self._table.label(numbers)
 
     def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
         """Return where the parts of a mixture are before a batch; None without such parts.
@@ -214,22 +201,19 @@ class Plan:
         Returns:
             Name -> the part's own epoch, and the batches of it that came before.
         """
-        locate = getattr(self._table, "locate_parts", None)
-        return None if locate is None else cast(LocatingTable, self._table).locate_parts(number)
+        return self._table.locate_parts(number)
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
         """Return what tells a batch's draws of one sequence apart; None if each comes once."""
-        drawn_batch = getattr(self._table, "drawn_batch", None)
-        return None if drawn_batch is None else cast(DrawnTable, self._table).drawn_batch(number)
+        return self._table.drawn_batch(number)
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches, float32 (rows,); None if all are 1."""
-        row_weights = getattr(self._table, "row_weights", None)
-        return None if row_weights is None else cast(DrawnTable, self._table).row_weights(numbers)
+        return self._table.row_weights(numbers)
 
     def lr_scale(self, number: int) -> float:
         """Return the length of a batch's chunks over the usual one; 1 where they do not vary."""
-        return 1.0 if self._stream is None else self._stream.scale(number)
+        return self._table.scale(number)
 
     @property
     def spans(self) -> NDArray[np.int64]:

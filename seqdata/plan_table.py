@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,42 +40,6 @@ class PlanBatch(NamedTuple):
         return compute_row_lengths(self.spans, self.rows)
 
 
-class BatchTable(Protocol):
-    """The source of a plan's batches."""
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        ...
-
-    def batch(self, number: int) -> PlanBatch:
-        """Return one batch in O(batch), or O(block) if its block is not cached."""
-        ...
-
-    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
-        ...
-
-    def tables(self) -> Iterator[ArrayTable]:
-        """Return all batches in order, as arrays, one run of batches after another."""
-        ...
-
-    def prepare(self, number: int) -> int:
-        """Make a batch's block, if it has one; return the first batch after it in another block."""
-        ...
-
-
-class StreamTable(BatchTable, Protocol):
-    """Batches whose rows are lanes of a stream, or whose chunks vary in length."""
-
-    def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return batches of one run whose rows continue along the stream; None if no row does."""
-        ...
-
-    def scale(self, number: int) -> float:
-        """Return the length of a batch's chunks over the usual one."""
-        ...
-
-
 class PartLabel(NamedTuple):
     """Where a batch of a mixture is from.
 
@@ -85,22 +50,6 @@ class PartLabel(NamedTuple):
 
     part: str | list[str] | None
     epoch: int | list[int] | None
-
-
-class PartTable(Protocol):
-    """A table whose batches are those of a mixture's parts."""
-
-    def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
-        """Return where each of these batches is from; None without a mixture."""
-        ...
-
-
-class LocatingTable(Protocol):
-    """A table of batches of a mixture's parts, each of which goes through its own epochs."""
-
-    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
-        """Return where each part is before a batch: its own epoch, and batches of it before."""
-        ...
 
 
 class DrawnBatch(NamedTuple):
@@ -119,29 +68,80 @@ class DrawnBatch(NamedTuple):
     part: str | None = None
 
 
-class DrawnTable(Protocol):
-    """A table of batches whose sequences may occur several times."""
+class BatchTable(ABC):
+    """The source of a plan's batches; what a table has none of has a default."""
 
-    def drawn_batch(self, number: int) -> DrawnBatch | None:
-        """Return what tells the draws of a sequence apart; None if this batch has none."""
-        ...
+    __slots__ = ()
 
-    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
-        """Return the weights of the rows of batches, one batch after another; None: all 1."""
-        ...
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of batches."""
 
+    @abstractmethod
+    def batch(self, number: int) -> PlanBatch:
+        """Return one batch in O(batch), or O(block) if its block is not cached."""
 
-@runtime_checkable
-class SliceableTable(Protocol):
-    """A table that can return many batches at once."""
+    @abstractmethod
+    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+
+    @abstractmethod
+    def tables(self) -> Iterator[ArrayTable]:
+        """Return all batches in order, as arrays, one run of batches after another."""
+
+    @abstractmethod
+    def prepare(self, number: int) -> int:
+        """Make a batch's block, if it has one; return the first batch after it in another block."""
 
     def slice(self, first: int, stop: int) -> ArrayTable:
         """Return batches ``first:stop`` of one run as a table of their own."""
-        ...
+        batches = [self.batch(number) for number in range(first, stop)]
+        spans = [batch.spans for batch in batches]
+        rows = [batch.rows for batch in batches]
+        counts = [
+            len(own) if offsets is None else len(offsets) - 1
+            for own, offsets in zip(spans, rows, strict=True)
+        ]
+        joined_rows, offsets = join_rows(rows, spans), offsets_from_sizes(np.array(counts))
+        return ArrayTable(np.concatenate(spans), joined_rows, offsets)
+
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
+        """Return batches of one run whose rows continue along a stream; None if no row does."""
+        del first, stop
+        return None
+
+    def scale(self, number: int) -> float:
+        """Return the length of a batch's chunks over the usual one."""
+        del number
+        return 1.0
+
+    def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
+        """Return where each of these batches is from; None without a mixture."""
+        del numbers
+        return None
+
+    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
+        """Return where the parts of a mixture are before a batch; None without such parts.
+
+        Returns:
+            Name -> the part's own epoch, and the batches of it that came before.
+        """
+        del number
+        return None
+
+    def drawn_batch(self, number: int) -> DrawnBatch | None:
+        """Return what tells the draws of a sequence apart; None if this batch has none."""
+        del number
+        return None
+
+    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the weights of the rows of batches, one batch after another; None: all 1."""
+        del numbers
+        return None
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayTable:
+class ArrayTable(BatchTable):
     """Batches as arrays; see ``Plan`` for their meaning."""
 
     spans: NDArray[np.int64]
@@ -336,20 +336,17 @@ def join_tables(arrays: Sequence[ArrayTable]) -> ArrayTable:
     return ArrayTable(spans, rows, _concat_offsets([part.offsets for part in arrays]))
 
 
-def slice_table(table: BatchTable, first: int, stop: int) -> ArrayTable:
-    """Return batches ``first:stop`` of one run of a table."""
-    if isinstance(table, SliceableTable):
-        return table.slice(first, stop)
-    batches = [table.batch(number) for number in range(first, stop)]
-    if all(batch.rows is None for batch in batches):
-        offsets = offsets_from_sizes(np.array([len(batch.spans) for batch in batches]))
-        return ArrayTable(np.concatenate([batch.spans for batch in batches]), None, offsets)
-    rows = [
-        np.arange(len(batch.spans) + 1) if batch.rows is None else batch.rows for batch in batches
+def join_rows(
+    rows: Sequence[NDArray[np.int64] | None], spans: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64] | None:
+    """Concatenate the rows of batches or tables; None if each span is a row in all of them."""
+    if all(own is None for own in rows):
+        return None
+    sizes = [
+        np.ones(len(own_spans), dtype=np.int64) if own is None else own[1:] - own[:-1]
+        for own, own_spans in zip(rows, spans, strict=True)
     ]
-    counts = [len(edges) - 1 for edges in rows]
-    spans = np.concatenate([batch.spans for batch in batches])
-    return ArrayTable(spans, _concat_offsets(rows), offsets_from_sizes(np.array(counts)))
+    return offsets_from_sizes(np.concatenate(sizes))
 
 
 def compute_row_lengths(

@@ -357,7 +357,7 @@ class RankPlan:
         first, last = rank * lanes // size, (rank + 1) * lanes // size
         if first == last:
             return Steps.of_one(self._lane_filler(number))
-        table, wide = self.plan.slice(number, stop), self.plan.widen(number, stop)
+        table, wide = self.plan.slice(number, stop), self.plan.extend(number, stop)
         own_table = table.select_lanes(first, last, lanes)
         if wide is not None:
             wide = wide.select_lanes(first, last, lanes)
@@ -368,7 +368,7 @@ class RankPlan:
 
     def _lane_filler(self, number: int) -> Step:
         filler = _make_filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
-        wide = self.plan.widen(number, number + 1)
+        wide = self.plan.extend(number, number + 1)
         return filler if wide is None else filler._replace(wide=wide.batch(0).slice(0, 1))
 
 

@@ -95,7 +95,7 @@ def test_a_carried_row_has_context_in_every_batch_but_the_first():
     assert plan.totals(1, 2) == (2 + 2, 2)
 
 
-def test_a_plan_without_a_stream_widens_nothing_and_scales_nothing():
+def test_a_plan_without_a_stream_extends_nothing_and_scales_nothing():
     plan = Plan([[0, 0, 4]], offsets=[0, 1])
-    assert plan.widen(0, 1) is None
+    assert plan.extend(0, 1) is None
     assert plan.lr_scale(0) == 1.0

@@ -8,11 +8,12 @@ import pytest
 from seqdata.errors import PlanError
 from seqdata.plan_table import (
     ArrayTable,
+    BatchTable,
     PlanBatch,
     compute_row_lengths,
     concat_tables,
+    join_rows,
     offsets_from_sizes,
-    slice_table,
 )
 
 # Batches of rows of spans (sequence, start, stop).
@@ -42,14 +43,26 @@ def batches_of(table):
     return found
 
 
-class Unsliceable:
-    """A table that has batches only."""
+class Unsliceable(BatchTable):
+    """A table that makes one batch at a time."""
 
     def __init__(self, table):
         self.table = table
 
+    def __len__(self):
+        return len(self.table)
+
     def batch(self, number):
         return self.table.batch(number)
+
+    def totals(self, first, stop, overlap):
+        return self.table.totals(first, stop, overlap)
+
+    def tables(self):
+        return self.table.tables()
+
+    def prepare(self, number):
+        return self.table.prepare(number)
 
 
 def test_a_table_has_the_batches_that_it_is_made_of():
@@ -59,8 +72,14 @@ def test_a_table_has_the_batches_that_it_is_made_of():
 @pytest.mark.parametrize(("first", "stop"), [(0, 3), (1, 3), (0, 1), (2, 3)])
 @pytest.mark.parametrize("wrap", [lambda table: table, Unsliceable])
 def test_a_slice_has_the_batches_between(first, stop, wrap):
-    found = slice_table(wrap(table_of(BATCHES)), first, stop)
+    found = wrap(table_of(BATCHES)).slice(first, stop)
     assert batches_of(found) == BATCHES[first:stop]
+
+
+def test_rows_are_joined_where_any_part_has_them():
+    spans = [np.zeros((2, 3), np.int64), np.zeros((3, 3), np.int64)]
+    assert join_rows([None, None], spans) is None
+    assert join_rows([None, np.array([0, 1, 3])], spans).tolist() == [0, 1, 2, 3, 5]
 
 
 def test_every_so_many_batches_up_to_so_many_rows():

@@ -4,6 +4,7 @@ import pytest
 from seqdata import Bucketed, Packed, SequenceIndex
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
+from seqdata.plan_table import BatchTable
 from seqdata.sharing import World, share
 
 
@@ -188,7 +189,7 @@ def test_steps_that_come_by_runs_are_the_batches_of_the_plan(world, most):
                 number += 1
 
 
-class Unsliced:
+class Unsliced(BatchTable):
     """A table of somebody else, which makes one batch at a time."""
 
     def __init__(self, plan):
@@ -199,6 +200,12 @@ class Unsliced:
 
     def batch(self, number):
         return self.plan.batch(number)
+
+    def totals(self, first, stop, overlap):
+        return self.plan.totals(first, stop)
+
+    def tables(self):
+        return iter([self.plan.as_arrays()])
 
     def prepare(self, number):
         return len(self.plan)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from seqdata.index import Copies
 from seqdata.plan import PLAN_VERSION
-from seqdata.plan_table import ArrayTable, PlanBatch, join_tables, offsets_from_sizes
+from seqdata.plan_table import ArrayTable, BatchTable, PlanBatch, join_tables, offsets_from_sizes
 from seqdata.planning.batch_order import order_batches
 from seqdata.planning.items import Items
 from seqdata.planning.randomness import Draw, KeyedPermutation, Purpose
@@ -225,7 +225,7 @@ class _Ranges(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BlockTable:
+class BlockTable(BatchTable):
     """The batches of an epoch, made block by block.
 
     Attributes:

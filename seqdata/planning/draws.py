@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.index import SequenceIndex
-from seqdata.plan_table import ArrayTable, BatchTable, DrawnBatch, PlanBatch, slice_table
+from seqdata.plan_table import ArrayTable, BatchTable, DrawnBatch, PlanBatch
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS
 from seqdata.planning.randomness import Draw, Purpose
 
@@ -132,7 +132,7 @@ class DrawnSequences:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RenumberedTable:
+class RenumberedTable(BatchTable):
     """The batches that a policy made of drawn sequences, with their numbers in the data.
 
     Attributes:
@@ -170,7 +170,7 @@ class RenumberedTable:
 
     def slice(self, first: int, stop: int) -> ArrayTable:
         """Return batches ``first:stop`` of one run as a table of their own."""
-        part = slice_table(self.table, first, stop)
+        part = self.table.slice(first, stop)
         return replace(part, spans=self._renumber(part.spans), _cumulative_totals={})
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:

@@ -18,14 +18,12 @@ from seqdata.plan import Plan
 from seqdata.plan_table import (
     ArrayTable,
     BatchTable,
-    DrawnBatch,
     PartLabel,
-    PlanBatch,
-    offsets_from_sizes,
 )
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.part_positions import PartPosition, PartPositions
 from seqdata.planning.parts import number_part_crops
+from seqdata.planning.piecewise import Piece, PieceSlice, PiecewiseTable, add_rows
 from seqdata.planning.policy import has_draws, has_importance
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
@@ -110,7 +108,7 @@ class PartRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MixTable:
+class MixTable(PiecewiseTable):
     """The batches of one epoch of a mixture.
 
     Attributes:
@@ -132,57 +130,12 @@ class MixTable:
     origin: PartPositions | None = None
     _orders: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return self.count
-
-    def batch(self, number: int) -> PlanBatch:
-        """Return one batch, as its part's plan has it, with the mixture's sequence numbers."""
-        part, epoch, own_number = self._locate(number)
-        run = self.parts[part]
-        spans, rows = run.plan(epoch).batch(own_number)
-        return PlanBatch(_renumber([spans], [run.first]), rows)
-
-    def slice(self, first: int, stop: int) -> ArrayTable:
-        """Return batches ``first:stop`` as a table of their own."""
-        spans: list[NDArray[np.int64]] = []
-        firsts: list[int] = []
-        row_counts: list[int] = []
-        rows: list[NDArray[np.int64] | None] = []
-        for part, epoch, own_first, own_stop in self._pieces(first, stop):
-            run = self.parts[part]
-            plan = run.plan(epoch)
-            if own_stop == own_first + 1:  # faster than a slice
-                own_spans, own_rows = plan.batch(own_first)
-                spans.append(own_spans)
-                rows.append(own_rows)
-                row_counts.append(len(own_spans) if own_rows is None else len(own_rows) - 1)
-            else:
-                table = plan.slice(own_first, own_stop)
-                spans.append(table.spans)
-                rows.append(table.rows)
-                row_counts += (table.offsets[1:] - table.offsets[:-1]).tolist()
-            firsts.append(run.first)
-        offsets = offsets_from_sizes(np.array(row_counts))
-        return ArrayTable(_renumber(spans, firsts), join_rows(rows, spans), offsets)
-
-    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of batches ``first:stop``."""
-        del overlap  # no part has any
-        timesteps = rows = 0
-        for part, epoch, own_first, own_stop in self._pieces(first, stop):
-            more = self.parts[part].plan(epoch).totals(own_first, own_stop)
-            timesteps, rows = timesteps + more[0], rows + more[1]
-        return timesteps, rows
-
     def tables(self) -> Iterator[ArrayTable]:
         """Yield all batches in order, some at a time; with rows where any part has them."""
         has_rows = any(run.plan(0).batch(0).rows is not None for run in self._drawn_runs())
-        for first in range(0, self.count, _RUN_BATCHES):
-            table = self.slice(first, min(first + _RUN_BATCHES, self.count))
-            if has_rows and table.rows is None:
-                rows = np.arange(len(table.spans) + 1)
-                table = ArrayTable(table.spans, rows, table.offsets)
-            yield table
+        firsts = range(0, self.count, _RUN_BATCHES)
+        tables = (self.slice(first, min(first + _RUN_BATCHES, self.count)) for first in firsts)
+        return add_rows(tables, has_rows=has_rows)
 
     def prepare(self, number: int) -> int:
         """Return the first batch after those that are described together with this one."""
@@ -190,7 +143,7 @@ class MixTable:
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel]:
         """Return the part and its own epoch that each of these batches is from."""
-        located = map(self._locate, numbers)
+        located = map(self._find, numbers)
         return [PartLabel(self.parts[part].name, epoch) for part, epoch, _ in located]
 
     def locate_parts(self, number: int) -> dict[str, PartPosition]:
@@ -205,24 +158,11 @@ class MixTable:
             for run, base, own, begin in zip(self.parts, bases, counts, begins, strict=True)
         }
 
-    def drawn_batch(self, number: int) -> DrawnBatch | None:
-        """Return what tells the draws of a sequence apart, in a part that is weighted."""
-        part, epoch, own_number = self._locate(number)
-        run = self.parts[part]
-        drawn = run.plan(epoch).drawn_batch(own_number)
-        return None if drawn is None else drawn._replace(part=run.name)
-
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches; None: all are 1."""
         if not any(has_importance(run.policy) for run in self.parts):
             return None
-        weights = []
-        for part, epoch, own_number in map(self._locate, numbers):
-            plan = self.parts[part].plan(epoch)
-            rows = plan.row_weights([own_number])
-            ones = np.ones(len(plan.batch(own_number).lengths), dtype=np.float32)
-            weights.append(ones if rows is None else rows)
-        return np.concatenate(weights)
+        return PiecewiseTable.row_weights(self, numbers)
 
     def _drawn_runs(self) -> Iterator[PartRun]:
         """Yield the parts that may be drawn from."""
@@ -231,7 +171,7 @@ class MixTable:
             if side < 0:
                 yield self.parts[~side]
 
-    def _locate(self, number: int) -> tuple[int, int, int]:
+    def _find(self, number: int) -> tuple[int, int, int]:
         """Return the part of a batch, the part's own epoch, and the batch's number there."""
         event, within = divmod(self.first + number, self.group)
         block, position = divmod(event, _ORDER_EVENTS)
@@ -239,25 +179,28 @@ class MixTable:
         part = parts[position]
         return part, *self.parts[part].locate(numbers[position] + within)
 
-    def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield batches ``first:stop`` as plans have them: part, own epoch, first, stop."""
-        while self.group == 1 and first < stop:  # each batch by itself, in half the time
+    def _locate(self, number: int) -> Piece:
+        part, epoch, own = self._find(number)
+        run = self.parts[part]
+        plan, count = run.plan(epoch), self.group - (self.first + number) % self.group
+        if count > 1:
+            count = min(count, run.count_left(epoch, own), plan.prepare(own) - own)
+        return Piece(plan, number - own, number + count, run.first, run.name)
+
+    def _cut(self, first: int, stop: int) -> Iterator[PieceSlice]:
+        """Yield batches ``first:stop`` as plans have them."""
+        if self.group > 1:
+            yield from PiecewiseTable._cut(self, first, stop)
+            return
+        while first < stop:  # each batch by itself, in half the time
             block, position = divmod(self.first + first, _ORDER_EVENTS)
             parts, numbers = self._find_order(block)
             end = min(position + stop - first, _ORDER_EVENTS)
             for part, own in zip(parts[position:end], numbers[position:end], strict=True):
-                epoch, number = self.parts[part].locate(own)
-                yield part, epoch, number, number + 1
-            first += end - position
-        while first < stop:
-            part, epoch, number = self._locate(first)
-            count = min(stop - first, self.group - (self.first + first) % self.group)
-            if count > 1:
                 run = self.parts[part]
-                count = min(count, run.count_left(epoch, number))
-                count = min(count, run.plan(epoch).prepare(number) - number)
-            yield part, epoch, number, number + count
-            first += count
+                epoch, number = run.locate(own)
+                yield PieceSlice(run.plan(epoch), number, number + 1, run.first)
+            first += end - position
 
     def _find_order(self, block: int) -> tuple[list[int], list[int]]:
         """Return the parts of a block of events, and the number of each one's first batch."""
@@ -272,26 +215,6 @@ class MixTable:
                 self._orders.pop(old, None)
             self._orders[block] = found
         return found
-
-
-def _renumber(spans: list[NDArray[np.int64]], firsts: list[int]) -> NDArray[np.int64]:
-    """Concatenate spans of parts, with the numbers that their sequences have in the mixture."""
-    joined = np.concatenate(spans)
-    joined[:, 0] += np.repeat(firsts, [len(part) for part in spans])
-    return joined
-
-
-def join_rows(
-    rows: list[NDArray[np.int64] | None], spans: list[NDArray[np.int64]]
-) -> NDArray[np.int64] | None:
-    """Concatenate the rows of parts; None if each span is a row in all of them."""
-    if all(part is None for part in rows):
-        return None
-    sizes = [
-        np.ones(len(own), dtype=np.int64) if part is None else part[1:] - part[:-1]
-        for part, own in zip(rows, spans, strict=True)
-    ]
-    return offsets_from_sizes(np.concatenate(sizes))
 
 
 def number_crops(

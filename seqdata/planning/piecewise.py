@@ -1,23 +1,60 @@
 """The batches of an epoch that are those of several plans, one piece after another.
 
-Which plan a batch is from follows from its number. What is asked of a batch is asked of that plan.
-Reads: plans. Makes: a table.
+Which piece a batch is in follows from its index. What is asked of a batch is asked of the plan that
+it is from. A mixture has pieces of the epochs of its parts, a run in stages pieces of passes over
+the data, a run in segments the rounds of a segment. Reads: plans. Makes: a table.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, DrawnBatch, PartLabel, PlanBatch
+from seqdata.plan_table import (
+    ArrayTable,
+    BatchTable,
+    DrawnBatch,
+    PartLabel,
+    PlanBatch,
+    join_rows,
+    offsets_from_sizes,
+)
 
 
-class PiecewiseTable(ABC):
+class Piece(NamedTuple):
+    """Consecutive batches of a table that are consecutive ones of a plan.
+
+    Attributes:
+        plan: The plan.
+        start: Batch of the table at which the plan begins, which may lie before the table.
+        stop: One past the last batch of the piece in the table.
+        first_sequence: Index that the plan's first sequence has in the table.
+        part: Name of the part of a mixture that the plan is of, if it draws sequences.
+    """
+
+    plan: Plan
+    start: int
+    stop: int
+    first_sequence: int = 0
+    part: str | None = None
+
+
+class PieceSlice(NamedTuple):
+    """Batches ``first:stop`` of a plan, and the index of its first sequence in a table."""
+
+    plan: Plan
+    first: int
+    stop: int
+    first_sequence: int
+
+
+class PiecewiseTable(BatchTable):
     """A table whose batches are pieces of plans.
 
     Attributes:
@@ -29,81 +66,127 @@ class PiecewiseTable(ABC):
     count: int
 
     @abstractmethod
-    def _locate(self, number: int) -> tuple[Plan, int, int]:
-        """Return the plan of a batch, where the plan begins, and one past its last batch here.
-
-        Both are numbers of this table; the plan may begin before it.
-        """
+    def _locate(self, number: int) -> Piece:
+        """Return a piece from a batch on; batches before it may be left out."""
         ...
+
+    def _cut(self, first: int, stop: int) -> Iterator[PieceSlice]:
+        """Yield batches ``first:stop`` as plans have them."""
+        while first < stop:
+            piece = self._locate(first)
+            end = min(piece.stop, stop)
+            begin = piece.start
+            yield PieceSlice(piece.plan, first - begin, end - begin, piece.first_sequence)
+            first = end
 
     def __len__(self) -> int:
         return self.count
 
     def batch(self, number: int) -> PlanBatch:
         """Return one batch."""
-        plan, first, _ = self._locate(number)
-        return plan.batch(number - first)
+        piece = self._locate(number)
+        spans, rows = piece.plan.batch(number - piece.start)
+        if piece.first_sequence:
+            spans = spans + np.array([piece.first_sequence, 0, 0])
+        return PlanBatch(spans, rows)
 
     def slice(self, first: int, stop: int) -> ArrayTable:
         """Return batches ``first:stop`` of one run as a table of their own."""
-        plan, start, _ = self._locate(first)
-        return plan.slice(first - start, stop - start)
+        pieces = list(self._cut(first, stop))
+        if len(pieces) == 1 and not pieces[0].first_sequence:
+            return pieces[0].plan.slice(pieces[0].first, pieces[0].stop)
+        spans: list[NDArray[np.int64]] = []
+        rows: list[NDArray[np.int64] | None] = []
+        row_counts: list[int] = []
+        for plan, low, high, _ in pieces:
+            if high == low + 1:  # faster than a slice
+                own_spans, own_rows = plan.batch(low)
+                row_counts.append(len(own_spans) if own_rows is None else len(own_rows) - 1)
+            else:
+                table = plan.slice(low, high)
+                own_spans, own_rows = table.spans, table.rows
+                row_counts += (table.offsets[1:] - table.offsets[:-1]).tolist()
+            spans.append(own_spans)
+            rows.append(own_rows)
+        joined = np.concatenate(spans)
+        firsts = [piece.first_sequence for piece in pieces]
+        joined[:, 0] += np.repeat(firsts, [len(own) for own in spans])
+        return ArrayTable(joined, join_rows(rows, spans), offsets_from_sizes(np.array(row_counts)))
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows of batches ``first:stop``."""
         del overlap  # nothing that is drawn has any
         timesteps = rows = 0
-        while first < stop:
-            plan, start, end = self._locate(first)
-            end = min(end, stop)
-            more = plan.totals(first - start, end - start)
-            timesteps, rows, first = timesteps + more[0], rows + more[1], end
+        for plan, low, high, _ in self._cut(first, stop):
+            more = plan.totals(low, high)
+            timesteps, rows = timesteps + more[0], rows + more[1]
         return timesteps, rows
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Yield all batches in order, one run of a plan after another."""
+        """Yield all batches in order, one run after another; with rows where any has them."""
         tables = []
         number = 0
         while number < self.count:
-            plan, start, stop = self._locate(number)
-            stop = min(stop, start + plan.prepare(number - start))
-            tables.append(plan.slice(number - start, stop - start))
+            stop = self._find_run_stop(number)
+            tables.append(self.slice(number, stop))
             number = stop
         has_rows = any(table.rows is not None for table in tables)
-        for table in tables:
-            if has_rows and table.rows is None:
-                yield replace(table, rows=np.arange(len(table.spans) + 1), _cumulative_totals={})
-            else:
-                yield table
+        return add_rows(tables, has_rows=has_rows)
 
     def prepare(self, number: int) -> int:
         """Plan a batch's block; return the first batch after it."""
-        plan, start, stop = self._locate(number)
-        return min(stop, start + plan.prepare(number - start))
+        return self._find_run_stop(number)
+
+    def _find_run_stop(self, number: int) -> int:
+        piece = self._locate(number)
+        return min(piece.stop, piece.start + piece.plan.prepare(number - piece.start))
+
+    def _by_piece(self, numbers: Sequence[int]) -> Iterator[tuple[Piece, list[int]]]:
+        """Yield pieces, and those of some batches that lie in them, as their plans number them."""
+        i = 0
+        while i < len(numbers):
+            first, piece = numbers[i], self._locate(numbers[i])
+            own = []
+            while i < len(numbers) and first <= numbers[i] < piece.stop:
+                own.append(numbers[i] - piece.start)
+                i += 1
+            yield piece, own
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
         """Return where each of these batches is from; None without a mixture."""
         labels: list[PartLabel] = []
-        for number in numbers:
-            plan, start, _ = self._locate(number)
-            label = plan.label_parts([number - start])
-            if label is None:
+        for piece, own in self._by_piece(numbers):
+            found = piece.plan.label_parts(own)
+            if found is None:
                 return None
-            labels += label
+            labels += found
         return labels
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
         """Return what tells the draws of a sequence apart."""
-        plan, start, _ = self._locate(number)
-        return plan.drawn_batch(number - start)
+        piece = self._locate(number)
+        drawn = piece.plan.drawn_batch(number - piece.start)
+        return drawn if drawn is None or piece.part is None else drawn._replace(part=piece.part)
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches; None: all are 1."""
-        weights = []
-        for number in numbers:
-            plan, start, _ = self._locate(number)
-            rows = plan.row_weights([number - start])
-            if rows is None:
-                return None
-            weights.append(rows)
-        return np.concatenate(weights)
+        pieces = list(self._by_piece(numbers))
+        weights = [piece.plan.row_weights(own) for piece, own in pieces]
+        if all(own is None for own in weights):
+            return None
+        filled: list[NDArray[np.float32]] = []
+        for (piece, numbers_there), own in zip(pieces, weights, strict=True):
+            if own is None:
+                rows = sum(len(piece.plan.batch(number).lengths) for number in numbers_there)
+                own = np.ones(rows, dtype=np.float32)
+            filled.append(own)
+        return np.concatenate(filled)
+
+
+def add_rows(tables: Iterable[ArrayTable], *, has_rows: bool) -> Iterator[ArrayTable]:
+    """Yield tables, each with rows if one has them."""
+    for table in tables:
+        if has_rows and table.rows is None:
+            yield replace(table, rows=np.arange(len(table.spans) + 1), _cumulative_totals={})
+        else:
+            yield table

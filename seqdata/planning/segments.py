@@ -18,7 +18,7 @@ import numpy as np
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.piecewise import PiecewiseTable
+from seqdata.planning.piecewise import Piece, PiecewiseTable
 from seqdata.planning.weight_history import WeightChange, WeightHistory, Weights
 
 _CACHED_SEGMENTS = 2  # the last batch of one may be described when the next has begun
@@ -135,16 +135,14 @@ class SegmentedTable(PiecewiseTable):
         first = number - number % self.length
         if not self.history.has_begun(self.epoch, first):
             return min(first + self.length, self.count)
-        plan, start, stop = self._locate(number)
-        return min(stop, start + plan.prepare(number - start))
+        return self._find_run_stop(number)
 
     def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
         """Return where the parts of a mixture are before a batch; None without a mixture."""
-        plan, start, _ = self._locate(min(number, self.count - 1))
-        return plan.locate_parts(number - start)
+        piece = self._locate(min(number, self.count - 1))
+        return piece.plan.locate_parts(number - piece.start)
 
-    def _locate(self, number: int) -> tuple[Plan, int, int]:
-        """Return the plan of a batch, its first batch in the epoch, and one past its last."""
+    def _locate(self, number: int) -> Piece:
         first = number - number % self.length
         stop = min(first + self.length, self.count)
         key = first, self.history.version
@@ -157,7 +155,7 @@ class SegmentedTable(PiecewiseTable):
                 self._segments.pop(old, None)
             self._segments[key] = plans
         plan, start = plans.locate(number - first)
-        return plan, first + start, min(stop, first + start + len(plan))
+        return Piece(plan, first + start, min(stop, first + start + len(plan)))
 
 
 def derive_segment_epoch(segment: Segment, number: int) -> int:

@@ -21,7 +21,7 @@ from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.plan_table import BatchTable, DrawnBatch
 from seqdata.planning.parts import derive_part_seed
-from seqdata.planning.piecewise import PiecewiseTable
+from seqdata.planning.piecewise import Piece, PiecewiseTable
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
@@ -97,21 +97,21 @@ class StagedTable(PiecewiseTable):
     @property
     def lookahead(self) -> int:
         """Timesteps that the plans read past their spans."""
-        return self._locate(0)[0].lookahead
+        return self._locate(0).plan.lookahead
 
     def first_plans(self) -> list[Plan]:
         """Return the plan of each stage's first pass of the epoch."""
         firsts = [max(stage.first - self.first, 0) for stage in self.stages]
         return [self._make_plan(*self._find_pass(number)[:2]) for number in firsts]
 
-    def _locate(self, number: int) -> tuple[Plan, int, int]:
+    def _locate(self, number: int) -> Piece:
         stage, own_pass, within = self._find_pass(number)
         start = number - within
         stop = min(self.count, start + stage.pass_batches)
         later = bisect_right(self.stages, stage.first, key=_get_first)
         if later < len(self.stages):
             stop = min(stop, self.stages[later].first - self.first)
-        return self._make_plan(stage, own_pass), start, stop
+        return Piece(self._make_plan(stage, own_pass), start, stop)
 
     def _find_pass(self, number: int) -> tuple[Stage, int, int]:
         """Return the stage of a batch, the number of its pass, and its number there."""

@@ -24,7 +24,6 @@ from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lan
 from seqdata.planning.lanes.step_table import (
     Chunks,
     LaneSchedule,
-    StepTable,
     UnevenChunks,
     make_step_table,
 )
@@ -197,7 +196,6 @@ class TBPTT(BasePolicy):
             lanes=self.lanes,
             overlap=self._chunks.overlap,
             carry=self.continuous,
-            stream=table if isinstance(table, StepTable) and self._is_stream else None,
         )
 
     @property

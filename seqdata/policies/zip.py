@@ -28,10 +28,10 @@ from seqdata.plan_table import (
     BatchTable,
     PartLabel,
     PlanBatch,
-    slice_table,
+    join_rows,
 )
 from seqdata.planning.build import make_fingerprint
-from seqdata.planning.mix_table import MixTable, PartRun, join_rows, make_mix_report
+from seqdata.planning.mix_table import MixTable, PartRun, make_mix_report
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.parts import check_part_policy, derive_part_seed, match_parts
 from seqdata.planning.policy import (
@@ -104,7 +104,7 @@ class ZippedPart(WrapperPolicy):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ZipTable:
+class ZipTable(BatchTable):
     """The steps of an epoch: each has the rows of a batch of every part, one part after another.
 
     Attributes:
@@ -131,7 +131,7 @@ class ZipTable:
     def tables(self) -> Iterator[ArrayTable]:
         """Yield all steps in order, some at a time."""
         for first in range(0, len(self), _RUN_BATCHES):
-            yield slice_table(self, first, min(first + _RUN_BATCHES, len(self)))
+            yield self.slice(first, min(first + _RUN_BATCHES, len(self)))
 
     def prepare(self, number: int) -> int:
         """Return the first step after those that are described together with this one."""

@@ -7,7 +7,7 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.planning.build import count_batches, describe_policy, make_fingerprint
+from seqdata.planning.build import count_block_batches, describe_policy, make_fingerprint
 from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.token_budget import TokenBudget
 
@@ -113,7 +113,7 @@ def test_without_a_limit_only_what_is_empty_is_dropped():
 @pytest.mark.parametrize("policy", [Fixed(2), Bucketed(2), TokenBudget(9)], ids=str)
 def test_batches_are_counted_without_a_plan(policy):
     assert policy.num_batches(INDEX) == len(policy.plan(INDEX, seed=3, epoch=5))
-    counted = count_batches(policy._select_items(INDEX), policy._make_cutter())
+    counted = count_block_batches(policy._select_items(INDEX), policy._make_cutter())
     assert counted == len(replace(policy, shuffle=False).plan(INDEX, seed=0, epoch=0))
 
 

@@ -6,7 +6,7 @@ import pytest
 from seqdata import Fixed, TokenBudget, Windows
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead, join_rows
+from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead
 from seqdata.planning.part_order import PartOrder, PartPair
 
 LENGTHS = ([3, 5, 2, 8, 1], [4, 4, 9])
@@ -55,12 +55,6 @@ def test_an_epoch_continues_where_the_one_before_ended():
     whole, second = table_of(count=12), table_of(first=5, count=7)
     for number in range(7):
         assert second.batch(number).spans.tolist() == whole.batch(5 + number).spans.tolist()
-
-
-def test_rows_are_joined_where_any_part_has_them():
-    spans = [np.zeros((2, 3), np.int64), np.zeros((3, 3), np.int64)]
-    assert join_rows([None, None], spans) is None
-    assert join_rows([None, np.array([0, 1, 3])], spans).tolist() == [0, 1, 2, 3, 5]
 
 
 def test_a_part_that_plans_other_batches_than_it_says_is_named():

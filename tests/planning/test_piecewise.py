@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.piecewise import PiecewiseTable
+from seqdata.planning.piecewise import Piece, PiecewiseTable
 from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
@@ -49,7 +49,7 @@ class Pieces(PiecewiseTable):
 
     def _locate(self, number):
         plan, there = self.find(number)
-        return plan, number - there, self.ends[bisect_right(self.ends, number)]
+        return Piece(plan, number - there, self.ends[bisect_right(self.ends, number)])
 
 
 @st.composite

@@ -153,7 +153,7 @@ def test_a_shifted_stream_has_fewer_timesteps_at_its_end_only():
     assert len(plan) == policy.num_batches(index)
     for number in range(len(plan)):
         spans, rows = plan.batch(number)[:2]
-        wide = plan.widen(number, number + 1)
+        wide = plan.extend(number, number + 1)
         for lane in range(4):
             mine = spans[rows[lane] : rows[lane + 1]]
             more = wide.spans[wide.rows[lane] : wide.rows[lane + 1]]

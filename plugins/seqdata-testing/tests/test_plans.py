@@ -7,7 +7,7 @@ import pytest
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin, PlanReport
-from seqdata.plan_table import ArrayTable
+from seqdata.plan_table import ArrayTable, BatchTable
 from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.token_budget import TokenBudget
@@ -31,7 +31,7 @@ GOOD = PlanReport(sequences=3, timesteps=10, padded=11, worst=0, worst_rows=2, w
 
 
 @dataclass(frozen=True, eq=False)
-class Bent:
+class Bent(BatchTable):
     """A table of a policy's own that says the wrong thing in one place."""
 
     table: ArrayTable

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
+from seqdata.plan_table import ArrayTable, BatchTable, PlanBatch, offsets_from_sizes
 
 _WINDOW_ROWS = 1 << 14  # of a run
 _CACHED_WINDOWS = 3
@@ -116,7 +116,7 @@ class LaneSchedule(Protocol):
         """Return the rows before each of some steps that are not idle, int64 (k,)."""
         ...
 
-    def widen(self, first: int, stop: int) -> ArrayTable | None:
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
         """Return steps ``first:stop`` whose rows continue along a stream; None if no row does."""
         ...
 
@@ -133,18 +133,18 @@ class StepWindow(NamedTuple):
         table: Their rows.
         scored: Timesteps that are scored before each of them, and before the one after them.
         live: Rows that are not idle before each of them, and before the one after them.
-        wide: Their rows, longer along a stream; None: no row is.
+        extended: Their rows, longer along a stream; None: no row is.
     """
 
     first: int
     table: ArrayTable
-    wide: ArrayTable | None
+    extended: ArrayTable | None
     scored: list[int]
     live: list[int]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class StepTable:
+class StepTable(BatchTable):
     """The batches of an epoch, computed a run of steps at a time.
 
     Attributes:
@@ -169,13 +169,13 @@ class StepTable:
         window = self._window(first // self.window_size)
         return window.table.slice(first - window.first, stop - window.first)
 
-    def widen(self, first: int, stop: int) -> ArrayTable | None:
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
         """Return batches of one run with rows that continue along a stream; None if no row does."""
         window = self._window(first // self.window_size)
         return (
             None
-            if window.wide is None
-            else window.wide.slice(first - window.first, stop - window.first)
+            if window.extended is None
+            else window.extended.slice(first - window.first, stop - window.first)
         )
 
     def scale(self, number: int) -> float:
@@ -217,8 +217,8 @@ class StepTable:
                 self.schedule.count_live(steps).tolist(),
             )
             schedule = self.schedule
-            table, wide = schedule.lay_out(first, stop), schedule.widen(first, stop)
-            window = StepWindow(first, table, wide, scored, live)
+            table, extended = schedule.lay_out(first, stop), schedule.extend(first, stop)
+            window = StepWindow(first, table, extended, scored, live)
             for old in list(self._cache)[: 1 - _CACHED_WINDOWS]:  # a reader thread may do the same
                 self._cache.pop(old, None)
             self._cache[window_number] = window

@@ -53,7 +53,7 @@ class StreamLanes:
         """Return steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
         return self._make_table(first, stop, 0)
 
-    def widen(self, first: int, stop: int) -> ArrayTable | None:
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
         """Return the same with rows ``lookahead`` timesteps longer; None if that is 0."""
         return self._make_table(first, stop, self.lookahead) if self.lookahead else None
 
@@ -219,8 +219,8 @@ class QueuedLanes:
         """Return the rows before each of some steps that are not idle, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
-    def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return None: every span is widened by itself."""
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
+        """Return None: every span is extended by itself."""
         del first, stop
         return None
 

@@ -46,9 +46,9 @@ def test_a_lane_of_a_stream_is_a_run_of_its_timesteps(lanes, overlap):
     assert rows_of(found.lay_out(1, 2), lanes) == expected[1:2]
 
 
-def test_a_stream_is_widened_by_what_is_read_past_each_row():
+def test_a_stream_is_extended_by_what_is_read_past_each_row():
     found = make_stream_lanes(NUMBERS, OFFSETS, np.array([0, 10, 20]), Chunks(5, 5), lookahead=1)
-    narrow, wide = (rows_of(table, 2) for table in (found.lay_out(0, 2), found.widen(0, 2)))
+    narrow, wide = (rows_of(table, 2) for table in (found.lay_out(0, 2), found.extend(0, 2)))
     assert [[row[:5] for row in step] for step in wide] == narrow
     assert all(len(row) == 6 for step in wide for row in step)
 
@@ -70,4 +70,4 @@ def test_queued_sequences_have_rows_of_their_own():
     scored = found.count_scored(np.arange(int(steps) + 1))
     read = [{t for lane in expected for row in lane[:step] for t in row} for step in range(99)]
     assert scored.tolist() == list(map(len, read[: len(scored)]))
-    assert found.widen(0, 1) is None
+    assert found.extend(0, 1) is None
