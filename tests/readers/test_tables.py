@@ -15,7 +15,8 @@ from seqdata.errors import (
 )
 from seqdata.readers.groups import iter_groups
 from seqdata.readers.source import ReadOptions, find_files
-from seqdata.readers.tables import read_csv, read_jsonl, read_parquet
+from seqdata.readers.tables import read_parquet
+from seqdata.readers.text_tables import read_csv, read_jsonl
 
 ROW = ReadOptions()
 READERS = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
@@ -213,7 +214,9 @@ def test_a_dictionary_column_is_its_values(tmp_path):
 def test_bytes_are_one_value_per_sequence_and_no_ids(tmp_path):
     save(tmp_path / "t.parquet", {"x": [[1], [2]], "raw": [b"a", b""]})
     assert [row["raw"] for row in read(tmp_path)] == [b"a", b""]
-    with pytest.raises(ConfigError, match=r"'raw' must hold strings or numbers to be ids, .* binary"):
+    with pytest.raises(
+        ConfigError, match=r"'raw' must hold strings or numbers to be ids, .* binary"
+    ):
         read(tmp_path, ReadOptions(id="raw"))
 
 

@@ -4,15 +4,16 @@ import codecs
 import json
 import warnings
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from seqdata import open_store
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
-from seqdata.readers import tables
+from seqdata.readers import text_tables
 from seqdata.readers.source import ReadOptions, find_files
-from seqdata.readers.tables import read_csv, read_jsonl
+from seqdata.readers.text_tables import parse_list_cells, read_csv, read_jsonl
 
 
 def read(folder, options, kind):
@@ -66,7 +67,7 @@ def test_an_empty_id_of_a_csv_file_is_missing(tmp_path, name):
 
 
 def test_a_line_end_within_quotes_never_divides_a_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "_BLOCK_BYTES", 1 << 16)  # so that a file of 2 MB has many
+    monkeypatch.setattr(text_tables, "_BLOCK_BYTES", 1 << 16)  # so that a file of 2 MB has many
     rows = "".join(f'"k\n{number // 4}",{number}\n' for number in range(150_000))
     (tmp_path / "t.csv").write_text("s,v\n" + rows)
     found = read(tmp_path, ReadOptions(group="s"), "csv")
@@ -258,3 +259,12 @@ def test_options_of_csv_are_refused_for_other_formats(tmp_path, option):
     done = CliRunner().invoke(app, ["write", str(tmp_path), "out", f"--{option}", "ab"])
     assert done.exit_code == 2
     assert "'ab' must be one character" in done.stderr
+
+
+def test_texts_that_are_lists_are_parsed_where_a_text_file_has_them():
+    texts = ["[1, 2.5]", "[]", "[3]"]
+    table = pa.table({"c": texts, "id": texts, "note": ["[1]", "2", "x"]})
+    parsed = parse_list_cells(table, ["id"])
+    assert parsed.column("c").to_pylist() == [[1.0, 2.5], [], [3.0]]
+    assert parsed.column("id").to_pylist() == texts
+    assert parsed.column("note").to_pylist() == ["[1]", "2", "x"]
