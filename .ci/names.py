@@ -67,7 +67,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass
 class Names:
-    """What exists.
+    """Names that exist.
 
     Attributes:
         words: Every word of code and its strings.

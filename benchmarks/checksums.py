@@ -1,4 +1,4 @@
-"""What checking the data costs: epochs with ``verify`` off, first_read and always, in turn.
+"""Measure the cost of checksums: epochs with ``verify`` off, first_read and always, in turn.
 
     python benchmarks/checksums.py [--quick] [--rounds N]
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: data sets S and M on disk, processes that draw batches, tables.
+"""Helpers of the benchmarks: data sets S and M on disk, processes that draw batches, tables.
 
 A loader runs in a process of its own, which a ``Runner`` tells when to draw; so several take turns
 and none sees what another did to its memory.
@@ -82,7 +82,7 @@ Maker = Callable[[], Generator[Any, None, None]]
 
 
 class Cost(NamedTuple):
-    """What one batch took: wall time, and CPU time of all its processes; in microseconds."""
+    """Cost of one batch: wall time, and CPU time of all its processes; in microseconds."""
 
     wall: float
     cpu: float

@@ -115,7 +115,7 @@ def in_memory(data: Tokens, is_copied: bool) -> Generator[Any, None, None]:
 
 
 def copy_batches(data: Tokens, by_rows: bool) -> Generator[Any, None, None]:
-    """As many bytes as a batch has, from a mapped file into new memory."""
+    """Copy as many bytes as a batch has from a mapped file into new memory."""
     mapped = data.mapped
     if by_rows:
         columns = mapped.reshape(LANES, -1, CHUNK, *data.shape)

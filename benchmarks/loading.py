@@ -43,7 +43,7 @@ COLUMNS = ("data", "loader", "us/batch", "ratio", "CPU us/batch", "ratio", "firs
 
 @dataclass
 class Times:
-    """What one loader took."""
+    """Cost of one loader."""
 
     first: Cost
     rounds: list[Cost] = field(default_factory=list)

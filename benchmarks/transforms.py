@@ -1,4 +1,4 @@
-"""What the benchmarks do to every sequence, for seqdata by batch and by sequence, and for the peer.
+"""Transforms of the benchmarks, for seqdata by batch and by sequence, and for the peer.
 
 The same arithmetic in all: a token above a bound becomes the unknown one, frames are normalised.
 NumPy alone, so that a worker process need not import torch.

@@ -35,7 +35,7 @@ LEAST = 0.95
 
 
 class Case(NamedTuple):
-    """What is drawn: a benchmark, its data set, and the benchmark's own choices."""
+    """A benchmark, its data set, and its options."""
 
     kind: str
     data: str

@@ -100,7 +100,7 @@ def _every(sequences: Iterator[dict[str, Any]], _: int) -> Iterator[dict[str, An
 
 
 def litdata_binary() -> Write:
-    """What a worker of ``optimize`` writes with: no public name, the fastest that litdata has."""
+    """Writer of a worker of ``optimize``: no public name, the fastest that litdata has."""
     from litdata.streaming.writer import BinaryWriter
 
     def write(sequences: Iterator[dict[str, Any]], folder: Path) -> None:

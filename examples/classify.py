@@ -1,4 +1,4 @@
-"""Which of two marks comes first? One label per sequence, which the marks' sizes do not tell."""
+"""Classify which of two marks comes first: one label per sequence, which the marks' sizes do not tell."""
 
 import logging
 import sys

@@ -168,7 +168,7 @@ def train_with_trainer(
 
 
 class Step(torch.nn.Module):
-    """What DistributedDataParallel wraps: its ``forward`` is the loss of a batch."""
+    """Module that DistributedDataParallel wraps: ``forward`` returns the loss of a batch."""
 
     def __init__(self, model: L.LightningModule) -> None:
         super().__init__()

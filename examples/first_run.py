@@ -36,7 +36,7 @@ HOUR = 3600  # seconds; no process is waited for longer
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained."""
+    """Size of the model and length of the training."""
 
     files: int | None = None  # None: all
     max_length: int = 512  # bytes of each file that are trained on

@@ -1,4 +1,4 @@
-"""Who says it? Nine speakers told apart by 7 to 29 frames of sound, with a bidirectional LSTM.
+"""Recognize nine speakers by 7 to 29 frames of sound, with a bidirectional LSTM.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Which of our files and functions a piece of work enters: what a reader has to follow."""
+"""Files and functions of ours that a piece of work enters, and its calls."""
 
 import inspect
 import sys

@@ -1,1 +1,1 @@
-"""What shuffling.py is made of: data, policies, orders of sequences, small models, tables."""
+"""Parts of shuffling.py: data, policies, orders of sequences, small models, tables."""

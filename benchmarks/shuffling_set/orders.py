@@ -33,7 +33,7 @@ class Order(NamedTuple):
 
     @property
     def places(self) -> NDArray[np.float64]:
-        """Where the middle of each row's batch lies in the epoch, float64 (rows,), in (0, 1)."""
+        """Middle of each row's batch in the epoch, float64 (rows,), in (0, 1)."""
         middles = (self.offsets[:-1] + self.offsets[1:]) / (2 * len(self.numbers))
         return np.repeat(middles, self.sizes)
 

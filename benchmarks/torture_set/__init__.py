@@ -1,1 +1,1 @@
-"""What the torture set is made of: its truth, its judge, its cases, and a reader per library."""
+"""Parts of the torture set: its truth, its judge, its cases, and a reader per library."""

@@ -1,4 +1,4 @@
-"""What a reader is asked for, and what it must give; and how samples become a batch."""
+"""Requests to a reader, its answers, and the way from samples to a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotOffered(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """How a set is to be read.
+    """Options of reading a set.
 
     Args:
         folder: Where it was written.
@@ -60,7 +60,7 @@ class Reading:
 
 
 class Payload:
-    """What makes a folder as soon as somebody unpickles it: harmless, and seen."""
+    """Object that makes a folder when it is unpickled: harmless, but visible."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = str(marker)
@@ -71,7 +71,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Hostile:
-    """How somebody hostile writes with a library, and how the victim reads.
+    """Hostile writing with a library, and the reading of it.
 
     Args:
         write: Writes rows and a payload into a folder; of tar files under an ending.
@@ -84,7 +84,7 @@ class Hostile:
 
 @dataclass(frozen=True)
 class Library:
-    """What a module of ``readers`` says as ``LIBRARY``.
+    """Value of ``LIBRARY`` in a module of ``readers``.
 
     Args:
         packages: Distributions whose versions count.

@@ -1,4 +1,4 @@
-"""What is done to each library: rows of the table, and what came of every try."""
+"""Cases of the torture set: rows of the table, and the outcome of every try."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Batch = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a process delivered, and how it ended.
+    """Batches that a process delivered, and its end.
 
     Args:
         batches: Ids and checksums, as they came.

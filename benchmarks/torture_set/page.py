@@ -21,7 +21,7 @@ BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 
 @dataclass(frozen=True)
 class Found:
-    """What came of one library: versions of its packages, and the outcomes of each case."""
+    """Results of one library: versions of its packages, and the outcomes of each case."""
 
     versions: Mapping[str, str]
     cases: Mapping[str, Tries]

@@ -1,4 +1,4 @@
-"""What a project has: recordings in a folder, a Dataset, a model. It knows nothing of seqdata."""
+"""A project that knows nothing of seqdata: recordings in a folder, a Dataset, a model."""
 
 from __future__ import annotations
 
