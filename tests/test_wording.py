@@ -18,7 +18,7 @@ UNCLEAR = re.compile(
     r"""
       cannot\ be\ meant           # is invalid
     | ,\ must\b                   # `x` must be B, but is A
-    | (?<!--)\banew\b             # again; `--anew` is an option's former name
+    | \banew\b                   # again
     | \bwhoever\b                 # the caller
     | \b(go|goes|going|went)\ on(?!\ (a|an|the|one|another|its|to)\b)   # continue
     | \b(?<!set\ )beside\b        # next to

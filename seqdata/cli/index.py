@@ -37,7 +37,6 @@ from seqdata.storage.remote.urls import redact_secrets
 @click.argument("location")
 @backend_option
 @click.option("--rebuild", is_flag=True, help="Rebuild indexes that exist.")
-@click.option("--anew", is_flag=True, hidden=True, help="Former name of --rebuild.")
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
@@ -52,7 +51,6 @@ def index(
     location: str,
     backend: str | None,
     rebuild: bool,
-    anew: bool,
     workers: int | None,
     as_json: bool,
 ) -> None:
@@ -79,7 +77,7 @@ def index(
         if workers > 1:
             spawn = get_context("spawn")
             executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn))
-        facts = opener.build_index(location, rebuild=rebuild or anew, executor=executor)
+        facts = opener.build_index(location, rebuild=rebuild, executor=executor)
     if as_json:
         click.echo(json.dumps({"location": redact_secrets(location), **facts}, indent=2))
         return

@@ -117,7 +117,6 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 )
 @click.option("--segment", type=int, help="Batches of a segment; counts by it (--curriculum).")
 @click.option("--batching", help="Name of a policy [default: token-budget].")
-@click.option("--policy", hidden=True, help="Former name of --batching (up to version 0.1).")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
 @click.option("--batch-size", type=int, help="Rows of a batch.")
 @click.option("--max-length", type=int, help="Most timesteps of a row.")
@@ -184,7 +183,6 @@ def plan(
     backend: str | None,
     mix: tuple[float, ...] | None,
     batching: str | None,
-    policy: str | None,
     seed: int,
     epoch: int,
     shift: int,
@@ -208,7 +206,7 @@ def plan(
     if batches_per_update is not None and mix is not None:
         chosen["batches_per_update"] = batches_per_update
     _check_stdout(target, as_json=as_json)
-    label = _resolve_batching(batching, policy)
+    label = batching or _DEFAULT
     rule, index = _open_data(stores, backend, mix, label, chosen)
     if shift:
         index = index.shifted(rule.axis, shift)
@@ -348,16 +346,6 @@ def _draw(
         draw_lanes(path, epoch_plan)
     else:
         draw_plan(path, index, epoch_plan, label=label, axis=rule.axis, seed=seed)
-
-
-def _resolve_batching(batching: str | None, policy: str | None) -> str:
-    """Return the name of the policy, from `--batching` or its former name."""
-    if policy is not None:
-        advice = "`--policy` is deprecated: write `--batching`"
-        if batching is not None:
-            raise ConfigError(f"plan: `--batching` and `--policy` are both given. {advice}.")
-        click.echo(f"note: {advice}", err=True)
-    return batching or policy or _DEFAULT
 
 
 def _plan_facts(

@@ -144,7 +144,6 @@ class Loader:
         pin_memory: bool = False,
         epoch: int = 0,
         name: str = "",
-        policy: Policy | str | None = None,
     ) -> None:
         self._next_position = _begin_at(epoch)  # of the next iteration
         self._is_single_process = World.current().size == 1  # no process group yet
@@ -171,7 +170,11 @@ class Loader:
             name=name,
         )
         self._update_schedule = UpdateSchedule(accumulate)
-        rule = _resolve_batching(batching, policy)
+        if batching is None:
+            raise ConfigError(
+                "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
+            )
+        rule = resolve_policy(batching)
         self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
 
@@ -456,21 +459,6 @@ def _resolve_data(store: Any, rule: Policy, lengths: Any, names: Sequence[str] |
     if isinstance(store, Mapping):
         return resolve_parts(store, policy=rule, lengths=lengths, names=names)
     return resolve_store(store, lengths=lengths, names=names)
-
-
-def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy:
-    """Return the policy, passed as ``batching`` or under the former name ``policy``."""
-    if policy is not None:
-        advice = "`policy` is deprecated: write `batching`, or pass the policy by position"
-        if batching is not None:
-            raise ConfigError(f"loader: `batching` and `policy` are both given. {advice}.")
-        warnings.warn(f"loader: {advice}", DeprecationWarning, stacklevel=4)
-        return resolve_policy(policy)
-    if batching is None:
-        raise ConfigError(
-            "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
-        )
-    return resolve_policy(batching)
 
 
 def _notify_plugins(plan: Plan) -> None:

@@ -180,16 +180,6 @@ def test_lanes_are_drawn(store, tmp_path):
     assert f"drawn: {drawn}" in text
 
 
-def test_policy_is_a_deprecated_name_of_batching(store):
-    options = ("--batch-size", 8, "--json")
-    wanted = run_plan(store, "--batching", "fixed", *options)
-    done = CliRunner().invoke(app, ["plan", str(store), "--policy", "fixed", *map(str, options)])
-    assert done.stdout == wanted
-    assert "note: `--policy` is deprecated: write `--batching`" in done.stderr
-    said = run_plan(store, "--policy", "fixed", "--batching", "fixed", code=2)
-    assert "`--batching` and `--policy` are both given" in said
-
-
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")

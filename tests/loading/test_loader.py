@@ -378,14 +378,8 @@ def test_a_shutdown_leaves_a_loader_that_can_be_used():
     assert ids(made) == epochs(2)[1]
 
 
-def test_batching_is_the_arguments_name_and_policy_a_deprecated_one():
-    wanted = ids(Loader(STORE, POLICY))
-    assert ids(Loader(STORE, batching=POLICY)) == wanted
-    with pytest.warns(DeprecationWarning, match="`policy` is deprecated: write `batching`") as seen:
-        assert ids(Loader(STORE, policy=POLICY)) == wanted
-    assert seen[0].filename == __file__
-    with pytest.raises(ConfigError, match="`batching` and `policy` are both given"):
-        Loader(STORE, POLICY, policy=POLICY)
+def test_batching_is_given_by_position_or_by_name():
+    assert ids(Loader(STORE, batching=POLICY)) == ids(Loader(STORE, POLICY))
     with pytest.raises(
         ConfigError, match=r"`batching` must be a policy or its name. Pass e.g. Buck"
     ):
