@@ -1,4 +1,4 @@
-"""Classify which of two marks comes first: one label per sequence, which the marks' sizes do not tell."""
+"""Classify which of two marks comes first: one label per sequence."""
 
 import logging
 import sys

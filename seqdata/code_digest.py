@@ -116,7 +116,7 @@ def _iter_object_parts(obj: Any, seen: set[int]) -> Iterator[bytes]:
 
 
 class CodeFacts(NamedTuple):
-    """What processes compare of a callable that each of them was given, by name.
+    """Facts of a callable, by name, that processes compare.
 
     Attributes:
         fixed: The code, and the values that it holds, such as numbers, strings, arrays and lists.

@@ -38,7 +38,7 @@ class _HasLengths(Protocol):
 
 
 class Copies(NamedTuple):
-    """Which of some positions stand for one sequence.
+    """Positions that stand for one sequence.
 
     Attributes:
         numbers: int64 (n,), how many earlier positions are of the same sequence.

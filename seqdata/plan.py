@@ -30,7 +30,7 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanOrigin:
-    """What a plan was made from; used only when a fingerprint or a report is asked for.
+    """Inputs that a plan was made from; used only for a fingerprint or a report.
 
     Attributes:
         fingerprint: Returns the digest of it.
@@ -243,7 +243,7 @@ class Plan:
 
     @property
     def order(self) -> str | None:
-        """How the epoch is shuffled, in words, and for how many ranks its steps are balanced.
+        """The order of the epoch in words, and the number of ranks its steps are balanced for.
 
         None where the policy does not say so.
         """
@@ -256,7 +256,7 @@ class Plan:
 
     @property
     def report(self) -> PlanReport:
-        """What the plan does to the data; one pass over all batches."""
+        """The effect of the plan on the data; one pass over all batches."""
         return self._origin.report(self._table) if self._origin else make_report(self._table)
 
     def as_arrays(self) -> ArrayTable:

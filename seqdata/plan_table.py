@@ -41,7 +41,7 @@ class PlanBatch(NamedTuple):
 
 
 class PartLabel(NamedTuple):
-    """Where a batch of a mixture is from.
+    """Origin of a batch of a mixture.
 
     Attributes:
         part: Name of its part, or of each row's; None without a mixture.

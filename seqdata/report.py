@@ -1,4 +1,4 @@
-"""What a plan does to the data: figures per batch, and what it drops, splits or truncates."""
+"""The effect of a plan on the data: figures per batch; items dropped, split or truncated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_NUMBERS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanReport:
-    """What a plan does to the data, known before the epoch starts.
+    """The effect of a plan on the data, known before the epoch starts.
 
     Attributes:
         sequences: Number of planned sequences, each counted once.

@@ -138,7 +138,7 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What one rank does in consecutive steps.
+    """Work of one rank in consecutive steps.
 
     Attributes:
         numbers: Batch of the plan of each step; of a filler, its step's first batch.

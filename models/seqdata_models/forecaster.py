@@ -12,7 +12,7 @@ from seqdata_models.metrics import ExactMeanMetric
 
 
 class Forecaster(L.LightningModule):
-    """What follows a window, timestep by timestep: each is the one before it plus a change.
+    """Forecaster of the timesteps after a window: each is the one before it plus a change.
 
     Args:
         features: Size F of one timestep; all of them are read and forecast. Scale them before.

@@ -1,4 +1,4 @@
-"""What an estimator sees of a field: the values of some spans as one array, and their groups."""
+"""Values of a field for an estimator: those of some spans as one array, and their groups."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Accumulator(Protocol):
 
 
 class Estimator(Protocol):
-    """What is fitted of a field: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``."""
+    """An estimator of a field: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``."""
 
     def start(self, name: str, field: Field) -> Accumulator:
         """Return what collects it.

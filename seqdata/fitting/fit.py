@@ -149,7 +149,7 @@ def _check_group_field(store: Store, name: str, by: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ChunkMeasurer:
-    """What measures chunks of the fields of an axis; it can be sent to a worker process.
+    """Estimators of the fields of an axis; they can be sent to a worker process.
 
     Attributes:
         reader: Its store and axis.

@@ -1,4 +1,4 @@
-"""What was fitted, as one value: its transform, its inverse, its file, and its state."""
+"""Fitted statistics as one value: the transform, its inverse, its file, and its state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Statistics:
 
     @cached_property
     def plain(self) -> dict[str, Any]:
-        """What was fitted, as plain data."""
+        """The fitted values, as plain data."""
         try:
             return dict(json.loads(self._text))
         except (ValueError, TypeError) as error:

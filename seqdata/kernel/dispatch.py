@@ -17,13 +17,13 @@ from seqdata.kernel import numpy_kernel
 from seqdata.kernel.pack_rows import FieldBuffer, PackResult
 
 KernelSource = NewType("KernelSource", object)
-"""What ``source`` returns and ``fill`` takes; its content is private to the kernel."""
+"""Result of ``source`` and argument of ``fill``; its content is private to the kernel."""
 
 
 ChecksumBuffers = tuple[
     str, int, tuple[Any, ...], tuple[Any | None, ...], Any | None, tuple[int, ...], Any | None
 ]
-"""What a source is verified by.
+"""Checksums by which a source is verified.
 
 Algorithm; bytes of a block; per shard uint32 checksums; per shard int64 (sequences+1,) sequence ->
 its first checksum, or None where each has one; writable bits that say what is verified, or None;

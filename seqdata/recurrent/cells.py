@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def takes_packed(self) -> bool:
-        """Whether it takes packed sequences."""
+        """Whether packed sequences are taken."""
         return self.layer is not None
 
     def run_dense(self, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:

@@ -1,4 +1,4 @@
-"""What both engines share: the order of work in a pipeline, gradients, norms, and whole models.
+"""Base of both engines: the order of work in a pipeline, gradients, norms, and whole models.
 
 Place in the flow: a training loop, or a Lightning strategy, calls ``update`` with the batches of
 one optimizer update, then ``clip_gradients``, then steps its optimizer. Reads: batches.

@@ -40,7 +40,7 @@ _LEAST_SHARE = 0.02  # of one processor, of all other threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTimeouts:
-    """How long processes wait for each other, in seconds.
+    """Bounds on the time that processes wait for each other, in seconds.
 
     Attributes:
         heartbeat: Between two signs of life; they come from a thread.

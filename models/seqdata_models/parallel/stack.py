@@ -76,7 +76,7 @@ class Step:
 
     @property
     def run(self) -> Callable[..., Any]:
-        """What takes inputs and, if it is a layer, a state."""
+        """Callable of the inputs and, if it is a layer, of a state."""
         return self.module if self.deferred is None else self.deferred
 
 

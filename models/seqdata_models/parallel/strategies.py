@@ -30,7 +30,7 @@ from seqdata_models.parallel.wavefront import Wavefront
 
 
 class ParallelStrategy(DDPStrategy):
-    """What both strategies share.
+    """Base of both strategies.
 
     The module names its parts (``SupportsStages``) and is trained by them: its own
     ``training_step`` is not called. ``train_loss``, the mean over the timesteps of an update, is

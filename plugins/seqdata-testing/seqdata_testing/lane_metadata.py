@@ -85,7 +85,7 @@ def _rows(head: SequenceBatch) -> list[_Row]:
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """What a lane's state has seen: a sequence, and up to which timestep."""
+    """Timesteps that a lane's state has seen: a sequence, and the last timestep."""
 
     at: tuple[int, int] | None = None
 

@@ -101,7 +101,7 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """What one lane has read, row after row.
+    """Spans that one lane has read, row after row.
 
     Attributes:
         name: For messages.

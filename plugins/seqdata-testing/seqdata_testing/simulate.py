@@ -18,7 +18,7 @@ from seqdata_testing import ConformanceError
 
 
 class TrainedBatch(NamedTuple):
-    """What is trained of a batch in one step: its number, its spans, how they make rows."""
+    """A batch as one step trains it: its number, its spans, how they make rows."""
 
     number: int
     spans: NDArray[np.int64]

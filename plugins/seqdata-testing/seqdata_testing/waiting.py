@@ -1,4 +1,4 @@
-"""How long tests wait: for events, with bounds that stretch where the machine is busy.
+"""Waiting in tests: for events, with bounds that stretch where the machine is busy.
 
 A test that waits for a clock fails on a machine that also does other work. So a test waits for an
 event (``until``), which takes as long as it takes; a bound, of a program or a promise ("within 2

@@ -21,7 +21,7 @@ CALLS = ("fsync", "replace", "rename", "unlink")
 OnCall = Callable[[int, str, tuple[Any, ...]], None]
 """Is told of a call before it is made: which one it is, from 0, its name and its arguments."""
 State = Mapping[str, bytes | None]
-"""What lies on a disk: relative path -> content; None: a folder."""
+"""Content of a disk: relative path -> content; None: a folder."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def _announce_call(
 
 @dataclass(slots=True)
 class Disk:
-    """What of a folder has been flushed, and so is there after a loss of power.
+    """Part of a folder that has been flushed, and so survives a loss of power.
 
     Bytes are there as of the last ``fsync`` of their file, names as of the last one of their
     folder. A file system may keep more than that: ``find_remains`` gives both ends.

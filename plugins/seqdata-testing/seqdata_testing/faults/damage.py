@@ -1,4 +1,4 @@
-"""What happens to files: one function per fault. What must come of each stands with it.
+"""Damage to files: one function per fault. What must come of each stands with it.
 
 All change a file in place and give nothing; keep a copy of what you want to have back.
 """

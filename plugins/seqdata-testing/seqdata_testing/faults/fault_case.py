@@ -56,7 +56,7 @@ FAULTS = {
 
 
 POLICIES = ("raise", "replace", "mask")
-"""What a loader does with a sequence that cannot be read: its ``on_error``."""
+"""Treatment of a sequence that cannot be read: ``on_error`` of the loader."""
 
 NOTHING = Expectation(kinds=())
 

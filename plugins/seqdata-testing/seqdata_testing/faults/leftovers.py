@@ -1,4 +1,4 @@
-"""What is left behind: processes, named shared memory, files, open descriptors.
+"""Leftovers: processes, named shared memory, files, open descriptors.
 
 It reads /proc and /dev/shm, so it needs Linux.
 """
@@ -19,7 +19,7 @@ _OFTEN = 0.05  # seconds between two looks
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What was there before: made by ``look``.
+    """State before a fault: made by ``look``.
 
     Attributes:
         folder: Where temporary files go.

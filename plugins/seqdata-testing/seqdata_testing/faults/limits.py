@@ -1,4 +1,4 @@
-"""What the system refuses: descriptors, space on the disk, memory, mappings, shared memory.
+"""Resources that run out: descriptors, space on the disk, memory, mappings, shared memory.
 
 Call one in a process of its own, or give back what it gives. What must come of each stands with it.
 """

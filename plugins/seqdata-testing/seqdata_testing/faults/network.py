@@ -31,7 +31,7 @@ _PATIENCE = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server says.
+    """Answer of a server.
 
     Attributes:
         status: Its number.
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What a server is asked: method, path, headers and body."""
+    """Request to a server: method, path, headers and body."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""What came of a fault, what must come of it, and what is wrong about it."""
+"""Outcome of a fault, the expected one, and the difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SILENT = (WRONG, SHORT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of reading or playing a data set.
+    """Outcome of reading or playing a data set.
 
     Attributes:
         what: ``whole`` (all that was planned came, and was right), ``mended`` (so it was but for
@@ -62,7 +62,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What must come of a fault.
+    """Expected outcome of a fault.
 
     Attributes:
         kinds: One of these: classes of errors, or ``whole``, ``died``.

@@ -1,4 +1,4 @@
-"""What happens to worker processes: a transform that harms its own process, or a signal to one.
+"""Faults of worker processes: a transform that harms its own process, or a signal to one.
 
 ``FaultTransform`` passes all sequences on and acts when it sees a certain one. What must come of
 each act stands with it.

@@ -43,7 +43,7 @@ Play = Callable[[int], Outcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """How ranks train.
+    """Options of training on ranks.
 
     Attributes:
         target: What they play.

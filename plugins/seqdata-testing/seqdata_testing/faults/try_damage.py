@@ -42,7 +42,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class DamageRequest:
-    """What damage is drawn for.
+    """Request for damage.
 
     Attributes:
         target: The kind of data set.
@@ -64,7 +64,7 @@ DamageMaker = Callable[[DamageRequest], list[Damage]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMode:
-    """How a data set is opened and read.
+    """Options of opening and reading a data set.
 
     Attributes:
         verify: When checksums are looked at.
