@@ -198,7 +198,7 @@ def test_integers_that_floats_do_not_tell_apart_are_refused(dtype, large):
 
 def test_one_feature_that_floats_do_not_tell_apart_is_enough_to_be_refused():
     values = np.array([[1, 2**60], [2, 2**60 + 1], [3, 2**60 + 2]])
-    with pytest.raises(DataError, match=r"such that float64 tells them apart.* around 1152921504"):
+    with pytest.raises(DataError, match=r"tells them apart, but is around 1.1529"):
         fit([values], {"x": MeanStd()})
 
 
