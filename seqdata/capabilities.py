@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SupportsPrefetch(Protocol):
     """A store that can fetch data before it is read: used by the prefetcher."""
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Start to fetch the data of sequences, without waiting for it.
 
         Args:

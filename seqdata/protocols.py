@@ -249,7 +249,7 @@ class SupportsAudit(Protocol):
     """A backend that can check its data: used by ``seqdata verify``."""
 
     def audit(
-        self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
+        self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
         """Return the number of bytes to check, and an iterator of reports.
 
@@ -257,7 +257,7 @@ class SupportsAudit(Protocol):
             location: The data set.
             shard: The number of one shard; None for all.
             repair: Whether to rebuild indexes that are missing, damaged or of other data.
-            told: Called with bytes that were looked at, from any thread.
+            on_progress: Called with bytes that were looked at, from any thread.
         """
         ...
 

@@ -31,10 +31,8 @@ from seqdata.cli._report.console import (
 from seqdata.detect import detect_backend, find_opener
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.protocols import SupportsAudit
-from seqdata.storage.arrow.audit import audit_store, count_bytes
-from seqdata.storage.arrow.audit_remote import audit_remote
-from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.audit import audit_remote, audit_store, count_bytes
+from seqdata.storage.arrow.manifest import MANIFEST, load_manifest
 from seqdata.storage.arrow.open_remote import read_manifest
 from seqdata.storage.braces import split_location
 from seqdata.storage.find_files import find_files
@@ -129,7 +127,7 @@ def _iter_reports(
     opener: object = find_opener(store, backend=backend)
     if isinstance(opener, SupportsAudit):
         relay = _ProgressRelay()
-        total, reports = opener.audit(store, shard=shard, repair=repair, told=relay)
+        total, reports = opener.audit(store, shard=shard, repair=repair, on_progress=relay)
         with _progress_bar(store, total, of="bytes") as relay.on_progress:
             yield from reports
         return

@@ -349,7 +349,7 @@ def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] |
         nonlocal hinted
         hinted = max(hinted, step)
         while hinted < min(len(steps), step + _MAX_STEPS):
-            if not base.expect(store.base_numbers(steps[hinted].spans[:, 0])):
+            if not base.prefetch(store.base_numbers(steps[hinted].spans[:, 0])):
                 return
             hinted += 1
 

@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError, DecodeError
+from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DecodeError
 from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.kernel.dispatch import KernelSource as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import ShardExtents, ValueKind, extents_of, kind_of
-from seqdata.storage.gather_bytes import gather_bytes
 from seqdata.storage.integrity.verify import ChecksumMismatch, FieldChecksums, make_mismatch_error
+from seqdata.storage.limits import UNCHECKED_BYTES
 from seqdata.storage.local_files import are_readable
 from seqdata.storage.text_bytes import TextBytes
 
@@ -66,7 +66,7 @@ class BufferSource:
     advice: str = "The shard is damaged: restore it, or write the store again"
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         name: str,
         field: Field,
@@ -92,7 +92,7 @@ class BufferSource:
         return cls._make(name, field, layout, values, extents, None, file_offsets, checksums)
 
     @classmethod
-    def over(
+    def from_files(
         cls,
         name: str,
         field: Field,
@@ -321,22 +321,14 @@ class SpanColumn:
         spans: int64 (n, 3), C-contiguous.
     """
 
-    __slots__ = ("_is_verified", "_source", "_spans")
+    __slots__ = ("_is_verified", "_source", "_spans", "dtype", "shape")
 
     def __init__(self, source: BufferSource, spans: NDArray[np.int64]) -> None:
         self._source = source
         self._spans = spans
         self._is_verified = source.checksums is None  # pieces; `fill` verifies what it copies
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
-        return self._source.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
-        return self._source.field.shape
+        self.dtype: np.dtype[Any] = source.dtype  # of an element
+        self.shape: tuple[int, ...] = source.field.shape  # of a timestep
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -396,3 +388,161 @@ class SpanColumn:
         source.layout.retry_after_repair(
             lambda: source.raise_for_result(next(results), self._spans)
         )
+
+
+def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
+    """Return the concatenated bytes of whole sequences.
+
+    Raises:
+        ConfigError: If there is no such sequence.
+        CorruptSampleError: If a recorded place or a checksum is wrong.
+        CorruptShardError: If values overlap.
+    """
+    offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
+    np.cumsum(compute_sizes(source, numbers), out=offsets[1:])
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    np.subtract(offsets[1:], offsets[:-1], out=spans[:, 2])
+    if offsets[-1] > UNCHECKED_BYTES:
+        _check_overlaps(source, numbers, int(offsets[-1]))
+    values = np.empty(int(offsets[-1]), dtype=np.uint8)
+    bad = source.engine.fill(source.handle, spans, offsets, values, None)
+    if bad != -1:
+        source.raise_for_result(bad, spans)
+    return values, offsets
+
+
+def compute_sizes(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the size of each sequence in bytes, int64 (n,), after checking its extent."""
+    extents = source.extents
+    if extents is None:
+        raise ValueError(f"{source.name!r}: the bytes of fields without extents are not gathered")
+    shard_offsets = np.array(source.layout.shard_offsets, dtype=np.int64)
+    missing = (numbers < 0) | (numbers >= shard_offsets[-1])
+    if missing.any():
+        source.raise_for_span(int(numbers[missing][0]), 0, 0)
+    sizes = np.empty(len(numbers), dtype=np.int64)
+    shards = np.searchsorted(shard_offsets, numbers, side="right") - 1
+    order = np.argsort(shards, kind="stable")
+    breaks = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
+    for first, last in pairwise(breaks):
+        rows = order[first:last]
+        shard = int(shards[rows[0]])
+        at = numbers[rows] - shard_offsets[shard]
+        begins, ends = (each[at] for each in extents[shard])
+        bad = (begins < 0) | (ends < begins) | (ends > len(source.values[shard]))
+        if bad.any():
+            source.raise_for_span(int(numbers[rows[bad][0]]), 0, 0)
+        sizes[rows] = ends - begins
+    return sizes
+
+
+def _check_overlaps(source: BufferSource, numbers: NDArray[np.int64], total: int) -> None:
+    """Raise if values together are longer than their shards.
+
+    Raises:
+        CorruptShardError: If they are: some overlap.
+    """
+    distinct, repeats = np.unique(numbers, return_counts=True)
+    shards = np.searchsorted(np.array(source.layout.shard_offsets), distinct, side="right") - 1
+    shard_bytes = sum(len(source.values[shard]) for shard in np.unique(shards).tolist())
+    if total > shard_bytes * int(repeats.max()):
+        raise source.layout.locate(int(numbers[0]), source.name).make_error(
+            CorruptShardError,
+            f"and {len(numbers) - 1} others must not overlap, but take {total} bytes of "
+            f"{shard_bytes}. The shard is damaged: restore it, or write the store again",
+        )
+
+
+def make_value_spans(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the spans of whole sequences in bytes, int64 (n, 3), to verify them by.
+
+    Raises:
+        ConfigError: If there is no such sequence.
+        CorruptSampleError: If a recorded place is wrong.
+    """
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    spans[:, 2] = compute_sizes(source, numbers)
+    return spans
+
+
+_FIRST_BYTE = np.array([[0, 1]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedValues:
+    """One field of numbers over all files.
+
+    Attributes:
+        values: The numbers, from the indexes.
+        stored: The source of their bytes, with checksums; None: they are not compared.
+        is_one_block: Whether each value has bytes, in one checksum block.
+    """
+
+    values: BufferSource
+    stored: BufferSource | None
+    is_one_block: bool
+
+    @classmethod
+    def from_index(
+        cls,
+        name: str,
+        field: Field,
+        layout: ShardLayout,
+        values: Sequence[NDArray[Any]],
+        source: BufferSource,
+    ) -> IndexedValues:
+        """Return the source of a field.
+
+        Args:
+            name: Of the field.
+            field: The field.
+            layout: The files and lengths of its sequences.
+            values: Per file, the values in its index.
+            source: The source of their bytes.
+        """
+        stored_values = [array.astype(np.dtype(field.dtype)) for array in values]
+        checked = None if source.checksums is None else source
+        return cls(
+            BufferSource.from_arrays(name, field, layout, stored_values),
+            checked,
+            _is_one_block(checked),
+        )
+
+    @property
+    def field(self) -> Field:
+        """The field."""
+        return self.values.field
+
+    @property
+    def texts(self) -> None:
+        """None: it holds numbers."""
+        return None
+
+    def column(self, spans: NDArray[np.int64]) -> SpanColumn:
+        """Return the column of spans, int64 (n, 3), after comparing the checksums of the bytes.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a checksum of their bytes differs.
+        """
+        if self.stored is not None:
+            self._verify(self.stored, spans)
+        return SpanColumn(self.values, spans)
+
+    def _verify(self, source: BufferSource, spans: NDArray[np.int64]) -> None:
+        if not self.is_one_block:
+            source.verify(make_value_spans(source, spans[:, 0]))
+            return
+        members = spans.copy()
+        members[:, 1:] = _FIRST_BYTE
+        source.verify(members)
+
+
+def _is_one_block(source: BufferSource | None) -> bool:
+    if source is None or source.checksums is None:
+        return True
+    block = source.checksums.bytes_per_checksum
+    sizes = [ends - begins for begins, ends in source.extents or ()]
+    return all(bool(((size >= 1) & (size <= block)).all()) for size in sizes)

@@ -182,14 +182,14 @@ class ConcatStore(SequenceStore):
         ]
         return join_columns(found, names, owner, index)
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Announce to the stores what will be read, where they can use it."""
         more = True
         for number, _, local in self._split_by_store(numbers):
             store = self._stores[number]
             base = store.base if isinstance(store, View) else store
             if isinstance(base, SupportsPrefetch):
-                more &= base.expect(store.base_numbers(local))
+                more &= base.prefetch(store.base_numbers(local))
         return more
 
     def observe(self, on_sequence: Callable[[int], None]) -> Store:

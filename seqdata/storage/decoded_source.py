@@ -1,7 +1,7 @@
-"""Fields that are decoded by units: a record batch or a row group at a time.
+"""Fields whose values are decoded, by units: a record batch, a row group, or one sequence.
 
-Place in the flow: foreign stores use it for files that cannot be read in place. Reads: units of a
-file. Makes: columns over copies of the requested spans.
+Place in the flow: stores use it for values that cannot be read in place. Reads: units of files.
+Makes: columns over the requested spans.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.fields import ValueKind, kind_of
 from seqdata.storage.text_bytes import TextBytes, concat_texts
@@ -30,9 +31,11 @@ class UnitCache:
 
     Attributes:
         limit: Maximum bytes to keep.
+        count: Maximum number of units to keep; None: any.
     """
 
     limit: int = MAX_CACHED_BYTES
+    count: int | None = None
     _units: dict[tuple[str, int], DecodedColumn] = field(default_factory=dict, init=False)
 
     def get(self, name: str, unit: int, decode: Callable[[], DecodedColumn]) -> DecodedColumn:
@@ -43,11 +46,11 @@ class UnitCache:
             found = decode()
         self._units[key] = found  # the newest is last
         cached = list(self._units.items())
-        total = sum(decoded.nbytes for _, decoded in cached)
+        total, count = sum(decoded.nbytes for _, decoded in cached), len(cached)
         for old, decoded in cached[:-1]:
-            if total <= self.limit:
+            if total <= self.limit and (self.count is None or count <= self.count):
                 break
-            total -= decoded.nbytes
+            total, count = total - decoded.nbytes, count - 1
             self._units.pop(old, None)
         return found
 
@@ -59,9 +62,11 @@ class DecodedSource:
     Attributes:
         name: The field's name.
         field: What it holds.
-        layout: The units and lengths of its sequences; its shards are units.
+        layout: The lengths of its sequences, and its units, which are the shards.
         decode: Returns a unit.
-        cache: Shared by the fields of a store.
+        cache: Keeps units; may be shared by the fields of a store.
+        stored: The source of the bytes that are decoded, where each unit is the value of one
+            sequence; None: units are the shards of the layout.
     """
 
     name: str
@@ -69,16 +74,12 @@ class DecodedSource:
     layout: ShardLayout
     decode: Callable[[int], DecodedColumn]
     cache: UnitCache
+    stored: BufferSource | None = None
 
     @property
     def kind(self) -> ValueKind:
         """What is particular to such fields."""
         return kind_of(self.field)
-
-    @property
-    def stored(self) -> None:
-        """None: bytes are decoded, not read as they are stored."""
-        return None
 
     @property
     def texts(self) -> DecodedSource | None:
@@ -103,7 +104,8 @@ class DecodedSource:
     def column(self, spans: NDArray[np.int64]) -> ArrayColumn | list[Any]:
         """Return the column of spans, or a list of ``str`` or ``bytes``.
 
-        Units are decoded one after the other and released: only the requested spans are copied.
+        Units of several sequences are decoded one after the other and released: only the requested
+        spans are copied.
 
         Args:
             spans: int64 (n, 3).
@@ -118,20 +120,28 @@ class DecodedSource:
     def _read(self, spans: NDArray[np.int64]) -> list[Any]:
         """Return the values of spans: arrays, or objects."""
         check_spans(self.layout, self.name, self.field.axis, spans)
+        if self.stored is not None:
+            return [
+                self._slice_value(self._get_unit(number), number, number, start, stop)
+                for number, start, stop in spans.tolist()
+            ]
         unit_offsets = np.array(self.layout.shard_offsets)
         units = np.searchsorted(unit_offsets, spans[:, 0], side="right") - 1
         pieces: list[Any] = [None] * len(spans)
         for unit in np.unique(units).tolist():
-            decoded = self.cache.get(self.name, unit, lambda unit=unit: self.decode(unit))  # type: ignore[misc]
+            decoded, first = self._get_unit(unit), self.layout.shard_offsets[unit]
             for i in np.flatnonzero(units == unit).tolist():
-                number, start, stop = spans[i].tolist()
-                pieces[i] = self._slice_value(decoded, unit, number, start, stop)
+                piece = self._slice_value(decoded, first, *spans[i].tolist())
+                pieces[i] = np.array(piece) if self.kind.is_array else piece
         return pieces
 
+    def _get_unit(self, unit: int) -> DecodedColumn:
+        return self.cache.get(self.name, unit, lambda: self.decode(unit))
+
     def _slice_value(
-        self, decoded: DecodedColumn, unit: int, number: int, start: int, stop: int
+        self, decoded: DecodedColumn, first_in_unit: int, number: int, start: int, stop: int
     ) -> Any:
-        first = number - self.layout.shard_offsets[unit]
+        first = number - first_in_unit
         last = first + 1
         if decoded.offsets is not None:
             first, last = decoded.offsets[first : first + 2].tolist()
@@ -140,13 +150,23 @@ class DecodedSource:
         axis = self.field.axis
         length = 1 if axis is None else int(self.layout.lengths_of[axis][number])
         if last - first != length:
-            raise self.layout.locate(number, self.name).make_error(
-                CorruptSampleError,
-                f"must have {length} timesteps as were counted, but has {last - first}: the file "
-                "changed since then. Open it again",
-                expected=length, found=int(last - first),
-            )  # fmt: skip
-        return np.array(decoded.values[first:last][start:stop])
+            raise self._make_length_error(number, length, int(last - first))
+        return decoded.values[first:last][start:stop]
+
+    def _make_length_error(self, number: int, length: int, found: int) -> CorruptSampleError:
+        location = self.layout.locate(number, self.name)
+        why = "the file changed since then. Open it again"
+        if self.stored is not None:
+            location = self.stored.locate(number, *self.stored.find(number)[1:])
+            why = (
+                "the file is not the one that was counted. Restore it, or rebuild its index with "
+                "`seqdata index --rebuild`"
+            )
+        return location.make_error(
+            CorruptSampleError,
+            f"must have {length} timesteps as were counted, but has {found}: {why}",
+            expected=length, found=found,
+        )  # fmt: skip
 
     def _decode_object(self, raw: bytes, number: int) -> Any:
         try:

@@ -28,7 +28,7 @@ from seqdata.storage.schema import (
     check_packed_ids,
     infer_fields,
 )
-from seqdata.storage.store import ShardStore, StoreFacts, StoreFields
+from seqdata.storage.store import ShardStore, StoreFields, StoreInfo
 
 _SHARD_NAME = "memory"
 
@@ -56,14 +56,14 @@ class MemoryStore(ShardStore):
         def make_source(name: str, layout: ShardLayout) -> BufferSource:
             values, offsets = packed[name]
             each = None if offsets is None else [offsets]
-            return BufferSource.of(name, fields[name], layout, [values], each)
+            return BufferSource.from_arrays(name, fields[name], layout, [values], each)
 
-        facts = StoreFacts(
+        info = StoreInfo(
             label="MemoryStore", location=None, fields=dict(fields), is_copied=True,
             make_fingerprint=lambda: _digest(dict(fields), packed, key),
             reopen=lambda _: (MemoryStore, (dict(fields), packed, dict(lengths_of), key)),
         )  # fmt: skip
-        super().__init__(facts, StoreFields.of(layout, fields, key, make_source))
+        super().__init__(info, StoreFields.from_sources(layout, fields, key, make_source))
 
     @classmethod
     def of(

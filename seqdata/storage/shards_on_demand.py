@@ -1,43 +1,174 @@
 """The shards of a store behind a URL, brought when they are needed: whole, or by ranges.
 
 Whole shards come through the cache and stay open while there is room; those that there is no room
-for are read by ranges. Place in the flow: stores behind URLs read by it. Reads: shards. Makes:
-columns that are put together of several shards.
+for are read by ranges. A shard that is read by ranges is laid out in memory as in its file, empty
+but for what was asked for; so sources, checksums and errors are those of whole shards. What comes
+is verified each time. Place in the flow: stores behind URLs read by it, formats implement
+``RemoteShards``. Reads: shards. Makes: columns that are put together of several shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, must_be
-from seqdata.storage.data_location import DataLocation
+from seqdata.protocols import Field
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.remote.copy_repair import redownload_ranges
+from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
 from seqdata.storage.remote.open_shards import OpenShards
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import (
     RangeCache,
     RangeDownload,
     SparseFile,
     download_missing,
 )
-from seqdata.storage.remote.remote_files import RemoteFiles
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool
-from seqdata.storage.remote_shards import (
-    OpenShard,
-    Ranges,
-    RemoteShards,
-    ShardRequest,
-    SupportsOffsets,
-)
 from seqdata.storage.store import StoreFields, check_request
 from seqdata.storage.text_bytes import TextBytes, TextSource, reorder_texts
+
+Ranges = NDArray[np.int64]
+"""int64 (n, 2): first byte, one past the last."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardRequest:
+    """What a batch needs of one shard.
+
+    Attributes:
+        spans: int64 (n, 3): sequences, counted from the shard's first, and timesteps.
+        names: Of fields.
+        axis: The axis that spans cut.
+    """
+
+    spans: NDArray[np.int64]
+    names: Sequence[str]
+    axis: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenShard:
+    """One shard that is open.
+
+    Attributes:
+        number: Of the shard.
+        fields: Its fields; sequences are counted from its first one.
+        content: Its bytes.
+    """
+
+    number: int
+    fields: StoreFields
+    content: Any = None
+
+
+class RemoteShards(Protocol):
+    """What a format says of the shards of a store that are not all on this machine."""
+
+    @property
+    def layout(self) -> ShardLayout:
+        """Where sequences lie, of the whole store."""
+        ...
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        ...
+
+    @property
+    def ids(self) -> TextSource | str | None:
+        """The texts that name sequences, or the field that holds them; None: there are none."""
+        ...
+
+    @property
+    def remote(self) -> Remote:
+        """How shards are read."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Shard -> its bytes."""
+        ...
+
+    @property
+    def file_stats(self) -> dict[int, FileStat]:
+        """Shard -> what it was when it was first read by ranges; filled in."""
+        ...
+
+    def opens_for_texts(self, number: int) -> bool:
+        """Return whether a shard is opened whole to read texts; else they are read by ranges."""
+        ...
+
+    def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
+        """Open a shard, fetched whole where it is not on this machine.
+
+        Args:
+            number: The shard.
+            release: Closes shards that are not in use, where the cache is full.
+
+        Raises:
+            CacheFullError: If there is no room.
+            DataError: If it is not what it must be.
+        """
+        ...
+
+    def download(self, number: int) -> None:
+        """Bring a shard into the cache; it is done at once where it is there."""
+        ...
+
+    def file(self, number: int) -> tuple[RemoteFiles, str] | None:
+        """Return where a shard lies, and its name there; None: on this machine."""
+        ...
+
+    def locate_shard(self, number: int) -> DataLocation:
+        """Return the place of a shard, for an error."""
+        ...
+
+    def check(self, number: int) -> FileStat:
+        """Compare a shard that is read by ranges with what must be: its size and its ends.
+
+        Raises:
+            MissingShardError: If it is not there.
+            RemoteReadError: If it cannot be read.
+            CorruptShardError: If it is not what it must be.
+        """
+        ...
+
+    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+        """Return fields over a shard of which some ranges are there, found right by nobody yet.
+
+        Args:
+            number: The shard.
+            content: Memory of its size.
+            repair: Brings its ranges again; returns whether they were others.
+        """
+        ...
+
+    def join(self, shards: Sequence[OpenShard]) -> StoreFields | None:
+        """Return fields over all shards at once; None: each is read by itself."""
+        ...
+
+
+@runtime_checkable
+class SupportsOffsets(Protocol):
+    """Shards whose files say where their values lie; else an index does."""
+
+    def offset_ranges(self, number: int, request: ShardRequest) -> Iterable[Ranges]:
+        """Yield the ranges that say where the values of a request lie, where that is not known."""
+        ...
+
+    def fill_offsets(self, number: int, request: ShardRequest, content: Any) -> None:
+        """Write into memory where the values of a request lie, where only lengths are known."""
+        ...
+
 
 _OPENERS = 4  # shards that are opened at once; each uses several connections
 
@@ -58,7 +189,7 @@ class ShardsOnDemand:
         self._ranges = RangeReader(shards)
         self._joined: StoreFields | None = None  # once all shards are open
         self._open = OpenShards(
-            shards.hold, shards.download, shards.sizes, shards.remote.cache_bytes,
+            shards.open_shard, shards.download, shards.sizes, shards.remote.cache_bytes,
             ForkSafeThreadPool(min(_OPENERS, shards.remote.connections)), shards.layout.location,
         )  # fmt: skip
         layout = shards.layout
@@ -109,12 +240,12 @@ class ShardsOnDemand:
         is_text = field is not None and not kind_of(field).is_array
         return _TextsOnDemand(self, name) if is_text else None
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
         shards = self._find_shards(np.asarray(numbers, dtype=np.int64))
         if self._shards.remote.how == "ranges":
             return False  # which parts will be needed is not known
-        return self._open.expect(dict.fromkeys(shards.tolist()))
+        return self._open.prefetch(dict.fromkeys(shards.tolist()))
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
         """Return how often shards are fetched; see ``protocols.SupportsShardCache``.
@@ -271,7 +402,9 @@ class RangeReader:
         with self._cache.files(sizes) as files:
             if self._offsets is not None:
                 self._find_offsets(self._offsets, requests, files)
-            found = [OpenShard(number, self.lay(number, files[number])) for number in requests]
+            found = [
+                OpenShard(number, self.get_fields(number, files[number])) for number in requests
+            ]
             values = {
                 opened.number: list(value_ranges(opened.fields, requests[opened.number]))
                 for opened in found
@@ -281,11 +414,11 @@ class RangeReader:
 
     def check(self, numbers: Iterable[int]) -> None:
         """Compare shards that were not read yet with what must be."""
-        new = [number for number in numbers if number not in self._shards.known]
+        new = [number for number in numbers if number not in self._shards.file_stats]
         if not new:
             return
         for number, stat in zip(new, self._threads.map(self._shards.check, new), strict=True):
-            self._shards.known[number] = stat
+            self._shards.file_stats[number] = stat
 
     def download(self, files: Mapping[int, SparseFile], ranges: Mapping[int, list[Ranges]]) -> None:
         """Download ranges of shards into their memory; all are of the same version."""
@@ -293,11 +426,11 @@ class RangeReader:
             files, ranges, self._make_download, self._check_unchanged, self._threads, gap=self._gap
         )
 
-    def lay(self, number: int, file: SparseFile) -> StoreFields:
-        """Return the fields over what is there of a shard, laid once."""
+    def get_fields(self, number: int, file: SparseFile) -> StoreFields:
+        """Return the fields over what is there of a shard, built once."""
         if file.overlay is None:
             repair = partial(self._download_again, number, file)
-            file.overlay = self._shards.lay(number, file.content, repair)
+            file.overlay = self._shards.build_fields(number, file.content, repair)
         fields: StoreFields = file.overlay
         return fields
 
@@ -311,7 +444,7 @@ class RangeReader:
         offsets = {n: list(shards.offset_ranges(n, request)) for n, request in requests.items()}
         self.download(files, offsets)
         for number, request in requests.items():
-            shards.note_offsets(number, request, files[number].content)
+            shards.fill_offsets(number, request, files[number].content)
 
     def _make_download(self, number: int, file: SparseFile, ranges: Ranges) -> RangeDownload:
         files, name, location = self._find_file(number)
@@ -320,7 +453,7 @@ class RangeReader:
 
     def _check_unchanged(self, number: int) -> None:
         files, name, location = self._find_file(number)
-        files.check_same(name, self._shards.known[number], location)
+        files.check_same(name, self._shards.file_stats[number], location)
 
     def _download_again(self, number: int, file: SparseFile) -> bool:
         """Download again what is there of a shard; return whether it was another."""
@@ -336,7 +469,7 @@ class RangeReader:
             file = self._shards.file(number)
             if file is None:
                 raise ValueError(f"shard {number}: must be read by ranges, but is on this machine")
-            found = self._files[number] = (*file, self._shards.locate(number))
+            found = self._files[number] = (*file, self._shards.locate_shard(number))
         return found
 
 

@@ -152,10 +152,10 @@ class SpanStore(SequenceStore):
         columns: dict[str, Any] = self._base.read(spans, fields, axis=axis)
         return columns
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Announce what will be read to the base, where it can use it."""
         base = self._base.base if isinstance(self._base, View) else self._base
-        return not isinstance(base, SupportsPrefetch) or base.expect(self._find_in_base(numbers))
+        return not isinstance(base, SupportsPrefetch) or base.prefetch(self._find_in_base(numbers))
 
     def observe(self, on_sequence: Callable[[int], None]) -> Store:
         """Return the same store, whose base tells of what it reads, where it can."""

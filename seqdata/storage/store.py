@@ -82,7 +82,7 @@ class ShardReader(Protocol):
         """Return the texts of a field; None: there is no field of texts with this name."""
         ...
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need; see ``protocols.SupportsPrefetch``."""
         ...
 
@@ -158,7 +158,7 @@ class StoreFields:
     ids: TextSource | None
 
     @classmethod
-    def of(
+    def from_sources(
         cls,
         layout: ShardLayout,
         names: Iterable[str],
@@ -208,7 +208,7 @@ class StoreFields:
         source = self.sources.get(name)
         return None if source is None else source.texts
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Return True: all bytes are at hand, so more may be announced."""
         del numbers
         return True
@@ -220,8 +220,8 @@ class StoreFields:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StoreFacts:
-    """What a store is, besides its data.
+class StoreInfo:
+    """Metadata of a store.
 
     Attributes:
         label: What it is called where it is shown.
@@ -254,17 +254,17 @@ class ShardStore(SequenceStore):
     """A store of shards. Made by the functions that open locations.
 
     Args:
-        facts: What it is.
+        info: Its metadata.
         reader: What reads its shards.
     """
 
-    def __init__(self, facts: StoreFacts, reader: ShardReader) -> None:
-        self._facts = facts
+    def __init__(self, info: StoreInfo, reader: ShardReader) -> None:
+        self._info = info
         self._reader = reader
         self._fingerprint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._facts.reopen(self)
+        return self._info.reopen(self)
 
     def __len__(self) -> int:
         return len(self._reader.layout)
@@ -273,27 +273,27 @@ class ShardStore(SequenceStore):
     def title(self) -> str:
         """One line that names the store."""
         where = "" if self.location is None else f"{self.location!r}, "
-        return f"{self._facts.label}({where}{len(self)} sequences)"
+        return f"{self._info.label}({where}{len(self)} sequences)"
 
     @property
     def location(self) -> str | None:
         """Where it lies, without credentials; None: in memory."""
-        return self._facts.location
+        return self._info.location
 
     @property
     def folder(self) -> Path | None:
         """Its folder on this machine, where what is measured of it may be kept; or None."""
-        return self._facts.folder
+        return self._info.folder
 
     @property
     def verify(self) -> str:
         """When checksums are compared: off, first_read or always."""
-        return self._facts.verify
+        return self._info.verify
 
     @property
     def manifest(self) -> Any:
         """What its writer recorded, and where it lies; None: the format has no such."""
-        return self._facts.manifest
+        return self._info.manifest
 
     @property
     def is_local(self) -> bool:
@@ -303,12 +303,12 @@ class ShardStore(SequenceStore):
     @property
     def is_copied_to_workers(self) -> bool:
         """Whether a pickle holds the data; else it opens the store again."""
-        return self._facts.is_copied
+        return self._info.is_copied
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """Name -> field."""
-        return self._facts.fields
+        return self._info.fields
 
     @property
     def lengths(self) -> NDArray[Any]:
@@ -329,7 +329,7 @@ class ShardStore(SequenceStore):
     def fingerprint(self) -> str:
         """Digest of schema and content (32 hex digits), made without reading data where it can."""
         if self._fingerprint is None:
-            self._fingerprint = self._facts.make_fingerprint()
+            self._fingerprint = self._info.make_fingerprint()
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
@@ -380,9 +380,9 @@ class ShardStore(SequenceStore):
         """Read a batch as columns; see ``protocols.Store.read``."""
         return self._reader.read(spans, fields, axis)
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
-        return self._reader.expect(numbers)
+        return self._reader.prefetch(numbers)
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
         """Return how often shards are fetched; see ``protocols.SupportsShardCache``."""
@@ -405,8 +405,8 @@ class ShardStore(SequenceStore):
                 raise make_unknown_name_error(
                     self._reader.layout.location, "field", name, self.fields
                 )
-        if self._facts.populate is not None:
-            self._facts.populate(first, stop, names)
+        if self._info.populate is not None:
+            self._info.populate(first, stop, names)
 
     def _check_numbers(self, numbers: NDArray[np.int64]) -> None:
         is_outside = (numbers < 0) | (numbers >= len(self))

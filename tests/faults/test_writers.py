@@ -31,7 +31,7 @@ from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.loss_files import LossHeader, LossWriter
 from seqdata.runs.run_file import RunFile
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
-from seqdata.storage.indexed.index_storage import put_file
+from seqdata.storage.indexed.shards import put_file
 from seqdata.storage.integrity.audit import AuditFinding, copy_damaged_bytes
 from seqdata.storage.local_files import open_atomically, write_atomically
 from tests.runs.loss_runs import block_of
@@ -44,7 +44,7 @@ def write_statistics(path):
 
 
 def write_run(path):
-    data = {"train": {"path": "a" * 5_000}}
+    data = {"train": "a" * 5_000}
     run_file = RunFile(
         geometry=FitGeometry(), data=data, fingerprints={}, plan="", versions={}, trainer={},
         side_files={"seqdata-run-train.npz": {"numbers": np.arange(9_000)}},
@@ -225,11 +225,11 @@ def _find_writes(path):
 KNOWN = {
     "storage/local_files.py: open_atomically": "the way of writing a file",
     "storage/local_files.py: write_synced": "into a folder that is complete with its last file",
-    "storage/arrow/lengths_file.py: add": "of a staging folder",
-    "storage/arrow/lengths_file.py: _widen": "of a staging folder",
+    "storage/arrow/shard_file.py: add": "of a staging folder",
+    "storage/arrow/shard_file.py: _widen": "of a staging folder",
     "storage/integrity/checksums.py: write_checksums": "of a staging folder",
-    "storage/writing/writer_lock.py: _open_lock_file": "a lock",
-    "storage/indexed/remote_shards.py: save_index": "into a temporary folder",
+    "storage/writing/staging_dir.py: _open_lock_file": "a lock",
+    "storage/indexed/shards.py: save_index": "into a temporary folder",
     "storage/remote/upload.py: _upload_lock": "a lock",
     "storage/remote/cache_folder.py: _write_marker": "renamed once it is complete",
     "storage/remote/cache_folder.py: open_cache_file": "a lock, or a copy that is renamed",

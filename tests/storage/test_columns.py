@@ -14,7 +14,7 @@ BEGINS, ENDS = np.array([33, 8]), np.array([45, 16])  # the first where no numbe
 
 def source(begins=BEGINS, ends=ENDS):
     layout = ShardLayout("/d", ("a.bin",), [0, 2], {"time": np.array([3, 2])})
-    return BufferSource.over("x", Field("<i4"), layout, [FILE], [(begins, ends)])
+    return BufferSource.from_files("x", Field("<i4"), layout, [FILE], [(begins, ends)])
 
 
 def spans(*rows):
@@ -54,7 +54,7 @@ def test_texts_lie_anywhere_too():
     layout = ShardLayout("/d", ("a.bin",), [0, 2], {})
     file = np.frombuffer(b"..two.one", dtype=np.uint8)
     extents = [(np.array([6, 2]), np.array([9, 5]))]
-    texts = BufferSource.over("t", Field("str", (), None), layout, [file], extents)
+    texts = BufferSource.from_files("t", Field("str", (), None), layout, [file], extents)
     assert texts.take([0, 1]) == ["one", "two"]
 
 
@@ -66,7 +66,9 @@ def fill(column):
 def texts_of(content, *edges, field="str"):
     layout = ShardLayout("/d", ("a.bin",), [0, len(edges) - 1], {})
     values = [np.frombuffer(content, np.uint8)]
-    return BufferSource.of("t", Field(field, (), None), layout, values, [np.array(edges)], [100])
+    return BufferSource.from_arrays(
+        "t", Field(field, (), None), layout, values, [np.array(edges)], [100]
+    )
 
 
 def test_bytes_that_are_not_text_are_named_with_their_place():

@@ -12,7 +12,7 @@ import pytest
 from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.protocols import Field
-from seqdata.storage import gather_bytes, limits
+from seqdata.storage import columns, limits
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.columns import BufferSource
@@ -176,11 +176,11 @@ def test_texts_that_lie_on_one_another_are_refused_before_memory_is_taken(monkey
     values = np.frombuffer(b"t" * 1_000, dtype=np.uint8)
     offsets = np.array([0, 1_000] * 50 + [0])  # every other text is the whole shard
     layout = ShardLayout("/d", ("a",), [0, 100], {"time": np.ones(100, np.uint32)})
-    source = BufferSource.of("t", Field("str", (), None), layout, [values], [offsets])
+    source = BufferSource.from_arrays("t", Field("str", (), None), layout, [values], [offsets])
     assert (
         len(source.read_bytes(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
     )  # asked for so often
-    monkeypatch.setattr(gather_bytes, "UNCHECKED_BYTES", 10_000)
+    monkeypatch.setattr(columns, "UNCHECKED_BYTES", 10_000)
     assert len(source.read_bytes(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
     text = 'field "t": and 49 others must not overlap, but take 50000 bytes of 1000. The'
     with pytest.raises(CorruptShardError, match=text):

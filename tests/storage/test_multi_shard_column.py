@@ -16,7 +16,7 @@ def spans_of(values, bounds):
     offsets = np.array(bounds)
     lengths = np.diff(offsets)
     layout = ShardLayout("/d", ("a",), [0, len(lengths)], {"time": lengths})
-    source = BufferSource.of("x", Field("int64"), layout, [values], [offsets])
+    source = BufferSource.from_arrays("x", Field("int64"), layout, [values], [offsets])
     spans = np.stack([np.arange(len(lengths)), np.zeros_like(lengths), lengths], axis=1)
     return SpanColumn(source, spans)
 

@@ -62,9 +62,9 @@ def test_requests_that_cannot_be_are_refused_before_anything_comes(store, span, 
 
 def test_what_comes_next_may_be_announced(store):
     how = store._reader._shards.remote.how
-    assert store.expect(np.array([0, 1])) == (how != "ranges")
+    assert store.prefetch(np.array([0, 1])) == (how != "ranges")
     with pytest.raises(ConfigError, match="the sequence must be in"):
-        store.expect(np.array([9]))
+        store.prefetch(np.array([9]))
     check_reads(store, FEW_ROWS, rounds=1)
 
 

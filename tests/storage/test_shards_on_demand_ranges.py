@@ -10,8 +10,7 @@ from seqdata.storage.arrow.open_remote import open_remote
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.remote_shards import ShardRequest
-from seqdata.storage.shards_on_demand import RangeReader, value_ranges
+from seqdata.storage.shards_on_demand import RangeReader, ShardRequest, value_ranges
 from seqdata.storage.store import StoreFields
 
 LAYOUT = ShardLayout("/d", ("a",), [0, 3], {"time": np.array([4, 0, 6])})
@@ -20,8 +19,10 @@ OFFSETS = np.array([0, 4, 4, 10])
 
 def fields(checks=None):
     values = np.zeros(10, np.int32)
-    x = BufferSource.of("x", Field("int32"), LAYOUT, [values], [OFFSETS], [100], checks)
-    y = BufferSource.of("y", Field("int8", (), None), LAYOUT, [np.zeros(3, np.int8)], None, [500])
+    x = BufferSource.from_arrays("x", Field("int32"), LAYOUT, [values], [OFFSETS], [100], checks)
+    y = BufferSource.from_arrays(
+        "y", Field("int8", (), None), LAYOUT, [np.zeros(3, np.int8)], None, [500]
+    )
     return StoreFields(LAYOUT, {"x": x, "y": y}, None)
 
 

@@ -10,8 +10,8 @@ from seqdata_webdataset import open_webdataset
 from seqdata import Bucketed, Loader, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import CorruptSampleError, CorruptShardError, SeqDataError
-from seqdata.storage.indexed.index_storage import find_index, read_index
 from seqdata.storage.indexed.shard_index import dump_index
+from seqdata.storage.indexed.shards import find_index, read_index
 from seqdata_testing.stores import digest_of
 
 

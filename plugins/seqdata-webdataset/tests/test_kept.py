@@ -15,7 +15,7 @@ from seqdata import Fixed, Loader, open_store
 from seqdata.errors import ConfigError, CorruptSampleError, FingerprintMismatch
 from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.index_storage import find_index, read_index
+from seqdata.storage.indexed.shards import find_index, read_index
 
 SCHEMA = {"json": "int64"}
 

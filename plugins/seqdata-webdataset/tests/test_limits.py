@@ -7,7 +7,7 @@ from seqdata_webdataset import open_webdataset
 
 from seqdata import Remote
 from seqdata.errors import ConfigError, LimitError, MissingShardError
-from seqdata.storage.indexed import files
+from seqdata.storage import local_files
 from seqdata_testing.faults.network import Answer, folder_of, served
 
 CLAIMED = 2 << 30
@@ -51,7 +51,7 @@ def test_of_a_million_names_the_first_that_is_not_there_is_told_at_once(
 
     def look(path, place):
         looked.append(path.name)
-        files.check_exists(path, place)
+        local_files.check_exists(path, place)
 
     monkeypatch.setattr("seqdata.storage.indexed.shards.check_exists", look)
     for path in shards[0].glob("x-00[01].tar"):

@@ -17,10 +17,10 @@ from seqdata.errors import (
     MissingShardError,
 )
 from seqdata.storage.indexed.audit import audit_files
-from seqdata.storage.indexed.files import list_folder
-from seqdata.storage.indexed.index_storage import find_index
-from seqdata.storage.indexed.shard_list import SHARD_LIST
-from seqdata.storage.writing.writer_lock import STAGING_PREFIX
+from seqdata.storage.indexed.shard_index import SHARD_LIST
+from seqdata.storage.indexed.shards import find_index
+from seqdata.storage.local_files import list_folder
+from seqdata.storage.writing.staging_dir import STAGING_PREFIX
 
 SHARD = 20_000
 
@@ -44,7 +44,7 @@ def names(folder):
 def audited(folder, repair=False):
     """Return the findings of each shard."""
     _, reports = audit_files(
-        str(folder), IndexedTar(), shard=None, repair=repair, on_bytes=lambda _: None
+        str(folder), IndexedTar(), shard=None, repair=repair, on_progress=lambda _: None
     )
     return [[finding.text for finding in report.findings] for report in reports]
 
@@ -174,7 +174,7 @@ def test_an_audit_tells_a_shard_of_another_write_and_does_not_bless_it(written, 
         with pytest.raises(FingerprintMismatch, match="must be of the shard with sha256"):
             open_webdataset(written)
         _, reports = audit_files(
-            str(written), IndexedTar(), shard=None, repair=repair, on_bytes=lambda _: None
+            str(written), IndexedTar(), shard=None, repair=repair, on_progress=lambda _: None
         )
         assert all(report.sequences for report in reports)  # later findings have right numbers
 

@@ -20,8 +20,8 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
-from seqdata.storage.indexed.index_storage import find_index, index_files, read_index, write_index
 from seqdata.storage.indexed.opening import _reopen
+from seqdata.storage.indexed.shards import find_index, index_files, read_index, write_index
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata.protocols import Field
-from seqdata.storage.indexed.index_storage import find_index, read_index
+from seqdata.storage.indexed.shards import find_index, read_index
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.stores import check_store, digest_of

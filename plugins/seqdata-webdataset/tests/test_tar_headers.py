@@ -10,7 +10,7 @@ from seqdata_webdataset.tar_headers import iter_members
 
 from seqdata.errors import CorruptShardError, DecodeError, LimitError, UnsafeContentError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.files import map_shard
+from seqdata.storage.local_files import map_shard
 
 PLACE = DataLocation(dataset="d", shard=0, file="one.tar")
 

@@ -58,7 +58,7 @@ class FlatValues:
         np.cumsum(self.lengths, out=offsets[1:])
         field = Field(self.values.dtype.name, self.values.shape[1:])
         layout = ShardLayout("transform", ("transform",), [0, count], {"time": self.lengths})
-        source = BufferSource.of("transform", field, layout, [self.values], [offsets])
+        source = BufferSource.from_arrays("transform", field, layout, [self.values], [offsets])
         spans = np.empty((count, 3), dtype=np.int64)
         spans[:, 0], spans[:, 1], spans[:, 2] = np.arange(count), begins, ends
         return SpanColumn(source, spans)

@@ -1,6 +1,7 @@
-"""The manifest of a store: its schema, its files, and their digests.
+"""The manifest of a store: its schema, its files, and their digests; and its parser.
 
-``seqdata.json`` in the store's folder is written last and is the commit.
+``seqdata.json`` in the store's folder is written last and is the commit. It is untrusted when it is
+read: every position is checked before anything is mapped.
 """
 
 from __future__ import annotations
@@ -9,13 +10,25 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.protocols import Field
-from seqdata.storage.arrow.lengths_file import LengthsFile
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import (
+    FIELD_DTYPES,
+    MAX_WIDTH,
+    field_width,
+    find_key,
+    kind_of,
+    list_axes,
+)
 from seqdata.storage.find_files import STORE_MANIFEST
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
+from seqdata.storage.limits import MAX_FOOTER
+from seqdata.storage.local_files import is_plain_name, open_inside
 from seqdata.storage.writing.staging_dir import StoreFiles
 
 MANIFEST = STORE_MANIFEST
@@ -26,6 +39,16 @@ FORMAT = "seqdata"
 VERSION = 1
 DIGEST_PLACEHOLDER = "0" * 64  # placeholder for the digest of a text while it is computed
 _FINGERPRINTED_KEYS = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsFile:
+    """The lengths of all sequences along one axis: a raw little-endian array in one file."""
+
+    file: str
+    dtype: str
+    sha256: str
+    checksum: int | None = None  # of the whole file, by the manifest's algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,3 +212,335 @@ def describe_missing_manifest(files: int) -> str:
         f"is not there, but {files} files of a store are. It is written last: writing was not "
         "finished, or not all was copied. Write the store again, or copy the rest"
     )
+
+
+MAX_MANIFEST = 256 << 20  # bytes
+MAX_SEQUENCES = 1 << 48
+MAX_DIMENSIONS = 32
+MAX_BYTES_PER_CHECKSUM = 1 << 30  # bytes
+_UINT32_VALUES = 1 << 32
+_MAX_SEED = (1 << 64) - 1
+_LENGTH_DTYPES = ("uint32", "uint64")
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "an integer"}
+
+
+def load_manifest(root: Path) -> Manifest:
+    """Read and check the manifest in a folder.
+
+    Raises:
+        DataError: If it is not a manifest, is of another version, or has invalid entries.
+        FingerprintMismatch: If it was changed after it was written.
+        LimitError: If it is larger than ``MAX_MANIFEST``.
+    """
+    location = DataLocation(dataset=str(root), file=MANIFEST, file_kind="manifest")
+    with open_inside(root, MANIFEST, location) as (descriptor, size):
+        check_manifest_size(size, location)
+        with open(descriptor, "rb", closefd=False) as file:
+            text = file.read()
+    return parse_manifest(text, location)
+
+
+def check_manifest_size(size: int, location: DataLocation) -> None:
+    """Raise if a manifest is too large.
+
+    Raises:
+        LimitError: If it is larger than ``MAX_MANIFEST``.
+    """
+    if size > MAX_MANIFEST:
+        raise location.make_error(
+            LimitError,
+            f"must have at most {MAX_MANIFEST} bytes, but has {size}. Write the store again with "
+            "larger shards",
+        )
+
+
+def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
+    """Parse and check the text of a manifest.
+
+    Args:
+        text: JSON.
+        location: The file.
+
+    Raises:
+        DataError: If it is not a manifest, is of another version, or has invalid entries.
+        FingerprintMismatch: If its fingerprint is not that of its content.
+    """
+    reader = _ManifestReader(location)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise reader.make_error("text", f"is not JSON ({error})", "be a manifest") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise reader.make_error("format", "is missing or another", f"be {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise location.make_error(
+            DataError,
+            f"version must be {VERSION}, but is {document.get('version')!r}. Install the release "
+            "of lightning-seqdata that wrote it",
+        )
+    manifest = reader.read_manifest(document)
+    reader.check_digest("fingerprint", document, compute_fingerprint(document))
+    if manifest.checksums is not None or "digest" in document:  # older stores have neither
+        recorded = reader.require(document, "digest", str, "manifest")
+        reader.check_digest("digest", document, compute_digest(text, recorded))
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _ManifestReader:
+    """Turns JSON into checked values; errors name the place of an invalid one."""
+
+    location: DataLocation
+
+    def make_error(self, path: str, found: str, required: str) -> DataError:
+        return self.location.make_error(
+            DataError,
+            f"{path} must {required}, but {found}. Restore the manifest, or write the store again",
+        )
+
+    def require(self, facts: Any, name: str, kind: type, path: str) -> Any:
+        if type(facts) is not dict:
+            raise self.make_error(path, f"is a {type(facts).__name__}", "be an object")
+        if name not in facts:
+            raise self.make_error(path, "does not", f"have {name!r}")
+        value = facts[name]
+        if type(value) is not kind:
+            raise self.make_error(
+                f"{path}, {name!r},", f"is a {type(value).__name__}", f"be {_TYPE_NAMES[kind]}"
+            )
+        return value
+
+    def check_digest(self, name: str, document: dict[str, Any], computed: str) -> None:
+        recorded = self.require(document, name, str, "manifest")
+        if recorded != computed:
+            raise self.location.make_error(
+                FingerprintMismatch,
+                f"{name} must be {computed!r} by its content, but is {recorded!r}: it was changed "
+                "after writing. Restore it, or write the store again",
+            )
+
+    def read_count(self, facts: Any, name: str, path: str, maximum: int = 1 << 62) -> int:
+        value: int = self.require(facts, name, int, path)
+        if not 0 <= value <= maximum:
+            raise self.make_error(f"{path}, {name!r},", f"is {value}", f"be in [0, {maximum}]")
+        return value
+
+    def read_file_name(self, facts: Any, path: str) -> str:
+        name: str = self.require(facts, "file", str, path)
+        if not is_plain_name(name):
+            raise self.make_error(
+                f"{path}, 'file',", f"is {name!r}", "be a name inside of the folder"
+            )
+        return name
+
+    def read_manifest(self, document: dict[str, Any]) -> Manifest:
+        fields = {
+            name: self.read_field(plain, f"field {name!r}")
+            for name, plain in self.require(document, "fields", dict, "manifest").items()
+        }
+        key = document.get("key")
+        if key is not None and find_key(fields, str(key)) != key:
+            raise self.make_error("'key'", f"is {key!r}", "be a 'str' field or null")
+        axes = list_axes(fields)
+        lengths = self.require(document, "lengths", dict, "manifest")
+        if not axes or set(lengths) != set(axes):
+            raise self.make_error(
+                "'lengths'", f"has axes {sorted(lengths)}", f"have {sorted(axes)}"
+            )
+        shards = self.require(document, "shards", list, "manifest")
+        manifest = Manifest(
+            fields=fields,
+            key=key,
+            sequences=self.read_count(document, "sequences", "manifest", MAX_SEQUENCES),
+            lengths={
+                axis: self.read_lengths(lengths[axis], f"lengths of {axis!r}") for axis in axes
+            },
+            shards=tuple(self.read_shard(entry, i, fields, axes) for i, entry in enumerate(shards)),
+            statistics=self.read_optional(document, "statistics"),
+            shuffle=self.read_seed(document),
+        )
+        found = sum(shard.sequences for shard in manifest.shards)
+        if found != manifest.sequences or not found:
+            raise self.make_error(
+                "'sequences'", f"is {manifest.sequences}", f"be {found} > 0 as in shards"
+            )
+        checksums = self.read_optional(document, "checksums")
+        return manifest if checksums is None else self.read_checksums(manifest, checksums)
+
+    def read_optional(self, document: dict[str, Any], name: str) -> Mapping[str, Any] | None:
+        if name not in document:
+            return None
+        value: dict[str, Any] = self.require(document, name, dict, "manifest")
+        return value
+
+    def read_seed(self, document: dict[str, Any]) -> int | None:
+        if "shuffle" not in document:
+            return None
+        return self.read_count(document, "shuffle", "manifest", _MAX_SEED)
+
+    def read_field(self, facts: Any, path: str) -> Field:
+        dtype = self.require(facts, "dtype", str, path)
+        shape = self.require(facts, "shape", list, path)
+        axis = facts.get("axis")
+        if dtype not in FIELD_DTYPES:
+            raise self.make_error(path, f"has dtype {dtype!r}", f"have one of {FIELD_DTYPES}")
+        is_array = kind_of(Field(dtype)).is_array
+        if axis is not None and (type(axis) is not str or not is_array):
+            raise self.make_error(path, f"has axis {axis!r}", "have a name, or null for text")
+        if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or size < 1 for size in shape):
+            raise self.make_error(path, f"has shape {shape}", "have sizes of at least 1")
+        field = Field(dtype, tuple(shape), axis)
+        if shape and (not is_array or field_width(field) >= MAX_WIDTH):
+            raise self.make_error(path, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
+        return field
+
+    def read_lengths(self, facts: Any, path: str) -> LengthsFile:
+        dtype = self.require(facts, "dtype", str, path)
+        if dtype not in _LENGTH_DTYPES:
+            raise self.make_error(
+                path, f"has dtype {dtype!r}", f"have one of {sorted(_LENGTH_DTYPES)}"
+            )
+        digest = self.require(facts, "sha256", str, path)
+        return LengthsFile(file=self.read_file_name(facts, path), dtype=dtype, sha256=digest)
+
+    def read_shard(
+        self, facts: Any, i: int, fields: Mapping[str, Field], axes: list[str]
+    ) -> ArrowShard:
+        path = f"shard {i}"
+        timesteps = self.require(facts, "timesteps", dict, path)
+        buffers = self.require(facts, "buffers", dict, path)
+        if set(buffers) != set(fields) or set(timesteps) != set(axes):
+            raise self.make_error(path, f"has fields {sorted(buffers)}", f"have {sorted(fields)}")
+        shard = ArrowShard(
+            file=self.read_file_name(facts, path),
+            sequences=self.read_count(facts, "sequences", path, MAX_SEQUENCES),
+            bytes=self.read_count(facts, "bytes", path),
+            footer_bytes=self.read_count(facts, "footer_bytes", path),
+            footer_sha256=self.require(facts, "footer_sha256", str, path),
+            sha256=self.require(facts, "sha256", str, path),
+            timesteps={axis: self.read_count(timesteps, axis, path) for axis in axes},
+            buffers={
+                name: self.read_ranges(buffers[name], f"{path}, {name!r},") for name in fields
+            },
+        )
+        if shard.footer_bytes > min(shard.bytes, MAX_FOOTER):  # a footer is read in one piece
+            raise self.make_error(
+                path, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
+            )
+        for name, field in fields.items():
+            self.check_buffers(shard, name, field, f"{path}, buffers of {name!r},")
+        return shard
+
+    def read_checksums(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
+        """Return a manifest with the entries of its checksums."""
+        path = "'checksums'"
+        spec = ChecksumSpec(
+            algorithm=self.require(facts, "algorithm", str, path),
+            bytes_per_checksum=self.read_count(facts, "block", path, MAX_BYTES_PER_CHECKSUM),
+        )
+        lengths = self.require(facts, "lengths", dict, path)
+        files = self.require(facts, "shards", list, path)
+        if set(lengths) != set(manifest.lengths):
+            raise self.make_error(
+                f"{path}, 'lengths',",
+                f"has axes {sorted(lengths)}",
+                f"have {sorted(manifest.lengths)}",
+            )
+        if len(files) != len(manifest.shards) or spec.bytes_per_checksum < 1:
+            raise self.make_error(
+                path,
+                f"has {len(files)} shards in blocks of {spec.bytes_per_checksum}",
+                f"have {len(manifest.shards)} in blocks of at least 1",
+            )
+        shards = [
+            replace(
+                shard, checksums=self.read_checksum_file(entry, i, shard, spec.bytes_per_checksum)
+            )
+            for i, (entry, shard) in enumerate(zip(files, manifest.shards, strict=True))
+        ]
+        axes = {
+            axis: replace(
+                lengths_file,
+                checksum=self.read_count(lengths, axis, f"{path}, 'lengths'", _UINT32_VALUES - 1),
+            )
+            for axis, lengths_file in manifest.lengths.items()
+        }
+        return replace(manifest, checksums=spec, shards=tuple(shards), lengths=axes)
+
+    def read_checksum_file(
+        self, facts: Any, i: int, shard: ArrowShard, bytes_per_checksum: int
+    ) -> ChecksumFile:
+        path = f"checksums of shard {i}"
+        ranges_json = self.require(facts, "places", dict, path)
+        if set(ranges_json) != set(shard.buffers):
+            raise self.make_error(
+                path, f"has fields {sorted(ranges_json)}", f"have {sorted(shard.buffers)}"
+            )
+        size = self.read_count(facts, "bytes", path)
+        ranges = {
+            name: self.read_ranges(ranges_json[name], f"{path}, {name!r},")
+            for name in shard.buffers
+        }
+        for name, field_ranges in ranges.items():
+            self.check_checksums(shard, name, field_ranges, size, bytes_per_checksum)
+        return ChecksumFile(
+            file=self.read_file_name(facts, path),
+            bytes=size,
+            sha256=self.require(facts, "sha256", str, path),
+            places=ranges,
+        )
+
+    def check_checksums(
+        self,
+        shard: ArrowShard,
+        name: str,
+        ranges: tuple[tuple[int, int], ...],
+        size: int,
+        bytes_per_checksum: int,
+    ) -> None:
+        """Check that checksums are inside of their file, and their number fits the bytes."""
+        most = shard.sequences + shard.buffers[name][0][1] // bytes_per_checksum
+        sizes = [bytes_ for _, bytes_ in ranges]
+        is_valid = sizes == [4 * shard.sequences] or (
+            len(sizes) == 2
+            and sizes[0] % 4 == 0
+            and shard.sequences < sizes[0] // 4 <= most
+            and sizes[1] == 8 * (shard.sequences + 1)
+        )
+        for position, bytes_ in ranges:
+            is_valid = (
+                is_valid and position >= 0 and position % 8 == 0 and bytes_ <= size - position
+            )
+        if not is_valid:
+            raise self.make_error(
+                f"checksums of shard {shard.file!r}, {name!r},",
+                f"are {ranges!r}",
+                f"lie in {size} bytes and be one for each of {shard.sequences} sequences, or one "
+                f"for each {bytes_per_checksum} bytes of them",
+            )
+
+    def read_ranges(self, facts: Any, path: str) -> tuple[tuple[int, int], ...]:
+        pairs: list[tuple[int, int]] = []
+        for pair in facts if type(facts) is list else [facts]:
+            if type(pair) is not list or [type(bound) for bound in pair] != [int, int]:
+                raise self.make_error(path, f"are {facts!r}", "be pairs of position and bytes")
+            pairs.append((pair[0], pair[1]))
+        return tuple(pairs)
+
+    def check_buffers(self, shard: ArrowShard, name: str, field: Field, path: str) -> None:
+        """Check that buffers are inside of the file and their sizes fit the counts."""
+        ranges = shard.buffers[name]
+        offsets = (shard.sequences + 1) * 8
+        count = shard.sequences if field.axis is None else shard.timesteps[field.axis]
+        expected: tuple[int, ...] = (count * field_width(field), offsets)
+        if not kind_of(field).is_array:
+            expected = (ranges[0][1] if ranges else 0, offsets)
+        elif field.axis is None:
+            expected = expected[:1]
+        is_valid = tuple(size for _, size in ranges) == expected
+        for position, size in ranges:
+            is_valid = is_valid and position >= 0 and 0 <= size <= shard.bytes - position
+        if not is_valid:
+            raise self.make_error(
+                path, f"are {ranges!r}", f"lie in {shard.bytes} bytes and take {expected}"
+            )

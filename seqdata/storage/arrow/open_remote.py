@@ -1,44 +1,304 @@
-"""Remote locations to stores: the manifest and lengths are read, the files are looked for."""
+"""Arrow stores behind URLs: opened by their manifest and lengths, their shards brought on demand.
+
+Place in the flow: a URL becomes a store; shards on demand ask its shards. Reads: the manifest,
+lengths, checksums, shards. Makes: fields of shards.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from seqdata.errors import DataError, IncompleteDatasetError, MissingShardError, RemoteReadError
+from seqdata.errors import (
+    CorruptShardError,
+    DataError,
+    IncompleteDatasetError,
+    MissingShardError,
+    RemoteReadError,
+)
 from seqdata.kernel.dispatch import get_kernel
-from seqdata.protocols import Store
+from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
     STORE_FILES,
+    ArrowShard,
     Manifest,
+    check_manifest_size,
     describe_missing_manifest,
     describe_other_files,
+    parse_manifest,
 )
-from seqdata.storage.arrow.manifest_parser import check_manifest_size, parse_manifest
-from seqdata.storage.arrow.mapped_files import (
+from seqdata.storage.arrow.store import (
+    MappedFiles,
+    build_fields,
     check_lengths_checksum,
     check_total_timesteps,
     count_checksums,
+    load_checksums,
+    locate_checksums,
     locate_lengths,
     locate_shard,
 )
-from seqdata.storage.arrow.remote_shards import ArrowShards, check_shard_size
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.fields import kind_of
 from seqdata.storage.find_files import describe_folders, find_listed
 from seqdata.storage.foreign.file_discovery import is_data_file
+from seqdata.storage.integrity.checksums import ChecksumFile
 from seqdata.storage.integrity.verify import resolve_verify_mode
+from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
-from seqdata.storage.shards_on_demand import ShardsOnDemand
+from seqdata.storage.shards_on_demand import OpenShard, Ranges, ShardRequest, ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict
-from seqdata.storage.store import ShardStore, StoreFacts
+from seqdata.storage.store import ShardStore, StoreFields, StoreInfo
+
+_OFFSET_BYTES = 8
+_MAX_KEPT_OFFSETS = 64  # shards and axes whose offsets are kept
+
+
+class ArrowShards:
+    """The shards of a store that lie elsewhere: ``RemoteShards``.
+
+    Args:
+        files: Where they lie.
+        manifest: What was written.
+        lengths_of: Axis -> timesteps of each sequence, held in the cache.
+        is_verified: Whether checksums are compared.
+        bits: Those that say which were found right; None: each time.
+    """
+
+    def __init__(
+        self,
+        files: RemoteFiles,
+        manifest: Manifest,
+        lengths_of: Mapping[str, NDArray[Any]],
+        is_verified: bool,
+        bits: SharedBits | None,
+    ) -> None:
+        self._files = files
+        self._manifest = manifest
+        self._is_verified = is_verified
+        self._bits = bits
+        self._bit_offsets = compute_bit_offsets(manifest)
+        self._cache = make_cache(files)
+        self._checksums: dict[int, Any] = {}  # they are few and stay
+        self._offsets: dict[tuple[int, str], NDArray[np.int64]] = {}
+        self.file_stats: dict[int, FileStat] = {}
+        self.sizes = [shard.bytes for shard in manifest.shards]
+        counts = [shard.sequences for shard in manifest.shards]
+        starts = np.append(0, np.cumsum(counts)).astype(np.int64).tolist()
+        names = [shard.file for shard in manifest.shards]
+        self.layout = ShardLayout(files.location, names, starts, lengths_of, self.locate_shard)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._manifest.fields
+
+    @property
+    def ids(self) -> str | None:
+        """The field of ids; None: there is none."""
+        return self._manifest.key
+
+    @property
+    def remote(self) -> Remote:
+        """How shards are read."""
+        return self._files.remote
+
+    def opens_for_texts(self, number: int) -> bool:
+        """Return whether a copy of a shard is in the cache: none is fetched for texts."""
+        return self._cache.has(self.make_request(number))
+
+    def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
+        """Open a shard, fetched where it is not in the cache; see ``RemoteShards``."""
+        request, location = self.make_request(number), self.locate_shard(number)
+        cached = self._cache.acquire_if_room(request, location, release)
+        repair = partial(self._cache.repair, request, cached.mapping, location)
+        bits = None if self._bits is None else self._bits.buffer
+        fields = self._build_fields(number, cached.mapping, repair, bits)
+        return OpenShard(number, fields, cached.mapping)
+
+    def download(self, number: int) -> None:
+        """Bring a shard into the cache; it is done at once where it is there."""
+        request = self.make_request(number)
+        if not self._cache.has(request):
+            self._cache.acquire_if_room(request, self.locate_shard(number))
+
+    def file(self, number: int) -> tuple[RemoteFiles, str]:
+        """Return where a shard lies, and its name there."""
+        return self._files, self._manifest.shards[number].file
+
+    def locate_shard(self, number: int) -> DataLocation:
+        """Return the place of a shard, for an error."""
+        return locate_shard(self._files.location, number, self._manifest.shards[number])
+
+    def check(self, number: int) -> FileStat:
+        """Compare the size and the footer of a shard; see ``RemoteShards``."""
+        shard, location = self._manifest.shards[number], self.locate_shard(number)
+        stat = self._files.stat(shard.file, location)
+        check_shard_size(stat, shard, location)
+        self._load_checksums(number)
+        start = shard.bytes - shard.footer_bytes
+        found = ""
+        for _ in range(2):  # it may have come wrong
+            footer = self._files.read(shard.file, start, shard.bytes, location)
+            found = hashlib.sha256(footer).hexdigest()
+            if found == shard.footer_sha256:
+                return stat
+        raise replace(location, offset=start, length=shard.footer_bytes).make_error(
+            CorruptShardError,
+            f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: it is "
+            "another file or damaged. Restore it, or write the store again",
+            expected=shard.footer_sha256, found=found,
+        )  # fmt: skip
+
+    def offset_ranges(self, number: int, request: ShardRequest) -> Iterator[Ranges]:
+        """Yield the ranges of where texts begin and end; of numbers, lengths tell."""
+        shard, local = self._manifest.shards[number], request.spans[:, 0]
+        for name in request.names:
+            if not kind_of(self.fields[name]).is_array:
+                begins = shard.buffers[name][1][0] + local * _OFFSET_BYTES
+                yield np.stack([begins, begins + 2 * _OFFSET_BYTES], axis=1)
+
+    def fill_offsets(self, number: int, request: ShardRequest, content: Any) -> None:
+        """Write where the numbers of a request begin and end, by their lengths."""
+        shard, local = self._manifest.shards[number], request.spans[:, 0]
+        for name in request.names:
+            field = self.fields[name]
+            if field.axis is not None:
+                position = shard.buffers[name][1][0]
+                stored = np.frombuffer(content, "<i8", shard.sequences + 1, position)
+                offsets = self._find_offsets(number, field.axis)
+                stored[local], stored[local + 1] = offsets[local], offsets[local + 1]
+
+    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+        """Return fields over a shard of which some ranges are there; see ``RemoteShards``."""
+        return self._build_fields(number, content, repair, None)
+
+    def join(self, shards: Sequence[OpenShard]) -> StoreFields:
+        """Return fields over all shards at once: what is read then is not put together."""
+        contents = [shard.content for shard in shards]
+        checksums = [self._checksums[n] for n in range(len(shards)) if n in self._checksums]
+        mapped = MappedFiles(
+            contents,
+            self.layout.lengths_of,
+            checksums if self._is_verified and len(checksums) == len(shards) else None,
+        )
+        repairs = [shard.fields.layout.repair for shard in shards]
+
+        def repair(error: DataError) -> bool:
+            found = repairs[int(error.details["shard"] or 0)]
+            return found is not None and found(error)
+
+        layout = replace(self.layout, repair=repair)
+        found = load_checksums(self._manifest, mapped, self._bits) or {}
+        return build_fields(self._manifest, layout, contents, found)
+
+    def make_request(self, number: int) -> CacheRequest:
+        """Return what the cache is asked for a shard."""
+        shard = self._manifest.shards[number]
+        return CacheRequest(shard.file, shard.bytes, shard.sha256)
+
+    def _build_fields(
+        self, number: int, content: Any, repair: RepairFn, bits: Any | None
+    ) -> StoreFields:
+        """Lay the fields of a shard over its bytes, found right where ``bits`` say so."""
+        shard = self._manifest.shards[number]
+        first, stop = self.layout.shard_offsets[number : number + 2]
+        checksums = self._load_checksums(number)
+        lengths_of = {axis: lengths[first:stop] for axis, lengths in self.layout.lengths_of.items()}
+        location = self.locate_shard(number)
+        layout = ShardLayout(
+            self._files.location, (shard.file,), [0, shard.sequences], lengths_of,
+            lambda _: location, first_sequence=first,
+            repair=CopyRepair([repair, partial(self._repair_checksums, number)]),
+        )  # fmt: skip
+        manifest = replace(self._manifest, shards=(shard,), sequences=shard.sequences)
+        each = None if checksums is None else [checksums]
+        mapped = MappedFiles([content], lengths_of, each)
+        found = load_checksums(manifest, mapped, None) or {}
+        if bits is not None:
+            found = {
+                name: replace(source, bits=bits, bit_offsets=(self._bit_offsets[name][number],))
+                for name, source in found.items()
+            }
+        return build_fields(manifest, layout, [content], found)
+
+    def _find_offsets(self, number: int, axis: str) -> NDArray[np.int64]:
+        """Return where the sequences of a shard begin, int64 (sequences+1,)."""
+        found = self._offsets.get((number, axis))
+        if found is None:
+            first, stop = self.layout.shard_offsets[number : number + 2]
+            found = np.zeros(stop - first + 1, dtype=np.int64)
+            np.cumsum(self.layout.lengths_of[axis][first:stop], out=found[1:])
+            if len(self._offsets) >= _MAX_KEPT_OFFSETS:
+                self._offsets.clear()
+            self._offsets[number, axis] = found
+        return found
+
+    def _load_checksums(self, number: int) -> Any | None:
+        """Return the bytes of a shard's checksums; None: they are not compared."""
+        file = self._manifest.shards[number].checksums
+        if file is None or not self._is_verified:
+            return None
+        found = self._checksums.get(number)
+        if found is None:
+            found = self._cache.read_bytes(*self._make_checksum_request(number, file))
+            self._checksums[number] = found
+        return found
+
+    def _repair_checksums(self, number: int) -> bool:
+        file, found = self._manifest.shards[number].checksums, self._checksums.get(number)
+        if file is None or found is None:
+            return False
+        request, place = self._make_checksum_request(number, file)
+        return self._cache.repair(request, found, place)
+
+    def _make_checksum_request(
+        self, number: int, file: ChecksumFile
+    ) -> tuple[CacheRequest, DataLocation]:
+        request = CacheRequest(file.file, file.bytes, file.sha256)
+        return request, locate_checksums(self._files.location, number, file)
+
+
+def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
+    """Return, field by field, the bit of each shard's first checksum."""
+    bit_offsets: dict[str, list[int]] = {}
+    bit_offset = 0
+    for name in manifest.fields:
+        bit_offsets[name] = []
+        for shard in manifest.shards:
+            bit_offsets[name].append(bit_offset)
+            if shard.checksums is not None:
+                bit_offset += shard.checksums.places[name][0][1] // 4
+    return bit_offsets
+
+
+def check_shard_size(stat: FileStat, shard: ArrowShard, location: DataLocation) -> None:
+    """Refuse a shard of another size.
+
+    Raises:
+        CorruptShardError: If it has one.
+    """
+    if stat.size != shard.bytes:
+        shorter, longer = sorted((stat.size, shard.bytes))
+        raise replace(location, offset=shorter, length=longer - shorter).make_error(
+            CorruptShardError,
+            f"must have {shard.bytes} bytes, but has {stat.size}. Restore it, or write the store "
+            "again",
+            expected=shard.bytes, found=stat.size,
+        )  # fmt: skip
 
 
 def read_manifest(files: RemoteFiles) -> Manifest:
@@ -128,12 +388,12 @@ def open_from_manifest(
             bits = SharedBits(count, fingerprint)
     bits_in_use = bits if verify == "first_read" else None
     shards = ArrowShards(files, manifest, lengths_of, verify != "off", bits_in_use)
-    facts = StoreFacts(
+    info = StoreInfo(
         label="RemoteStore", location=files.location, fields=manifest.fields, verify=verify,
         bits=bits_in_use, manifest=manifest, make_fingerprint=lambda: manifest.fingerprint,
         reopen=lambda _: (open_from_manifest, (files, manifest, verify, bits_in_use)),
     )  # fmt: skip
-    return ShardStore(facts, ShardsOnDemand(shards))
+    return ShardStore(info, ShardsOnDemand(shards))
 
 
 def _check_shard_sizes(files: RemoteFiles, manifest: Manifest) -> None:

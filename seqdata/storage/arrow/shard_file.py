@@ -22,25 +22,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field
-from seqdata.storage.arrow.lengths_file import LengthsFile, LengthsWriter
-from seqdata.storage.arrow.manifest import MANIFEST, VERSION, ArrowShard, Manifest, dump_manifest
+from seqdata.storage.arrow.manifest import (
+    MANIFEST,
+    VERSION,
+    ArrowShard,
+    LengthsFile,
+    Manifest,
+    dump_manifest,
+)
+from seqdata.storage.data_location import _UINT32_VALUES
 from seqdata.storage.fields import field_width, find_key, kind_of, list_axes
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.integrity.checksums import (
     CHECKSUM_BYTES,
     ChecksumSpec,
     ComputedChecksums,
+    choose_algorithm,
     compute_checksums,
     write_checksums,
 )
-from seqdata.storage.local_files import write_synced
+from seqdata.storage.local_files import sync_file, write_synced
 from seqdata.storage.schema import PackedFields
 from seqdata.storage.writing.shards import FinishedShard, ResumeKey, explain_full_disk
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 
 _MAGIC = b"ARROW1"
 _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's size, and the magic
+_COPY_BYTES = 1 << 22  # bytes
 _LENGTH_BYTES = 8  # maximum bytes of a name
 _MANIFEST_BYTES_PER_SHARD = 4096  # approximate bytes of a shard's entry in a manifest
 
@@ -312,3 +322,58 @@ def _read_offsets(folder: Path, shard: ArrowShard, name: str) -> NDArray[np.int6
     at = shard.buffers[name][1][0]
     count = shard.sequences + 1
     return np.fromfile(folder / shard.file, dtype=np.int64, count=count, offset=at)
+
+
+class LengthsWriter:
+    """Writes the lengths along one axis: uint32, or uint64 if a length needs it.
+
+    Args:
+        folder: The folder to write to.
+        axis: Part of the file's name.
+    """
+
+    __slots__ = ("_axis", "_bytes", "_folder")
+
+    def __init__(self, folder: Path, axis: str) -> None:
+        self._folder = folder
+        self._axis = axis
+        for self._bytes in (8, 4):
+            self._path.unlink(missing_ok=True)  # left by a killed writer
+        self._path.touch()
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"lengths-{self._axis}.u{8 * self._bytes}"
+
+    def add(self, lengths: NDArray[np.int64]) -> None:
+        """Append the lengths of more sequences, int64 (n,)."""
+        if self._bytes == 4 and int(lengths.max(initial=0)) >= _UINT32_VALUES:
+            self._widen()
+        with open(self._path, "ab") as file:
+            file.write(lengths.astype(f"<u{self._bytes}").data)
+
+    def _widen(self) -> None:
+        before = self._path
+        self._bytes = 8
+        with open(before, "rb") as old, open(self._path, "wb") as new:
+            while piece := old.read(_COPY_BYTES):
+                new.write(np.frombuffer(piece, dtype="<u4").astype("<u8").data)
+        before.unlink()
+
+    def finish(self) -> LengthsFile:
+        """Flush the file to the disk and return its entry for the manifest."""
+        sync_file(self._path)
+        content = np.fromfile(self._path, dtype=np.uint8)
+        return LengthsFile(
+            file=self._path.name,
+            dtype=f"uint{8 * self._bytes}",
+            sha256=hashlib.sha256(content.data).hexdigest(),
+            checksum=compute_checksum(content),
+        )
+
+
+def compute_checksum(content: NDArray[np.uint8]) -> int:
+    """Return one checksum of all bytes."""
+    checksum = np.empty(1, dtype=np.uint32)
+    get_kernel().checksums(content, np.array([0, len(content)]), checksum, choose_algorithm())
+    return int(checksum[0])

@@ -1,43 +1,348 @@
 """The Arrow store: mapped shards, opened by their manifest and read without pyarrow.
 
-Place in the flow: a location becomes a store. Reads: manifest, lengths, spans. Makes: columns over
-mapped bytes.
+Every file is checked against the manifest. Place in the flow: a location becomes a store. Reads:
+manifest, lengths, spans. Makes: columns over mapped bytes.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from seqdata.errors import ConfigError, DataError, IncompleteDatasetError, must_be
-from seqdata.kernel.dispatch import get_kernel
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DataError,
+    IncompleteDatasetError,
+    must_be,
+)
+from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
     STORE_FILES,
+    ArrowShard,
     Manifest,
     describe_missing_manifest,
     describe_other_files,
+    load_manifest,
 )
-from seqdata.storage.arrow.manifest_parser import load_manifest
-from seqdata.storage.arrow.mapped_files import (
-    MappedFiles,
-    count_checksums,
-    lay_fields,
-    load_checksums,
-    map_files,
-)
+from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.integrity.verify import resolve_verify_mode
-from seqdata.storage.local_files import check_fingerprint, is_remote, local_path, refuse_remote
+from seqdata.storage.fields import field_width, kind_of
+from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
+from seqdata.storage.integrity.verify import FieldChecksums, resolve_verify_mode
+from seqdata.storage.local_files import (
+    check_fingerprint,
+    describe_limit,
+    is_remote,
+    local_path,
+    open_inside,
+    refuse_remote,
+)
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.shared_memory import SharedBits
-from seqdata.storage.store import ShardStore, StoreFacts, StoreFields
-from seqdata.storage.writing.finished_shards import count_unfinished
+from seqdata.storage.store import ShardStore, StoreFields, StoreInfo
+from seqdata.storage.writing.shards import count_unfinished
 from seqdata.storage.writing.staging_dir import find_staging_dirs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedFiles:
+    """The files of a store.
+
+    Attributes:
+        shards: Per shard, its bytes.
+        lengths_of: Axis -> timesteps of each sequence, integers (sequences,).
+        checksums: Per shard, the bytes of its checksums; None: they are not compared.
+    """
+
+    shards: Sequence[Any]
+    lengths_of: Mapping[str, NDArray[Any]]
+    checksums: Sequence[Any] | None
+
+
+def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -> MappedFiles:
+    """Map all files of a store.
+
+    Args:
+        root: Its folder.
+        manifest: The manifest.
+        engine: The kernel that maps.
+        verify: Whether checksums are compared: of lengths now, of values when they are read.
+
+    Raises:
+        MissingShardError: If a file is not there.
+        CorruptShardError: If a file differs from what was written.
+    """
+    shards = []
+    for i, shard in enumerate(manifest.shards):
+        location = locate_shard(root, i, shard)
+        shards.append(map_file(root, shard.file, shard.bytes, location, engine))
+        check_footer(shards[-1], location, shard)
+    lengths_of = {axis: map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
+    if not verify:
+        return MappedFiles(shards, lengths_of, None)
+    for axis, lengths in lengths_of.items():
+        check_lengths_checksum(lengths, root, manifest, axis, engine)
+        check_total_timesteps(lengths, root, manifest, axis)
+    files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
+    checksums = [
+        map_file(root, file.file, file.bytes, locate_checksums(root, i, file), engine)
+        for i, file in files
+        if file is not None
+    ]
+    return MappedFiles(shards, lengths_of, checksums)
+
+
+def count_checksums(manifest: Manifest) -> int:
+    """Return the number of checksums of all fields and shards."""
+    files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
+    return sum(both[0][1] // 4 for file in files for both in file.places.values())
+
+
+def load_checksums(
+    manifest: Manifest, mapped: MappedFiles, bits: SharedBits | None
+) -> dict[str, FieldChecksums] | None:
+    """Return the checksums of each field; None if nothing is verified.
+
+    Args:
+        manifest: The manifest.
+        mapped: The files.
+        bits: One bit per checksum: field by field, shard by shard; None: verify each time.
+    """
+    spec = manifest.checksums
+    if spec is None or mapped.checksums is None:
+        return None
+    files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
+    bit_offset, checksums = 0, {}
+    for name, field in manifest.fields.items():
+        lengths = None if field.axis is None else mapped.lengths_of[field.axis]
+        checksums[name] = _load_field_checksums(
+            name, spec, files, mapped.checksums, bits, bit_offset, lengths
+        )
+        bit_offset += sum(len(sums) for sums in checksums[name].values)
+    return checksums
+
+
+def _load_field_checksums(
+    name: str,
+    spec: ChecksumSpec,
+    files: Sequence[ChecksumFile],
+    mappings: Sequence[Any],
+    bits: SharedBits | None,
+    bit_offset: int,
+    lengths: NDArray[Any] | None,
+) -> FieldChecksums:
+    values: list[NDArray[np.uint32]] = []
+    offsets: list[NDArray[np.int64] | None] = []
+    bit_offsets = []
+    for file, mapping in zip(files, mappings, strict=True):
+        (position, size), *more = file.places[name]
+        bit_offsets.append(bit_offset)
+        values.append(
+            np.frombuffer(mapping, dtype="<u4", count=size // 4, offset=position if size else 0)
+        )
+        offsets.append(
+            np.frombuffer(mapping, dtype="<i8", count=more[0][1] // 8, offset=more[0][0])
+            if more
+            else None
+        )
+        bit_offset += size // 4
+    return FieldChecksums(
+        spec.algorithm,
+        spec.bytes_per_checksum,
+        tuple(values),
+        tuple(offsets),
+        tuple(file.file for file in files),
+        None if bits is None else bits.buffer,
+        tuple(bit_offsets),
+        lengths,
+    )
+
+
+def make_source(
+    name: str,
+    manifest: Manifest,
+    layout: ShardLayout,
+    mappings: Sequence[Any],
+    checksums: Mapping[str, FieldChecksums],
+) -> BufferSource:
+    """Return arrays over the buffers of a field; the manifest's parser has checked positions."""
+    field = manifest.fields[name]
+    dtype = kind_of(field).stored_dtype(field)
+    width = field_width(field)
+    values: list[NDArray[Any]] = []
+    offsets: list[NDArray[np.int64]] = []
+    file_offsets = []
+    for mapping, shard in zip(mappings, manifest.shards, strict=True):
+        (position, size), *more = shard.buffers[name]
+        count = size // width * (width // dtype.itemsize)
+        flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=position if count else 0)
+        values.append(flat.reshape(size // width, *field.shape) if field.shape else flat)
+        file_offsets.append(position)
+        for at, _ in more:
+            offsets.append(
+                np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
+            )
+    return BufferSource.from_arrays(
+        name, field, layout, values, offsets or None, file_offsets, checksums.get(name)
+    )
+
+
+def build_fields(
+    manifest: Manifest,
+    layout: ShardLayout,
+    mappings: Sequence[Any],
+    checksums: Mapping[str, FieldChecksums],
+) -> StoreFields:
+    """Return the fields of a manifest over mapped shards.
+
+    Args:
+        manifest: What was written.
+        layout: Where its sequences lie.
+        mappings: Per shard, its bytes.
+        checksums: Field -> what it is verified by; fields that are not there are not verified.
+    """
+
+    def make(name: str, layout: ShardLayout) -> BufferSource:
+        return make_source(name, manifest, layout, mappings, checksums)
+
+    return StoreFields.from_sources(layout, manifest.fields, manifest.key, make)
+
+
+def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:
+    """Return the place of a shard, for an error."""
+    return DataLocation(dataset=str(root), shard=i, file=shard.file, verify=True)
+
+
+def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocation:
+    """Return the place of a shard's checksums, for an error."""
+    file_kind = f"checksums of shard {i}"
+    return DataLocation(
+        dataset=str(root), shard=i, file=file.file, file_kind=file_kind, verify=True
+    )
+
+
+def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocation:
+    """Return the place of the lengths along an axis, for an error."""
+    file = manifest.lengths[axis].file
+    return DataLocation(dataset=str(root), file=file, file_kind="lengths", axis=axis)
+
+
+def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine: Kernel) -> Any:
+    """Map a file after its size was checked.
+
+    Args:
+        root: The store's folder.
+        name: Name of the file.
+        bytes_: Its size by the manifest.
+        location: Of the file, for errors.
+        engine: The kernel that maps.
+
+    Raises:
+        MissingShardError: If it is not there.
+        CorruptShardError: If its size differs.
+    """
+    with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
+        if size != bytes_:
+            shorter, longer = sorted((size, bytes_))
+            have, them = ("has", "it") if location.file_kind is None else ("have", "them")
+            raise replace(location, offset=shorter, length=longer - shorter).make_error(
+                CorruptShardError,
+                f"must have {bytes_} bytes, but {have} {size}. Restore {them}, or write the store "
+                "again",
+                expected=bytes_, found=size,
+            )  # fmt: skip
+        try:
+            return engine.map_file(descriptor, size) if size else b""
+        except OSError as error:
+            raise location.make_error(
+                DataError,
+                f"cannot be mapped ({error.strerror}). Raise {describe_limit(error)}, or write "
+                "the store again with larger shards",
+            ) from error
+
+
+def check_footer(mapping: Any, location: DataLocation, shard: ArrowShard) -> None:
+    """Compare the digest of a shard's footer, which differs between all shards.
+
+    Raises:
+        CorruptShardError: If it differs.
+    """
+    start = shard.bytes - shard.footer_bytes
+    found = hashlib.sha256(memoryview(mapping)[start:]).hexdigest()
+    if found != shard.footer_sha256:
+        raise replace(location, offset=start, length=shard.footer_bytes).make_error(
+            CorruptShardError,
+            f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: it "
+            "is another file or damaged. Restore it, or write the store again",
+            expected=shard.footer_sha256, found=found,
+        )  # fmt: skip
+
+
+def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
+    """Map the lengths along an axis; their values are not checked."""
+    lengths_file = manifest.lengths[axis]
+    dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
+    location = locate_lengths(root, manifest, axis)
+    bytes_ = manifest.sequences * dtype.itemsize
+    return np.frombuffer(map_file(root, lengths_file.file, bytes_, location, engine), dtype=dtype)
+
+
+def check_total_timesteps(
+    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str
+) -> None:
+    """Raise if lengths do not fit the shards: batches are allocated by the lengths.
+
+    Raises:
+        CorruptShardError: If they do not.
+    """
+    total = sum(shard.timesteps[axis] for shard in manifest.shards)
+    longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
+    if longest > total or found != total:
+        raise locate_lengths(root, manifest, axis).make_error(
+            CorruptShardError,
+            f"must add up to {total} timesteps as in the shards, but add up to {found}, the "
+            f"longest being {longest}. Restore them, or write the store again",
+            expected=total, found=found,
+        )  # fmt: skip
+
+
+def check_lengths_checksum(
+    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
+) -> None:
+    """Compare the checksum of the lengths along an axis.
+
+    Raises:
+        CorruptShardError: If it differs.
+    """
+    expected, spec = manifest.lengths[axis].checksum, manifest.checksums
+    if spec is None or expected is None:
+        return
+    computed = np.empty(1, dtype=np.uint32)
+    engine.checksums(lengths, np.array([0, lengths.nbytes]), computed, spec.algorithm)
+    found = int(computed[0])
+    if found != expected:
+        raise replace(
+            locate_lengths(root, manifest, axis), offset=0, length=lengths.nbytes
+        ).make_error(
+            CorruptShardError,
+            f"must have {spec.algorithm} {expected:08x}, but have {found:08x}. Restore them, or "
+            "write the store again",
+            expected=f"{expected:08x}",
+            found=f"{found:08x}",
+        )
+
 
 _ARROW_MAGIC = b"ARROW1"
 
@@ -98,14 +403,14 @@ def _open(
     locate = functools.partial(_locate_shard, str(root), names)
     layout = ShardLayout(str(root), names, offsets, mapped.lengths_of, locate)
     checksums = load_checksums(manifest, mapped, bits_in_use) or {}
-    fields = lay_fields(manifest, layout, mapped.shards, checksums)
-    facts = StoreFacts(
+    fields = build_fields(manifest, layout, mapped.shards, checksums)
+    info = StoreInfo(
         label="ArrowStore", location=str(root), fields=manifest.fields, verify=verify,
         bits=bits_in_use, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
         reopen=lambda _: (_reopen, (str(root), verify, bits_in_use, fingerprint)),
         populate=functools.partial(_populate, manifest, mapped, fields),
     )  # fmt: skip
-    return ShardStore(facts, fields)
+    return ShardStore(info, fields)
 
 
 def _reopen(location: str, verify: str, bits: SharedBits | None, fingerprint: str) -> ShardStore:

@@ -21,14 +21,14 @@ from seqdata.errors import (
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.catalogs import attach_catalogs
-from seqdata.storage.indexed.file_identity import check_content, check_size
-from seqdata.storage.indexed.files import FolderListings
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.load_indexes import check_listed, find_changed_sibling
+from seqdata.storage.indexed.opened_files import check_content, check_size
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
+from seqdata.storage.local_files import FolderListings
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 
@@ -42,7 +42,7 @@ def audit_files(
     *,
     shard: int | None,
     repair: bool,
-    on_bytes: BytesFn,
+    on_progress: BytesFn,
     remote: Remote | None = None,
 ) -> tuple[int, Iterator[AuditReport]]:
     """Return the total size of the files, and an iterator over their reports.
@@ -52,7 +52,7 @@ def audit_files(
         file_format: The format of the files.
         shard: The number of a single file; None: all.
         repair: Whether to rebuild indexes that are missing, damaged, or of another file.
-        on_bytes: Called with the number of bytes that were checked.
+        on_progress: Called with the number of bytes that were checked.
         remote: The options for URLs.
 
     Raises:
@@ -77,7 +77,7 @@ def audit_files(
     )
     reports = _audit_each(
         location, [(i, each) for i, each in chosen if i not in gone], file_format, first, repair,
-        on_bytes,
+        on_progress,
     )  # fmt: skip
     return total, itertools.chain(reports, _report_gone(location, gone))
 
@@ -129,13 +129,13 @@ def _audit_each(
     file_format: IndexedFormat,
     first: int,
     repair: bool,
-    on_bytes: BytesFn,
+    on_progress: BytesFn,
 ) -> Iterator[AuditReport]:
     for number, shard in chosen:
         place = DataLocation(dataset=location, shard=number, file=shard.name)
         report = _audit_shard(shard, place, file_format, first, repair)
         first += report.sequences
-        on_bytes(report.bytes)
+        on_progress(report.bytes)
         yield report
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,15 +23,13 @@ from seqdata.errors import DataError, SeqDataWarning
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.catalogs import group_alike, has_many_files, write_catalog
-from seqdata.storage.indexed.files import read_or_map
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import ShardIndex
-from seqdata.storage.indexed.shards import LocalShard, Shard
-from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
-from seqdata.storage.remote.transport import ForkSafeThreadPool
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
+from seqdata.storage.indexed.shards import LocalShard, Shard, map_shards
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
+from seqdata.storage.local_files import read_or_map
 from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
-_AT_ONCE = 8  # index files that are requested in parallel
 Given = TypeVar("Given")
 _PIECE = 8 << 20  # bytes per update of a digest
 _AT_A_TIME = 256  # files per task, if there are many
@@ -156,24 +155,6 @@ def _index_some(
     return found
 
 
-def map_shards(
-    shards: Sequence[Shard], function: Callable[[int], Given], numbers: range | None = None
-) -> list[Given]:
-    """Return a function's results for shard numbers; in parallel if a server is involved.
-
-    Args:
-        shards: All files.
-        function: Called with shard numbers.
-        numbers: The numbers; None: all.
-    """
-    numbers = range(len(shards)) if numbers is None else numbers
-    if all(
-        shards[number].is_local for number in numbers
-    ):  # threads take memory, and local files have no latency
-        return [function(number) for number in numbers]
-    return ForkSafeThreadPool(_AT_ONCE).map(function, numbers)
-
-
 def map_usable(
     dataset: str, shards: Sequence[Shard], function: Callable[[int], Given]
 ) -> list[Given | None]:
@@ -221,6 +202,39 @@ def build_one_index(
     content = shard.content(place, ahead=True)
     index = file_format.make_index(content, shard.name, place, shard.read_sibling)
     return shard.save_index(index), len(index), index.bytes
+
+
+def make_shard_index(
+    name: str,
+    content: NDArray[np.uint8],
+    members: Mapping[str, FieldIndex],
+    *,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    last: int,
+) -> ShardIndex:
+    """Return the index of a file, with the checksums of all values.
+
+    Args:
+        name: The name of the file.
+        content: Its bytes.
+        members: Field -> its values, without checksums.
+        keys: The bytes of all ids.
+        key_ends: int64 (sequences+1,), the offsets of ids.
+        last: Offset of bytes near the end that differ between files, such as the last header.
+    """
+    using = choose_algorithm()
+    places = [(member.begins, member.sizes) for member in members.values()]
+    sums = compute_checksums(content, places, using)
+    return ShardIndex(
+        shard=name, bytes=len(content), sha256=compute_sha256(content),
+        ends=digest_ends(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
+        members={
+            field: replace(member, sums=values, firsts=firsts)
+            for (field, member), (values, firsts) in zip(members.items(), sums, strict=True)
+        },
+        declared={}, keys=keys, key_ends=key_ends,
+    )  # fmt: skip
 
 
 def compute_sha256(view: NDArray[np.uint8]) -> str:

@@ -19,12 +19,6 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.files import read_small_file
-from seqdata.storage.indexed.index_storage import (
-    INDEX_SUFFIX,
-    index_files,
-    put_file,
-)
 from seqdata.storage.indexed.shard_index import (
     ENDS,
     INVALID_JSON,
@@ -37,7 +31,14 @@ from seqdata.storage.indexed.shard_index import (
     load_index,
     parse_siblings,
 )
-from seqdata.storage.indexed.shards import LocalShard, Shard
+from seqdata.storage.indexed.shards import (
+    INDEX_SUFFIX,
+    LocalShard,
+    Shard,
+    index_files,
+    put_file,
+)
+from seqdata.storage.local_files import read_small_file
 
 MANY = 1024
 """Number of local files above which their indexes are kept in catalogs."""

@@ -1,195 +1,252 @@
-"""The sources of a store's fields, created from the indexes of files."""
+"""The fields of a store of files: their axes, lengths, checksums and sources, from the indexes.
+
+Place in the flow: opening makes them, shards on demand ask them. Reads: indexes, files. Makes:
+fields of all files, or of one.
+"""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DataError, DecodeError
+from seqdata.errors import DecodeError
+from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import ShardLayout, narrow_lengths, quote
-from seqdata.storage.fields import RAW, TEXT, ShardExtents
+from seqdata.storage.columns import BufferSource, IndexedValues
+from seqdata.storage.data_location import DataLocation, ShardLayout, narrow_lengths, quote
+from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
+from seqdata.storage.fields import RAW, TEXT, ShardExtents, field_width
 from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
-from seqdata.storage.indexed.decoded_values import DecodedValues
-from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
 from seqdata.storage.indexed.indexed_format import IndexedField
-from seqdata.storage.indexed.indexed_values import IndexedValues
+from seqdata.storage.indexed.opened_files import OpenedFiles, release_nothing, shard_offsets_of
 from seqdata.storage.indexed.shard_index import FieldIndex, NumberedIds, ShardIndex
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
+from seqdata.storage.shards_on_demand import OpenShard
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import FieldSource, StoreFields
 from seqdata.storage.text_bytes import TextSource
 
-Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
-"""Returns the timesteps of a field by decoding it: ``survey(field, source_of_file, counts)``."""
+CACHED_BYTES = 32 << 20
+"""Maximum decoded bytes to keep per field; a single value may be larger."""
+CACHED = 256
+"""Maximum number of decoded values to keep per field."""
+MeasureLengths = Callable[
+    [IndexedField, Callable[[int], Callable[[int], int]], list[int]], NDArray[np.int64]
+]
+"""``measure(field, open_file, counts)`` returns the timesteps of values, by decoding them.
+
+``open_file(shard)`` returns a function from the index of a sequence in the file to its timesteps.
+"""
 _NONE = np.empty(0, dtype=np.int64)
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FileFields:
-    """The fields of a store of files, with their sources.
+    """The fields of a store of files: ``RemoteShards``, where some are behind URLs.
 
     Attributes:
-        fields: Name -> field.
+        files: The files.
+        indexed_fields: The fields, with their axes.
         layout: The files and lengths of sequences.
-        sources: Field -> its source; empty if files are opened on demand.
-        open_file: ``open_file(number, content, repair)`` returns the fields of one file.
-            ``repair`` downloads ranges again, which are then verified whatever the bits say; None:
-            the file was not read by ranges.
-        ids: The ids of the sequences.
-        indexes: Of the files.
-        verify: When checksums are compared.
+        extents: Name of values in indexes -> their extents, for each file.
+        checksums: Name of values in indexes -> what they are verified by.
         bits: The bits of verified checksums, for first_read.
+        file_stats: File -> what it was when it was first read by ranges.
     """
 
-    fields: Mapping[str, Field]
+    files: OpenedFiles
+    indexed_fields: Mapping[str, IndexedField]
     layout: ShardLayout
-    sources: Mapping[str, FieldSource]
-    open_file: Callable[[int, NDArray[np.uint8], RepairFn | None], StoreFields]
-    ids: TextSource
-    indexes: Sequence[ShardIndex]
-    verify: str
+    extents: Mapping[str, Sequence[ShardExtents]]
+    checksums: Mapping[str, FieldChecksums]
     bits: SharedBits | None
+    file_stats: dict[int, FileStat] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return {name: indexed.field for name, indexed in self.indexed_fields.items()}
+
+    @property
+    def ids(self) -> TextSource:
+        """The ids of sequences, from the indexes."""
+        return self.files.ids
+
+    @property
+    def remote(self) -> Remote:
+        """How files behind URLs are read."""
+        return self.files.remote
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """File -> its bytes."""
+        return self.files.sizes
+
+    def file(self, number: int) -> tuple[RemoteFiles, str] | None:
+        """Return the folder of a file behind a URL, and its name there; None: it is local."""
+        return self.files.file(number)
+
+    def locate_shard(self, number: int) -> DataLocation:
+        """Return the location of a file, for an error."""
+        return self.files.locate_shard(number)
+
+    def check(self, number: int) -> FileStat:
+        """Compare the size and both ends of a file behind a URL; see ``RemoteShards``."""
+        return self.files.check(number)
+
+    def opens_for_texts(self, number: int) -> bool:
+        """Return True: strings are read as any other field."""
+        del number
+        return True
+
+    def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
+        """Open a file, fetched whole where it is not on this machine; see ``RemoteShards``."""
+        content = self.files.content(number, release)
+        repair = partial(self.files.repair_copy, number, content)
+        return OpenShard(number, self._build_fields(number, content, repair, self.checksums))
+
+    def download(self, number: int) -> None:
+        """Bring a file into the cache, which must find room as it is."""
+        self.files.content(number, release_nothing)
+
+    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+        """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
+        verified = {  # whatever the bits say
+            member: replace(checksums, bits=None) for member, checksums in self.checksums.items()
+        }
+        return self._build_fields(number, self.files.view(number, content), repair, verified)
+
+    def join(self, shards: Sequence[OpenShard]) -> None:
+        """Return None: each file is read by itself."""
+        del shards
+
+    def map_all(self) -> StoreFields:
+        """Return the fields over all files, which are mapped now."""
+        contents = tuple(map(self.files.content, range(len(self.files.shards))))
+        sources = {
+            name: _make_source(
+                self.files, range(len(contents)), self.layout, indexed, contents,
+                self.extents[indexed.member], self.checksums.get(indexed.member),
+            )
+            for name, indexed in self.indexed_fields.items()
+        }  # fmt: skip
+        return StoreFields(self.layout, sources, self.ids)
+
+    def _build_fields(
+        self,
+        number: int,
+        content: NDArray[np.uint8],
+        repair: RepairFn,
+        checksums: Mapping[str, FieldChecksums],
+    ) -> StoreFields:
+        """Return the fields of one file over its bytes; errors keep the store's numbers."""
+        layout = _select_shard(self.files, self.layout, number, repair)
+        sources = {
+            name: _make_source(
+                self.files, range(number, number + 1), layout, indexed, (content,),
+                [self.extents[indexed.member][number]],
+                _select_checksums(checksums.get(indexed.member), number),
+            )
+            for name, indexed in self.indexed_fields.items()
+        }  # fmt: skip
+        return StoreFields(layout, sources, None)
 
 
 def make_file_fields(
-    opened: OpenedFiles,
+    files: OpenedFiles,
     indexed_fields: Sequence[IndexedField],
     bits: SharedBits | None,
-    survey: Survey,
+    measure_lengths: MeasureLengths,
     digest: str,
 ) -> FileFields:
-    """Return the sources of all fields.
+    """Return the fields of files.
 
     Args:
-        opened: The files.
-        indexed_fields: The fields.
+        files: The files.
+        indexed_fields: The fields, as the format gives them.
         bits: The bits of the process that sent the store here.
-        survey: Counts timesteps of values that must be decoded for it.
+        measure_lengths: Counts timesteps of values that must be decoded for it.
         digest: The digest that the bits belong to.
 
     Raises:
         DecodeError: If a sequence has no value of a field, or lengths do not fit together.
     """
-    extents = {field.member: _make_extents(opened, field) for field in indexed_fields}
-    checks, bits = _make_checks(opened, list(extents), bits, digest)
+    extents = {indexed.member: _make_extents(files, indexed) for indexed in indexed_fields}
+    checksums, bits = _make_checksums(files, list(extents), bits, digest)
     bare = ShardLayout(
-        opened.location, opened.names, opened.starts, {}, opened.file_of, _make_key_of(opened)
+        files.location, files.names, files.starts, {}, files.locate_shard, files.find_id
     )
+
+    def open_values(indexed: IndexedField, shard: int) -> Callable[[int], int]:
+        content = files.read_extents(shard, extents[indexed.member][shard])
+        repair = partial(files.repair_copy, shard, content)
+        source = _make_decoded(
+            range(shard, shard + 1), _select_shard(files, bare, shard, repair), indexed, (content,),
+            [extents[indexed.member][shard]],
+            _select_checksums(checksums.get(indexed.member), shard),
+        )  # fmt: skip
+        return lambda at: len(source.decode(at).values)
+
+    counts = [len(index) for index in files.indexes]
     lengths = {
-        field.name: _count_timesteps(opened, bare, field, extents[field.member], checks, survey)
-        if field.lengths is None
-        else field.lengths
-        for field in indexed_fields
-        if field.field.axis is not None
+        indexed.name: measure_lengths(indexed, partial(open_values, indexed), counts)
+        if indexed.lengths is None
+        else indexed.lengths
+        for indexed in indexed_fields
+        if indexed.field.axis is not None
     }
-    fields, lengths_of = assign_axes(opened, indexed_fields, lengths, bare)
+    fields, lengths_of = assign_axes(files, indexed_fields, lengths, bare)
     layout = replace(
         bare, lengths_of={axis: narrow_lengths(lengths) for axis, lengths in lengths_of.items()}
     )
-    by_name = {field.name: replace(field, field=fields[field.name]) for field in indexed_fields}
-    sources: dict[str, FieldSource] = {}
-    if opened.content is not None:
-        sources = {
-            field.name: _make_source(opened, layout, field, extents[field.member], checks, 0)
-            for field in by_name.values()
-        }
-
-    def open_file(shard: int, content: NDArray[np.uint8], again: RepairFn | None) -> StoreFields:
-        file, where = _select_file(opened, layout, shard, content, again)
-        sums = _get_checks(checks, shard)
-        if again is not None:  # verify whatever the bits say
-            sums = {member: replace(checksums, bits=None) for member, checksums in sums.items()}
-        found = {
-            name: _make_source(file, where, field, [extents[field.member][shard]], sums, shard)
-            for name, field in by_name.items()
-        }
-        return StoreFields(where, found, None)
-
+    by_name = {
+        indexed.name: replace(indexed, field=fields[indexed.name]) for indexed in indexed_fields
+    }
     return FileFields(
-        fields=fields, layout=layout, sources=sources, open_file=open_file, ids=opened.ids,
-        indexes=opened.indexes, verify=opened.verify, bits=bits,
+        files=files, indexed_fields=by_name, layout=layout, extents=extents, checksums=checksums,
+        bits=bits,
     )  # fmt: skip
 
 
-def _count_timesteps(
-    opened: OpenedFiles,
-    layout: ShardLayout,
-    field: IndexedField,
-    extents: Sequence[ShardExtents],
-    checks: Mapping[str, FieldChecksums],
-    survey: Survey,
-) -> NDArray[np.int64]:
-    """Return the timesteps of each sequence of a field, int64 (sequences,), by decoding it."""
-
-    def open_values(shard: int) -> DecodedValues:
-        content = opened.hold(shard, extents[shard])
-        files, where = _select_file(opened, layout, shard, content)
-        return _make_decoded(
-            files, where, field, [extents[shard]], _get_checks(checks, shard), shard
-        )
-
-    return survey(field, open_values, [len(index) for index in opened.indexes])
-
-
-def _select_file(
-    opened: OpenedFiles,
-    layout: ShardLayout,
-    shard: int,
-    content: NDArray[np.uint8],
-    repair: RepairFn | None = None,
-) -> tuple[OpenedFiles, ShardLayout]:
-    """Return one file as a data set of its own; errors keep the store's numbers."""
-    repair = repair or partial(opened.repair_copy, shard, content)
-    first, stop = opened.starts[shard : shard + 2]
-    place, key_of = opened.file_of(shard), layout.find_id
-    opened_file = replace(
-        opened, names=opened.names[shard : shard + 1], indexes=opened.indexes[shard : shard + 1],
-        content=(content,), starts=[0, stop - first], file_of=lambda _: place,
-    )  # fmt: skip
-    lengths_of = {axis: lengths[first:stop] for axis, lengths in layout.lengths_of.items()}
-    where = replace(
+def _select_shard(
+    files: OpenedFiles, layout: ShardLayout, shard: int, repair: RepairFn
+) -> ShardLayout:
+    """Return the layout of one file; errors keep the store's numbers."""
+    first, stop = files.starts[shard : shard + 2]
+    location = files.locate_shard(shard)
+    return replace(
         layout,
-        shards=opened_file.names,
-        shard_offsets=opened_file.starts,
-        lengths_of=lengths_of,
+        shards=files.names[shard : shard + 1],
+        shard_offsets=[0, stop - first],
+        lengths_of={axis: lengths[first:stop] for axis, lengths in layout.lengths_of.items()},
         first_sequence=first,
-        locate_shard=opened_file.file_of,
+        locate_shard=lambda _: location,
         repair=CopyRepair([repair]),
-        find_id=None if key_of is None else lambda number: key_of(first + number),
+        find_id=lambda number: files.find_id(first + number),
     )
-    return opened_file, where
 
 
-def _get_checks(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, FieldChecksums]:
-    return {
-        name: replace(
-            checksums, values=(checksums.values[shard],), offsets=(checksums.offsets[shard],),
-            files=(checksums.files[shard],), bit_offsets=(checksums.bit_offsets[shard],),
-        )
-        for name, checksums in checks.items()
-    }  # fmt: skip
+def _select_checksums(checksums: FieldChecksums | None, shard: int) -> FieldChecksums | None:
+    if checksums is None:
+        return None
+    return replace(
+        checksums, values=(checksums.values[shard],), offsets=(checksums.offsets[shard],),
+        files=(checksums.files[shard],), bit_offsets=(checksums.bit_offsets[shard],),
+    )  # fmt: skip
 
 
-def _make_key_of(opened: OpenedFiles) -> Callable[[int], str | None]:
-    def key_of(number: int) -> str | None:
-        try:
-            return str(opened.ids.take([number])[0]) if opened.ids.is_readable(number) else None
-        except DataError:  # an error is being raised already; the id is optional
-            return None
-
-    return key_of
-
-
-def _make_extents(opened: OpenedFiles, field: IndexedField) -> list[ShardExtents]:
+def _make_extents(files: OpenedFiles, field: IndexedField) -> list[ShardExtents]:
     """Return the extents of a field.
 
     Raises:
@@ -197,7 +254,7 @@ def _make_extents(opened: OpenedFiles, field: IndexedField) -> list[ShardExtents
     """
     extents: list[ShardExtents] = []
     member = field.member
-    for i, index in enumerate(opened.indexes):
+    for i, index in enumerate(files.indexes):
         members = index.members.get(member)
         if (
             members is not None and len(members.begins) == 1 and members.begins[0] >= 0
@@ -206,9 +263,9 @@ def _make_extents(opened: OpenedFiles, field: IndexedField) -> list[ShardExtents
             continue
         missing = np.ones(len(index), dtype=bool) if members is None else members.begins < 0
         if missing.any() and (members is None or members.values is None):
-            number = opened.starts[i] + int(np.argmax(missing))
-            key = opened.ids.take([number])[0]
-            raise replace(opened.file_of(i), sequence=number, key=key).make_error(
+            number = files.starts[i] + int(np.argmax(missing))
+            key = files.ids.take([number])[0]
+            raise replace(files.locate_shard(i), sequence=number, key=key).make_error(
                 DecodeError,
                 f"must have a value of field {quote(member)} as the others, but "
                 f"{int(missing.sum())} sequences of the file have none. "
@@ -225,53 +282,54 @@ def _advise_leaving_out(field: IndexedField) -> str:
     return "Open it with a format that leaves the field out"
 
 
-def _make_checks(
-    opened: OpenedFiles, members: Sequence[str], bits: SharedBits | None, digest: str
+def _make_checksums(
+    files: OpenedFiles, members: Sequence[str], bits: SharedBits | None, digest: str
 ) -> tuple[dict[str, FieldChecksums], SharedBits | None]:
     """Return the checksums of each field, and the bits of all."""
-    if opened.verify == "off":
+    if files.verify == "off":
         return {}, None
-    checks: dict[str, FieldChecksums] = {}
-    count, first = 0, opened.indexes[0]
+    checksums: dict[str, FieldChecksums] = {}
+    count, first = 0, files.indexes[0]
     for member in members:
-        field_indexes = [index.members.get(member) for index in opened.indexes]
+        field_indexes = [index.members.get(member) for index in files.indexes]
         sums = [
             np.empty(0, np.uint32) if members is None else members.sums for members in field_indexes
         ]
         firsts = [None if members is None else members.firsts for members in field_indexes]
         edges = [count, *itertools.accumulate(map(len, sums), initial=count)][1:]
-        checks[member] = FieldChecksums(
+        checksums[member] = FieldChecksums(
             first.algorithm, first.block, tuple(sums), tuple(firsts),
-            tuple(f"index of {name}" for name in opened.names), None, tuple(edges[:-1]), None,
+            tuple(f"index of {name}" for name in files.names), None, tuple(edges[:-1]), None,
         )  # fmt: skip
         count = edges[-1]
-    if opened.verify == "always":
-        return checks, None
+    if files.verify == "always":
+        return checksums, None
     if bits is None or (bits.count, bits.fingerprint) != (count, digest):
         bits = SharedBits(count, digest)
-    return {name: replace(checksums, bits=bits.buffer) for name, checksums in checks.items()}, bits
+    return {name: replace(each, bits=bits.buffer) for name, each in checksums.items()}, bits
 
 
 def _make_source(
-    opened: OpenedFiles,
+    files: OpenedFiles,
+    shards: range,
     layout: ShardLayout,
-    field: IndexedField,
+    indexed: IndexedField,
+    contents: Sequence[NDArray[np.uint8]],
     extents: Sequence[ShardExtents],
-    checks: Mapping[str, FieldChecksums],
-    first: int,
+    checksums: FieldChecksums | None,
 ) -> FieldSource:
-    found, files = checks.get(field.member), opened.content or ()
-    if field.access == "place":
-        return BufferSource.over(field.name, field.field, layout, files, extents, found)
-    if field.access == "decode":
-        return _make_decoded(opened, layout, field, extents, checks, first)
-    stored_field = field.field if field.access == "text" else RAW
-    raw = BufferSource.over(field.name, stored_field, layout, files, extents, found)
-    if field.access == "text":
-        return raw if field.advice is None else replace(raw, advice=field.advice)
-    field_indexes = [index.members.get(field.member) for index in opened.indexes]
-    values = [_get_indexed_values(members) for members in field_indexes if members is not None]
-    return IndexedValues.of(field.name, field.field, layout, values, raw)
+    """Return the source of a field over the bytes of some files."""
+    if indexed.access == "decode":
+        return _make_decoded(shards, layout, indexed, contents, extents, checksums)
+    raw = BufferSource.from_files(
+        indexed.name, RAW if indexed.access == "values" else indexed.field, layout, contents,
+        extents, checksums,
+    )  # fmt: skip
+    if indexed.access != "values":
+        return raw if indexed.advice is None else replace(raw, advice=indexed.advice)
+    members = [files.indexes[shard].members.get(indexed.member) for shard in shards]
+    values = [_get_indexed_values(member) for member in members if member is not None]
+    return IndexedValues.from_index(indexed.name, indexed.field, layout, values, raw)
 
 
 def _get_indexed_values(members: FieldIndex) -> NDArray[Any]:
@@ -281,22 +339,49 @@ def _get_indexed_values(members: FieldIndex) -> NDArray[Any]:
 
 
 def _make_decoded(
-    opened: OpenedFiles,
+    shards: range,
     layout: ShardLayout,
-    field: IndexedField,
+    indexed: IndexedField,
+    contents: Sequence[NDArray[np.uint8]],
     extents: Sequence[ShardExtents],
-    checks: Mapping[str, FieldChecksums],
-    first: int,
-) -> DecodedValues:
-    """Return the source of a field that is decoded; ``first`` is the first file's number."""
-    files = opened.content or ()
-    raw = BufferSource.over(field.name, RAW, layout, files, extents, checks.get(field.member))
-    return DecodedValues(field, raw, first)
+    checksums: FieldChecksums | None,
+) -> DecodedSource:
+    """Return the source of a field that is decoded sequence by sequence."""
+    raw = BufferSource.from_files(indexed.name, RAW, layout, contents, extents, checksums)
+    starts = np.array(layout.shard_offsets)
+
+    def find_file(number: int) -> tuple[int, int]:
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return shards[shard], number - int(starts[shard])
+
+    return make_decoded(indexed, raw, find_file)
 
 
-def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
-    """Return file -> its first sequence, with the total at the end."""
-    return [0, *itertools.accumulate(map(len, indexes))]
+def make_decoded(
+    indexed: IndexedField, raw: BufferSource, find_file: Callable[[int], tuple[int, int]]
+) -> DecodedSource:
+    """Return the source of values that are decoded from their bytes.
+
+    Args:
+        indexed: The field, with its decoder.
+        raw: The source of the bytes.
+        find_file: ``find_file(number)`` returns the file of a sequence, and its index in it.
+    """
+
+    def decode(number: int) -> DecodedColumn:
+        content, _ = raw.read_bytes(np.array([number], dtype=np.int64))
+        location = raw.layout.locate(number, indexed.name, raw.find(number)[1], len(content))
+        if indexed.decode is None:
+            raise location.make_error(
+                DecodeError, "must have a decoder, but has none. Tell the author of its format"
+            )
+        shard, at = find_file(number)
+        values = indexed.decode(content, shard, at, location)
+        return DecodedColumn(values, np.array([0, len(values)]))
+
+    return DecodedSource(
+        indexed.name, indexed.field, raw.layout, decode, UnitCache(CACHED_BYTES, CACHED), raw
+    )
 
 
 def make_ids(location: str, indexes: Sequence[ShardIndex], names: Sequence[str]) -> TextSource:
@@ -307,9 +392,80 @@ def make_ids(location: str, indexes: Sequence[ShardIndex], names: Sequence[str])
     if len(indexes) > MANY:
         keys, ends = join_ids(indexes)
         layout = ShardLayout(location, ("ids",), [0, len(ends) - 1], {})
-        return BufferSource.of("__key__", TEXT, layout, [keys], [ends])
+        return BufferSource.from_arrays("__key__", TEXT, layout, [keys], [ends])
     layout = ShardLayout(location, names, shard_offsets_of(indexes), {})
-    return BufferSource.of(
+    return BufferSource.from_arrays(
         "__key__", TEXT, layout, [index.keys for index in indexes],
         [index.key_ends for index in indexes],
     )  # fmt: skip
+
+
+def assign_axes(
+    files: OpenedFiles,
+    indexed_fields: Sequence[IndexedField],
+    counted: Mapping[str, NDArray[np.int64]],
+    layout: ShardLayout,
+) -> tuple[dict[str, Field], dict[str, NDArray[np.int64]]]:
+    """Return fields with their axes, and the lengths along each axis.
+
+    Fields with the lengths of the first one run along ``time``, others along axes of their own.
+
+    Raises:
+        DecodeError: If fields with the same named axis have different lengths.
+    """
+    fields: dict[str, Field] = {}
+    lengths_of: dict[str, NDArray[np.int64]] = {}
+    # named axes come first
+    for indexed in sorted(indexed_fields, key=lambda indexed: not indexed.is_named):
+        fields[indexed.name] = indexed.field
+        if indexed.field.axis is None:
+            if indexed.access == "place":
+                _check_one_each(files, indexed)
+            continue
+        lengths, axis = counted[indexed.name], indexed.field.axis
+        if axis not in lengths_of:
+            lengths_of[axis] = lengths
+            continue
+        differing = np.flatnonzero(lengths_of[axis] != lengths)
+        if len(differing) and indexed.is_named:
+            number = int(differing[0])
+            raise layout.locate(number, indexed.name).make_error(
+                DecodeError,
+                f"must have {lengths_of[axis][number]} timesteps as another field along axis "
+                f"{axis!r}, but has {lengths[number]}. Give it an axis of its own: "
+                f"axis={_make_axis_name(indexed.name, lengths_of)!r}; or, if it has one value per "
+                "sequence, none: axis=None",
+                expected=int(lengths_of[axis][number]), found=int(lengths[number]),
+            )  # fmt: skip
+        if len(differing):
+            own = _make_axis_name(indexed.name, lengths_of)
+            fields[indexed.name] = replace(indexed.field, axis=own)
+            lengths_of[own] = lengths
+    ordered = {indexed.name: fields[indexed.name] for indexed in indexed_fields}
+    if DEFAULT_AXIS in lengths_of:
+        lengths_of = {DEFAULT_AXIS: lengths_of[DEFAULT_AXIS], **lengths_of}
+    return ordered, lengths_of
+
+
+def _make_axis_name(name: str, existing: Mapping[str, object]) -> str:
+    """Return a name for an axis after its field: ``text`` for ``text.npy``."""
+    short = _NO_NAME.sub("_", name.rpartition(".")[0] or name)
+    return _NO_NAME.sub("_", name) if short in existing else short
+
+
+def _check_one_each(files: OpenedFiles, field: IndexedField) -> None:
+    """Raise if the values of a field without an axis differ in size."""
+    width = field_width(field.field)
+    for i, index in enumerate(files.indexes):
+        members = index.members.get(field.member)
+        if members is None:
+            continue
+        bad = np.flatnonzero(members.sizes != width)
+        if len(bad):
+            at = int(bad[0])
+            raise files.place(i, members, field.name, at).make_error(
+                DecodeError,
+                f"must have {width} bytes for {field.field.dtype} {list(field.field.shape)} per "
+                f"sequence, but has {members.sizes[at]}. Correct `schema`",
+                expected=width, found=int(members.sizes[at]),
+            )  # fmt: skip

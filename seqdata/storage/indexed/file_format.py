@@ -1,10 +1,12 @@
 """The interface for authors of formats: extents of the values of each sequence in a file.
 
-The files that a format reads while it indexes them.
+Below it the files that a format reads while it indexes them, and the validation of its results.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -12,10 +14,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import MissingShardError
+from seqdata.errors import CorruptShardError, MissingShardError, PluginError
 from seqdata.kernel.dispatch import get_kernel
+from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import FIELD_DTYPES, MAX_WIDTH, kind_of
 from seqdata.storage.indexed.shard_index import ENDS, digest_ends
+from seqdata.storage.limits import MAX_ROWS
 
 ABSENT = "absent"
 """In place of the digest of a sibling that is not there."""
@@ -198,3 +203,264 @@ class FileFormat(Protocol):
             DataError: If it is damaged or not of this format; a ``ValueError`` is turned into one.
         """
         ...
+
+
+@functools.lru_cache(maxsize=256)
+def native_name(dtype: str) -> str:
+    """Return the name of a stored dtype when it is read."""
+    return dtype if dtype in FIELD_DTYPES else np.dtype(dtype).name
+
+
+def check_suffixes(format: FileFormat) -> None:
+    """Raise if the suffixes of a format name no files.
+
+    Raises:
+        PluginError: If they do not.
+    """
+    suffixes = format.suffixes
+    if not isinstance(suffixes, tuple | list) or not all(
+        isinstance(suffix, str) and suffix[:1] == "." and suffix[1:] for suffix in suffixes
+    ):
+        raise PluginError.at(
+            f"{type(format).__name__}: `suffixes` must be a tuple of texts that begin with a dot, "
+            f"such as ('.rec',), but is {suffixes!r}. Tell its author"
+        )
+
+
+def check_file_index(found: object, where: str) -> FileIndex:
+    """Return what a format's method returned.
+
+    Raises:
+        PluginError: If it is not a FileIndex with at least one field.
+    """
+    if isinstance(found, FileIndex) and not isinstance(found.fields, Mapping):
+        raise _make_error(
+            where, "`fields` must be a mapping of names to Extents", type(found.fields).__name__
+        )
+    if not isinstance(found, FileIndex) or not found.fields:
+        raise PluginError.at(
+            f"{where}: must return a FileIndex with at least one field, but returned a "
+            f"{type(found).__name__}. Tell its author"
+        )
+    return found
+
+
+def count_sequences(found: FileIndex, where: str) -> int:
+    """Return how many sequences a file holds.
+
+    Raises:
+        PluginError: If its fields have different numbers of sequences or invalid names, or one is
+            not an Extents.
+    """
+    counts: dict[str, int] = {}
+    for name, extents in found.fields.items():
+        if not isinstance(name, str) or name in ("", "id"):
+            raise _make_error(where, "names of fields must be texts, not empty and not 'id'", name)
+        if not isinstance(extents, Extents):
+            raise _make_error(f"{where}, field {name!r}", "must be an Extents", extents)
+        begins = _make_array(extents.begins, "begins", f"{where}, field {name!r}")
+        if begins.ndim == 0:
+            raise _make_error(
+                f"{where}, field {name!r}",
+                "`begins` must be an array of integers, one of each sequence", extents.begins,
+            )  # fmt: skip
+        counts[name] = len(begins)
+    if found.ids is not None:
+        counts["ids"] = _count_ids(found.ids, where)
+    if len(set(counts.values())) > 1:
+        raise PluginError.at(
+            f"{where}: fields and ids must have the same number of sequences, but have {counts}. "
+            "Tell its author"
+        )
+    return next(iter(counts.values()))
+
+
+def _count_ids(ids: Any, where: str) -> int:
+    try:
+        if not isinstance(ids, str | bytes):
+            return len(ids)
+    except TypeError:
+        pass
+    raise _make_error(where, "`ids` must be a sequence of texts, or None", ids)
+
+
+def check_has_axis(found: FileIndex, where: str) -> None:
+    """Raise if no field runs along an axis.
+
+    Raises:
+        PluginError: If none does.
+    """
+    if all(extents.axis is None for extents in found.fields.values()):
+        raise PluginError.at(
+            f"{where}: at least one field must run along an axis, but {', '.join(found.fields)} "
+            "do not. Tell its author"
+        )
+
+
+def check_extents(extents: Extents, count: int, size: int, where: str, place: DataLocation) -> None:
+    """Raise if the extents of a field are invalid.
+
+    Args:
+        extents: Of all sequences of the file.
+        count: How many they are.
+        size: Size of the file in bytes.
+        where: The format's method and the field, for errors of the format.
+        place: The field in the file, for errors of the file.
+
+    Raises:
+        PluginError: If they are.
+        CorruptShardError: If values end after the file.
+    """
+    begins = _make_array(extents.begins, "begins", where)
+    ends = _make_array(extents.ends, "ends", where)
+    try:
+        dtype = native_name(extents.dtype) if isinstance(extents.dtype, str) else ""
+    except (TypeError, ValueError, SyntaxError):
+        dtype = ""
+    if dtype not in FIELD_DTYPES:
+        raise _make_error(where, f"`dtype` must be one of {', '.join(FIELD_DTYPES)}", extents.dtype)
+    if not (_are_integers(begins, count) and _are_integers(ends, count)):
+        said = f"{begins.dtype} {list(begins.shape)} and {ends.dtype} {list(ends.shape)}"
+        raise _make_error(where, f"`begins` and `ends` must be integers ({count},)", said)
+    wrong = (begins < -1) | ((begins >= 0) & (ends < begins))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise _make_error(
+            where, "extents must begin at 0 or later, and end where they begin or later",
+            f"{begins[at]}..{ends[at]} of sequence {at}",
+        )  # fmt: skip
+    _check_inside(begins, ends, size, place)
+    if extents.axis is not None and not (isinstance(extents.axis, str) and extents.axis):
+        raise _make_error(where, "`axis` must be a string, not empty, or None", extents.axis)
+    if extents.lengths is not None:
+        _check_lengths(_make_array(extents.lengths, "lengths", where), count, where)
+    if not (isinstance(extents.shape, tuple | list) and all(map(_is_whole, extents.shape))):
+        raise _make_error(where, "`shape` must be a tuple of integers", extents.shape)
+    if not kind_of(Field(dtype)).is_array:
+        _check_text(extents, where)
+        return
+    _check_numbers(extents, np.dtype(dtype), count, where)
+
+
+def _check_numbers(extents: Extents, dtype: np.dtype[Any], count: int, where: str) -> None:
+    width = dtype.itemsize * math.prod(map(int, extents.shape))
+    if min(extents.shape, default=1) < 1 or width >= MAX_WIDTH:
+        raise _make_error(
+            where, "`shape` must have at least one number, and less than 2 GiB", extents.shape
+        )
+    if extents.values is not None:
+        values = _make_array(extents.values, "values", where)
+        if extents.axis is not None or values.shape != (count, *extents.shape):
+            raise _make_error(
+                where, f"`values` must be ({count}, *shape), of `axis`=None",
+                f"{list(values.shape)} of `axis`={extents.axis!r}",
+            )  # fmt: skip
+        _check_values(values, dtype, where)
+    if extents.decoder is None and extents.values is None:
+        _check_sizes(extents, value_sizes(extents), width, where)
+
+
+def _check_text(extents: Extents, where: str) -> None:
+    if extents.axis is not None or extents.shape or extents.decoder is not None:
+        raise _make_error(
+            where, "texts must have `axis`=None, no shape and no decoder", extents.axis
+        )
+    if extents.values is not None:
+        raise PluginError.at(
+            f"{where}: texts must have no `values` (they are read from the file), but have some. "
+            "Tell its author"
+        )
+
+
+def _check_lengths(lengths: NDArray[Any], count: int, where: str) -> None:
+    must = f"`lengths` must be integers ({count},) in [0, {MAX_ROWS}]"
+    said = f"{lengths.dtype} {list(lengths.shape)}"
+    if not _are_integers(lengths, count):  # what else they are may have no order
+        raise _make_error(where, must, said)
+    low, high = lengths.min(initial=0), lengths.max(initial=0)
+    if low < 0 or high > MAX_ROWS:
+        raise _make_error(where, must, f"{said} from {low} to {high}")
+
+
+def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> None:
+    """Raise if a dtype does not hold values as they are; fractions may be rounded.
+
+    Raises:
+        PluginError: If it does not.
+    """
+    must = f"`values` must be what {dtype.name} holds"
+    if values.dtype.kind not in "biuf":
+        raise _make_error(where, must, f"{values.dtype}")
+    with np.errstate(all="ignore"):
+        converted = values.astype(dtype)
+    same = (converted == values) | ((converted != converted) & (values != values))
+    if dtype.kind == "f" and values.dtype.kind == "f":
+        same |= np.isfinite(converted)
+    if not same.all():
+        raise _make_error(where, must, values[~same].flat[0].item())
+
+
+def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: DataLocation) -> None:
+    outside = (begins >= 0) & (ends > size)
+    if outside.any():
+        at = int(np.argmax(outside))
+        begin, end = int(begins[at]), int(ends[at])
+        raise replace(place, offset=begin, length=end - begin).make_error(
+            CorruptShardError,
+            f"the values of its sequence {at} must end inside of the {size} bytes of the file, but "
+            f"end at {end}: it is cut off. Restore it; if it is complete, tell the author of its "
+            "format",
+            expected=end, found=size,
+        )  # fmt: skip
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
+def _make_array(values: object, name: str, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # they are of the user's code, and may raise anything
+        raise PluginError.at(
+            f"{where}: `{name}` must be an array, but cannot become one ({error}). Tell its author"
+        ) from error
+
+
+def _are_integers(values: NDArray[Any], count: int) -> bool:
+    return values.shape == (count,) and (values.dtype.kind in "iu" or not count)
+
+
+def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
+    bad = sizes % width != 0 if extents.axis is not None else sizes != width
+    if extents.lengths is not None:
+        bad |= sizes != np.asarray(extents.lengths) * width
+    if bad.any():
+        at = int(np.argmax(bad))
+        must = f"a multiple of {width}" if extents.axis is not None else f"{width}"
+        if extents.lengths is not None:
+            needed = int(np.asarray(extents.lengths)[at]) * width
+            must = f"{width} bytes for each timestep of `lengths`, here {needed}"
+        raise PluginError.at(
+            f"{where}: the values of sequence {at} must have {must} bytes, but have {sizes[at]}. "
+            "Tell its author"
+        )
+
+
+def _make_error(where: str, must: str, found: object) -> PluginError:
+    return PluginError.at(f"{where}: {must}, but is {found!r}. Tell its author")
+
+
+def clamp_begins(extents: Extents) -> NDArray[np.int64]:
+    """Return the begins of values, int64; -1 if a sequence has none and the index keeps none."""
+    begins = np.array(extents.begins, dtype=np.int64)
+    if extents.values is None:
+        return begins
+    return np.maximum(begins, 0)  # kept in the index without any bytes
+
+
+def value_sizes(extents: Extents) -> NDArray[np.int64]:
+    """Return the sizes of values in bytes, int64."""
+    begins, ends = np.array(extents.begins, dtype=np.int64), np.array(extents.ends, dtype=np.int64)
+    sizes: NDArray[np.int64] = np.where(begins < 0, 0, ends - begins)
+    return sizes

@@ -6,6 +6,8 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 from seqdata.errors import (
@@ -25,21 +27,29 @@ from seqdata.storage.braces import (
 from seqdata.storage.data_location import DataLocation, shorten_location
 from seqdata.storage.find_files import (
     FoundFiles,
+    describe_folders,
     find_files,
+    find_listed,
     is_pattern,
     iter_names,
 )
 from seqdata.storage.indexed.catalogs import read_names
-from seqdata.storage.indexed.files import join_names, list_folder
-from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.remote_shards import find_remote
-from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_list
-from seqdata.storage.indexed.shards import LocalShard, Shard
-from seqdata.storage.local_files import is_remote, local_path
+from seqdata.storage.indexed.shard_index import SHARD_LIST, ListedShard, load_list
+from seqdata.storage.indexed.shards import (
+    INDEX_FOLDER,
+    INDEX_SUFFIX,
+    LocalShard,
+    RemoteShard,
+    Shard,
+    read_shard_list,
+)
+from seqdata.storage.local_files import is_remote, join_names, list_folder, local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import redact_url
-from seqdata.storage.writing.writer_lock import STAGING_PREFIX
+from seqdata.storage.remote.remote_files import check_name
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.urls import redact_url, split_url
+from seqdata.storage.writing.staging_dir import STAGING_PREFIX
 
 Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 MAX_SHARDS = 1 << 20
@@ -229,7 +239,7 @@ def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
             raw = shard.read_shard_list()
             lists[shard.folder] = {} if raw is None else load_list(raw, shard.folder)
         known = lists[shard.folder]
-        listed.append(shard.with_listed(known.get(shard.name)) if known else shard)
+        listed.append(replace(shard, listed=known.get(shard.name)) if known else shard)
     return listed
 
 
@@ -280,3 +290,50 @@ def _refuse_gone(
                 f"is not there, but its index {INDEX_FOLDER}/{index} is. Restore the file, or "
                 "remove that index; where others need it, too, it is built again",
             )
+
+
+def find_remote(
+    url: str, remote: Remote, suffixes: tuple[str, ...]
+) -> tuple[list[RemoteShard], FoundFiles]:
+    """Return the file at a URL, or those of its folder, in natural order; ``*`` stands for any.
+
+    Returns:
+        The files, and what was found besides.
+
+    Raises:
+        ConfigError: If there is none, they are of several splits, or the URL is invalid.
+        MissingShardError: If there is no such folder.
+        RemoteReadError: If it cannot be asked for.
+        CorruptShardError: If the list of the folder's shards is damaged.
+        DataError: If a name leads out of its folder.
+    """
+    where, pattern = url, "*"
+    if redact_url(url).lower().endswith(suffixes):
+        where, pattern = split_url(url)
+        if not any(sign in pattern for sign in "*?["):
+            check_name(DataLocation(dataset=redact_url(where), file=pattern), pattern)
+            return [RemoteShard(where, pattern, remote)], FoundFiles(root=Path(), names=[pattern])
+    raw = read_shard_list(where, remote)
+
+    def is_wanted(name: str) -> bool:
+        return name.lower().endswith(suffixes) and fnmatch(name, pattern)
+
+    if raw is None:
+        files = make_remote_files(where, remote)
+        existing = files.names()
+        found = find_listed(redact_url(where), existing, files.folders(), is_wanted)
+        if pattern != "*":  # a glob leaves out what it does not name
+            found = replace(found, others=(), hidden=(), folders=())
+    else:
+        listed = list(filter(is_wanted, load_list(raw, redact_url(where))))
+        found = FoundFiles(root=Path(), names=listed)
+    names = found.names
+    if not names:
+        raise ConfigError(
+            f"{redact_url(url)}: must hold at least one file that ends with "
+            f"{join_names(suffixes)}, but holds none. Check the location{describe_folders(found)}"
+        )
+    if raw is None:
+        for name in names:
+            check_name(DataLocation(dataset=redact_url(where), file=name), name)
+    return [RemoteShard(where, name, remote) for name in names], found

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.field_axes import OpenedFiles
+from seqdata.storage.indexed.opened_files import OpenedFiles
 from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex
 
 Decode = Callable[[NDArray[np.uint8], int, int, DataLocation], NDArray[Any]]
@@ -95,10 +95,6 @@ class IndexedFormat(FormatIdentity, Protocol):
         Raises:
             DataError: If it is damaged, or not of this format.
         """
-        ...
-
-    def is_header(self, block: bytes) -> bool:
-        """Return whether bytes at a recorded offset may be a header of such a file."""
         ...
 
     def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:

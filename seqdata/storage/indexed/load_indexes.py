@@ -18,15 +18,13 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.hashing import check_unique_ids, hash_texts
-from seqdata.storage.indexed.build_index import map_shards, map_usable
+from seqdata.storage.indexed.build_index import map_usable
 from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import ABSENT, has_facts
-from seqdata.storage.indexed.index_storage import INDEX_FOLDER
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import NumberedIds, ShardIndex
-from seqdata.storage.indexed.shard_list import SHARD_LIST
-from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.indexed.shard_index import SHARD_LIST, NumberedIds, ShardIndex
+from seqdata.storage.indexed.shards import INDEX_FOLDER, Shard, map_shards
 from seqdata.storage.text_bytes import TextSource
 
 _ONE_BY_ONE = 256  # number of files up to which ids are hashed file by file
@@ -231,7 +229,7 @@ def make_unique_ids(
         hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in each])
     ends = np.cumsum([len(index) for index in indexes])
 
-    def place_for(number: int) -> str:
+    def describe(number: int) -> str:
         name = names[int(np.searchsorted(ends, number, side="right"))]
         return f"sequence {number} ({quote(name)})"
 
@@ -240,7 +238,7 @@ def make_unique_ids(
             hashes,
             lambda number: str(ids.take([number])[0]),
             remedy=_REMEDIES[keys],
-            place_for=place_for,
+            describe=describe,
         )
     except DecodeError as error:
         raise DecodeError.at(f"{location}: {error}", **error.details) from error

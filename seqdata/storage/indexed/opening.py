@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +22,12 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, must_be
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
-from seqdata.storage.fields import ShardExtents
 from seqdata.storage.find_files import warn_left_out
-from seqdata.storage.indexed.build_index import build
+from seqdata.storage.indexed.audit import audit_files
+from seqdata.storage.indexed.build_index import build, index_facts
 from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
-from seqdata.storage.indexed.decoded_values import DecodedValues
-from seqdata.storage.indexed.field_axes import OpenedFiles
-from seqdata.storage.indexed.file_fields import FileFields, make_file_fields, shard_offsets_of
-from seqdata.storage.indexed.file_shards import FileShards, release_nothing
+from seqdata.storage.indexed.file_fields import FileFields, make_file_fields
+from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.indexed.find_files import (
     Location,
     find_shards,
@@ -36,19 +36,21 @@ from seqdata.storage.indexed.find_files import (
 )
 from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
+from seqdata.storage.indexed.opened_files import OpenedFiles
 from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, digest_extents
-from seqdata.storage.indexed.shards import LocalShard, Shard, save_sealed
+from seqdata.storage.indexed.shards import LocalShard, Shard, save_with_digest
 from seqdata.storage.indexed.small_files import SmallFiles
+from seqdata.storage.indexed.user_format import UserFormat
+from seqdata.storage.integrity.audit import AuditReport
 from seqdata.storage.integrity.checksums import ChecksumSpec
 from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_mode
 from seqdata.storage.local_files import check_fingerprint
-from seqdata.storage.remote.file_cache import CacheFullError
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.shards_on_demand import ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
-from seqdata.storage.store import ShardReader, ShardStore, StoreFacts, StoreFields
-from seqdata.storage.writing.progress import progress_bar
+from seqdata.storage.store import ShardReader, ShardStore, StoreInfo
+from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
 INDEX_MODES = (None, "build")
 KEY_MODES = ("unique", "by_shard")
@@ -156,48 +158,35 @@ def open_shards(
     """
     location, file_format = redact_url(options.location), options.file_format
     indexes = load_indexes(location, shards, file_format, known)
-    names = [shard.name for shard in shards]
-    remote = options.remote or Remote()
-    files = FileShards.of(location, shards, indexes, file_format, remote)
-
-    def hold_some(shard: int, extents: ShardExtents) -> NDArray[np.uint8]:
-        if files.file(shard) is None:
-            return files.content(shard)
-        if remote.how == "cache":
-            with suppress(CacheFullError):
-                return files.content(shard, release_nothing)
-        return files.read_extents(shard, extents)
-
-    def repair_copy(shard: int, content: NDArray[np.uint8]) -> bool:
-        return shards[shard].repair_copy(content, indexes[shard], files.locate(shard))
-
-    local, many = all(shard.is_local for shard in shards), has_many_files(shards, file_format)
-    content = tuple(map(files.content, range(len(shards)))) if local and not many else None
     spec = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
-    opened = OpenedFiles(
-        location=location, names=names, indexes=indexes, hold=hold_some, content=content,
-        verify=resolve_verify_mode(options.verify, spec, location),
-        ids=make_unique_ids(location, names, indexes, options.keys),
-        starts=shard_offsets_of(indexes), file_of=files.locate, repair_copy=repair_copy,
+    files = OpenedFiles(
+        location, shards, indexes, file_format,
+        make_unique_ids(location, [shard.name for shard in shards], indexes, options.keys),
+        resolve_verify_mode(options.verify, spec, location), options.remote,
     )  # fmt: skip
-    indexed_fields = file_format.fields(opened)
+    indexed_fields = file_format.fields(files)
     digest = _digest(indexes, indexed_fields)
-
-    survey = partial(_count, shards[0], digest, progress)
-    fields = make_file_fields(opened, indexed_fields, bits, survey, digest)
-    reader: ShardReader = StoreFields(fields.layout, fields.sources, fields.ids)
-    if many:
-        reader = SmallFiles(fields, shards, indexed_fields)
-    elif not local:
-        reader = ShardsOnDemand(replace(files, file_fields=fields))
-    return ShardStore(_describe(location, options, fields), reader)
+    measure_lengths = partial(_count, shards[0], digest, progress)
+    fields = make_file_fields(files, indexed_fields, bits, measure_lengths, digest)
+    return ShardStore(_describe(options, fields), _make_reader(fields))
 
 
-def _describe(location: str, options: Options, fields: FileFields) -> StoreFacts:
+def _make_reader(fields: FileFields) -> ShardReader:
+    """Return what reads the files: all mapped, opened for each batch, or brought on demand."""
+    files = fields.files
+    if has_many_files(files.shards, files.file_format):
+        return SmallFiles(fields)
+    if all(shard.is_local for shard in files.shards):
+        return fields.map_all()
+    return ShardsOnDemand(fields)
+
+
+def _describe(options: Options, fields: FileFields) -> StoreInfo:
     """Return what a store of files is, besides its data."""
-    return StoreFacts(
-        label="IndexedStore", location=location, fields=fields.fields, verify=fields.verify,
-        bits=fields.bits, manifest=fields.indexes,
+    return StoreInfo(
+        label="IndexedStore", location=fields.files.location, fields=fields.fields,
+        verify=fields.files.verify,
+        bits=fields.bits, manifest=fields.files.indexes,
         make_fingerprint=lambda: _make_fingerprint(fields, options.keys),
         reopen=lambda store: (_reopen, (options, fields.bits, store.fingerprint)),
     )  # fmt: skip
@@ -207,7 +196,7 @@ def _make_fingerprint(fields: FileFields, keys: str) -> str:
     """Return the digest of schema and content, from the indexes."""
     text = repr((sorted(fields.fields.items()), keys))
     digest = hashlib.sha256(text.encode())
-    for index in fields.indexes:
+    for index in fields.files.indexes:
         digest.update(f"{index.sha256}\n".encode())
         if index.format_identity:  # the same bytes may be divided in another way
             digest.update(digest_extents(index))
@@ -230,7 +219,7 @@ def _count(
     digest: str,
     progress: bool | None,
     field: IndexedField,
-    source_of: Callable[[int], DecodedValues],
+    open_file: Callable[[int], Callable[[int], int]],
     counts: list[int],
 ) -> NDArray[np.int64]:
     """Return the timesteps of values that must be decoded for it, counted once and kept."""
@@ -248,15 +237,15 @@ def _count(
     found: list[int] = []
     with progress_bar(progress, f"measuring {field.name}", count) as bar:
         for number, many in enumerate(counts):
-            source = source_of(number)
+            measure = open_file(number)
             for at in range(many):
-                found.append(source.length(at))
+                found.append(measure(at))
                 if bar is not None and at % 256 == 0:
                     bar.update(len(found), 0)
     lengths = np.array(found, dtype=np.int64)
     file = io.BytesIO()
     np.save(file, lengths, allow_pickle=False)
-    save_sealed(places, file.getvalue())
+    save_with_digest(places, file.getvalue())
     return lengths
 
 
@@ -287,3 +276,123 @@ class _FileWithoutIndex(LocalShard):
     def list_side_files(self, name: str) -> list[Path]:
         del name
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class FormatBackend:
+    """An opener of files of a format.
+
+    Attributes:
+        format: Says where values lie: a ``FileFormat``, or an ``IndexedFormat``, which makes whole
+            indexes.
+
+    Examples:
+        >>> backend = FormatBackend(my_format)  # doctest: +SKIP
+        >>> store = backend("recordings/")  # doctest: +SKIP
+    """
+
+    format: FileFormat | IndexedFormat
+
+    @property
+    def indexed_format(self) -> IndexedFormat:
+        """The format as the engine reads it."""
+        return UserFormat(self.format) if isinstance(self.format, FileFormat) else self.format
+
+    def __call__(
+        self,
+        location: Location,
+        *,
+        verify: str | None = None,
+        index: str | None = None,
+        remote: str | Remote | None = None,
+        keys: str = "unique",
+        progress: bool | None = None,
+    ) -> ShardStore:
+        """Open files; those without an index are read once for it, with a progress bar.
+
+        Args:
+            location: A file, a folder (with those below it), a glob, braces (``x-{00..17}.bin``),
+                a URL, or a list of these.
+            verify: When checksums are compared: ``"first_read"`` (None), ``"always"``, ``"off"``.
+            index: ``"build"`` says what is done anyhow.
+            remote: How URLs are read: ``"cache"`` (None), ``"ranges"``, or a ``Remote``.
+            keys: ``unique``: an id is there once; ``by_shard``: once in each file, and ids are
+                ``file/id``.
+            progress: Whether to show bars; None: where standard error is a terminal.
+
+        Raises:
+            ConfigError: If the location means nothing, or an argument is invalid.
+            DataError: If a file is not there, damaged, or not of the format.
+        """
+        return open_files(
+            location, self.indexed_format, verify=verify, index=index, keys=keys,
+            remote=remote, progress=progress,
+        )  # fmt: skip
+
+    def build_index(
+        self,
+        location: Location,
+        *,
+        rebuild: bool = False,
+        executor: Executor | None = None,
+        progress: bool | ProgressFn | None = None,
+        remote: str | Remote | None = None,
+    ) -> Mapping[str, Any]:
+        """Make the index of files that have none, or of all; see ``protocols.SupportsIndexing``."""
+        return index_files(
+            location, self.indexed_format, rebuild=rebuild, executor=executor, progress=progress,
+            remote=remote,
+        )  # fmt: skip
+
+    def audit(
+        self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
+    ) -> tuple[int, Iterator[AuditReport]]:
+        """Compare every byte; see ``protocols.SupportsAudit``."""
+        file_format = self.indexed_format
+        return audit_files(
+            format_location(location, file_format),
+            file_format,
+            shard=shard,
+            repair=repair,
+            on_progress=on_progress,
+        )
+
+
+def index_files(
+    location: Location,
+    file_format: IndexedFormat,
+    *,
+    rebuild: bool = False,
+    executor: Executor | None = None,
+    progress: bool | ProgressFn | None = None,
+    remote: str | Remote | None = None,
+) -> dict[str, Any]:
+    """Make the index of files: what is where, with checksums.
+
+    Args:
+        location: A file, a folder of them, a glob, braces, or a list of these.
+        file_format: Of the files.
+        rebuild: Whether to rebuild existing indexes.
+        executor: Where files are read; None: some threads.
+        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
+            that is told (sequences, bytes).
+        remote: How URLs are reached; None: as the transport is set up.
+
+    Returns:
+        ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all files), ``folders``.
+
+    Raises:
+        ConfigError: If the location means nothing.
+        DataError: If a file is not there, damaged, or not of the format.
+    """
+    text = format_location(location, file_format)
+    shards = find_shards(text, file_format, resolve_remote(remote), probe=True)
+    shards = shards if rebuild else attach_catalogs(shards, file_format)
+    where = redact_url(text)
+    known = None if rebuild else load_known_indexes(where, shards, file_format)
+    have = None if known is None else [index is not None for index in known]
+    folders = build(
+        where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress, have=have
+    )
+    shards = attach_catalogs(shards, file_format)
+    return index_facts(where, shards, folders, file_format)

@@ -17,19 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.columns import BufferSource
+from seqdata.storage.columns import BufferSource, IndexedValues
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import RAW, field_width, kind_of
 from seqdata.storage.indexed.catalogs import join_fields
-from seqdata.storage.indexed.decoded_values import DecodedValues
-from seqdata.storage.indexed.file_fields import FileFields
-from seqdata.storage.indexed.file_identity import check_size
-from seqdata.storage.indexed.files import open_file
+from seqdata.storage.indexed.file_fields import FileFields, make_decoded
 from seqdata.storage.indexed.indexed_format import IndexedField
-from seqdata.storage.indexed.indexed_values import IndexedValues
+from seqdata.storage.indexed.opened_files import check_size
 from seqdata.storage.indexed.shard_index import FieldIndex
-from seqdata.storage.indexed.shards import LocalShard, Shard
+from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.integrity.verify import FieldChecksums
+from seqdata.storage.local_files import open_file
 from seqdata.storage.remote.range_cache import allocate_sparse
 from seqdata.storage.store import check_request, make_full_spans
 from seqdata.storage.text_bytes import TextBytes, TextSource, concat_texts
@@ -97,30 +95,25 @@ class SmallFiles:
     """The files of a store, read batch by batch.
 
     Args:
-        parts: The fields of the store.
-        shards: The files.
-        indexed_fields: The fields.
+        fields: The fields of the store.
     """
 
     is_local = True
 
-    def __init__(
-        self, parts: FileFields, shards: Sequence[Shard], indexed_fields: Iterable[IndexedField]
-    ) -> None:
-        self.layout = parts.layout
-        self.ids = parts.ids
-        self._parts = parts
-        self._shards = [shard for shard in shards if isinstance(shard, LocalShard)]
-        self._starts = np.array(parts.layout.shard_offsets, dtype=np.int64)
-        self._by_name = {
-            field.name: replace(field, field=parts.fields[field.name]) for field in indexed_fields
-        }
-        members = dict.fromkeys(field.member for field in self._by_name.values())
+    def __init__(self, fields: FileFields) -> None:
+        self.layout = fields.layout
+        self.ids = fields.ids
+        self._files = fields.files
+        self._by_name = fields.indexed_fields
+        self._fields = fields.fields
+        self._paths = [shard.path for shard in fields.files.shards if isinstance(shard, LocalShard)]
+        self._starts = np.array(fields.layout.shard_offsets, dtype=np.int64)
         self._members: Mapping[str, FieldIndex] = {
-            name: join_fields([index.members[name] for index in parts.indexes]) for name in members
+            name: join_fields([index.members[name] for index in fields.files.indexes])
+            for name in dict.fromkeys(indexed.member for indexed in self._by_name.values())
         }
 
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Return True: nothing is read ahead, so more may be announced."""
         del numbers
         return True
@@ -132,7 +125,7 @@ class SmallFiles:
 
     def texts(self, name: str) -> TextSource | None:
         """Return the texts of a field; None: there is no field of texts with this name."""
-        field = self._parts.fields.get(name)
+        field = self._fields.get(name)
         is_text = field is not None and not kind_of(field).is_array
         return _SmallTexts(self, name) if is_text else None
 
@@ -145,8 +138,8 @@ class SmallFiles:
             ConfigError: If a span does not exist.
         """
         spans = np.ascontiguousarray(spans, dtype=np.int64)
-        store_layout, names = self._parts.layout, list(fields)
-        check_request(store_layout, self._parts.fields, spans, names, axis)
+        store_layout, names = self.layout, list(fields)
+        check_request(store_layout, self._fields, spans, names, axis)
         numbers = np.ascontiguousarray(spans[:, 0])
         outside = (numbers < 0) | (numbers >= len(store_layout))
         if outside.any():
@@ -156,7 +149,7 @@ class SmallFiles:
         along: dict[str | None, NDArray[np.int64]] = {axis: spans}
         columns: dict[str, Any] = {}
         for name, its_bytes in zip(names, needed, strict=True):
-            field = self._parts.fields[name]
+            field = self._fields[name]
             if field.axis not in along:
                 along[field.axis] = make_full_spans(store_layout, numbers, field.axis)
             rows = along[field.axis].copy()
@@ -171,11 +164,11 @@ class SmallFiles:
         if field.access == "place" and field.field.axis == axis:
             width = field_width(field.field)
             low, high = spans[:, 1] * width, spans[:, 2] * width
-            if self._parts.verify != "off":  # only whole blocks can be verified
-                block = self._parts.indexes[0].block
+            if self._files.verify != "off":  # only whole blocks can be verified
+                block = self._files.indexes[0].block
                 low, high = low // block * block, -(-high // block) * block
             low, high = np.clip(low, 0, sizes), np.clip(high, 0, sizes)
-        elif field.access == "values" and self._parts.verify == "off":
+        elif field.access == "values" and self._files.verify == "off":
             high = low
         room = -(-sizes // _ALIGNED) * _ALIGNED
         bases = np.zeros(len(room), dtype=np.int64)
@@ -191,14 +184,13 @@ class SmallFiles:
             np.add(field.bases, total, out=field.bases)
             total += field.room
         raw = allocate_sparse(total)
-        memory, layout = memoryview(raw), self._parts.layout
+        memory = memoryview(raw)
         shards = np.searchsorted(self._starts, numbers, side="right") - 1
         tables = [field.table for field in needed]
         for row, shard in enumerate(shards.tolist()):
-            where = DataLocation(dataset=layout.location)
-            where = where if layout.locate_shard is None else layout.locate_shard(shard)
-            with open_file(self._shards[shard].path, where) as (descriptor, size):
-                check_size(size, self._parts.indexes[shard], where)
+            where = self._files.locate_shard(shard)
+            with open_file(self._paths[shard], where) as (descriptor, size):
+                check_size(size, self._files.indexes[shard], where)
                 for table in tables:
                     at, base, count = table[row]
                     if count > 0:
@@ -215,7 +207,7 @@ class SmallFiles:
         memory: NDArray[np.uint8],
         needed: _Needed,
     ) -> Any:
-        store_layout = self._parts.layout
+        store_layout = self.layout
         layout = _RowLayout(
             store_layout.location, ("",), [0, len(numbers)],
             {axis: lengths[numbers] for axis, lengths in store_layout.lengths_of.items()},
@@ -224,25 +216,30 @@ class SmallFiles:
         extents = [(needed.bases, needed.bases + needed.sizes)]
         checks = self._make_checks(field.member, numbers)
         if field.access == "place":
-            source = BufferSource.over(field.name, field.field, layout, [memory], extents, checks)
+            source = BufferSource.from_files(
+                field.name, field.field, layout, [memory], extents, checks
+            )
             return source.column(rows)
         stored_field = field.field if field.access == "text" else RAW
-        raw = BufferSource.over(field.name, stored_field, layout, [memory], extents, checks)
+        raw = BufferSource.from_files(field.name, stored_field, layout, [memory], extents, checks)
         if field.access == "text":
             return (raw if field.advice is None else replace(raw, advice=field.advice)).column(rows)
         if field.access == "decode":
             shards = np.searchsorted(self._starts, numbers, side="right") - 1
-            return DecodedValues(field, raw, 0, shards).column(rows)
+            places = np.stack([shards, numbers - self._starts[shards]], axis=1)
+            return make_decoded(field, raw, lambda row: tuple(places[row].tolist())).column(rows)
         members = self._members[field.member]
         values = members.numbers if members.values is None else members.values
         row_values = np.empty(0, np.int64) if values is None else values[numbers]
-        return IndexedValues.of(field.name, field.field, layout, [row_values], raw).column(rows)
+        return IndexedValues.from_index(field.name, field.field, layout, [row_values], raw).column(
+            rows
+        )
 
     def _make_checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
         """Return the checksums of the rows of a batch."""
-        if self._parts.verify == "off":
+        if self._files.verify == "off":
             return None
-        first, members = self._parts.indexes[0], self._members[member]
+        first, members = self._files.indexes[0], self._members[member]
         firsts, which = None, numbers
         if members.firsts is not None:
             counts = np.diff(members.firsts)[numbers]

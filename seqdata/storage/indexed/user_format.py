@@ -18,7 +18,11 @@ from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, kind_of
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
-from seqdata.storage.indexed.extent_checks import (
+from seqdata.storage.indexed.file_format import (
+    Extents,
+    FileFormat,
+    FileIndex,
+    FileReader,
     check_extents,
     check_file_index,
     check_has_axis,
@@ -26,17 +30,11 @@ from seqdata.storage.indexed.extent_checks import (
     clamp_begins,
     count_sequences,
     native_name,
+    sibling_facts,
     value_sizes,
 )
-from seqdata.storage.indexed.field_axes import OpenedFiles
-from seqdata.storage.indexed.file_format import (
-    Extents,
-    FileFormat,
-    FileIndex,
-    FileReader,
-    sibling_facts,
-)
 from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
+from seqdata.storage.indexed.opened_files import OpenedFiles
 from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.limits import MAX_ROWS
@@ -387,7 +385,7 @@ def _check_alike(
     mine = {name: member.heads[0] for name, member in index.members.items()}
     must = {name: member.heads[0] for name, member in first.members.items()}
     if mine.keys() != must.keys():
-        raise replace(opened.file_of(i), verify=False).make_error(  # its bytes may be right
+        raise replace(opened.locate_shard(i), verify=False).make_error(  # its bytes may be right
             DecodeError,
             f"must have the fields {', '.join(must)} as {opened.names[0]!r}, but has "
             f"{', '.join(mine)}. {_TWO_STORES}",
@@ -397,7 +395,7 @@ def _check_alike(
     for name, head in mine.items():
         found, due = _make_field(head), _make_field(must[name])
         if found != due:
-            raise replace(opened.file_of(i), field=name, verify=False).make_error(
+            raise replace(opened.locate_shard(i), field=name, verify=False).make_error(
                 DecodeError,
                 f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} as "
                 f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "

@@ -135,7 +135,7 @@ class OpenShards(Generic[ShardT]):
         """Return a shard if it is open, else None."""
         return self._open_shards.get(number)
 
-    def expect(self, numbers: Iterable[int]) -> bool:
+    def prefetch(self, numbers: Iterable[int]) -> bool:
         """Start to download the next shards; return whether further ones may be announced."""
         self._reset_after_fork()
         with self._lock:

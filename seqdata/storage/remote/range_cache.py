@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.remote.download import REQUEST_BYTES
+from seqdata.storage.remote.file_cache import REQUEST_BYTES
 from seqdata.storage.remote.remote_files import RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool
 

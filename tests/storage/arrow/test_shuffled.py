@@ -14,9 +14,9 @@ from pyarrow import feather, parquet
 from seqdata.api import open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.shuffled import draw_order
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
-from seqdata.storage.row_order import draw_order
 from seqdata.storage.writing.staging_dir import FIRST_PASS
 
 COUNT = 60

@@ -11,17 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqdata.backends import (
-    INDEX_FOLDER,
-    Extents,
-    FileFormat,
-    FileIndex,
-    FormatBackend,
-    RandomAccessFile,
-    find_index,
-    read_index,
-)
+from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend, RandomAccessFile
 from seqdata.errors import MissingShardError
+from seqdata.storage.indexed.shards import INDEX_FOLDER, find_index, read_index
 from seqdata_testing.faults.targets import VERIFY, FaultTarget
 
 HEAD = struct.Struct("<HIiI")

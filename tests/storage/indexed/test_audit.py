@@ -35,7 +35,7 @@ def audit(folder, shard=None, repair=False):
     """Return the total size, the reports, and the sizes that were counted."""
     counted = []
     total, reports = audit_files(
-        str(folder), FORMAT, shard=shard, repair=repair, on_bytes=counted.append
+        str(folder), FORMAT, shard=shard, repair=repair, on_progress=counted.append
     )
     return total, list(reports), counted
 
@@ -173,7 +173,7 @@ def documents(tmp_path):
 def audit_documents(folder, repair=False):
     """Return the findings of each file."""
     _, reports = audit_files(
-        str(folder), UserFormat(Documents()), shard=None, repair=repair, on_bytes=lambda _: None
+        str(folder), UserFormat(Documents()), shard=None, repair=repair, on_progress=lambda _: None
     )
     return [[finding.text for finding in report.findings] for report in reports]
 

@@ -17,10 +17,9 @@ from seqdata.storage.indexed.build_index import (
     compute_checksums,
     compute_sha256,
     index_facts,
-    map_shards,
 )
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.shards import LocalShard
+from seqdata.storage.indexed.shards import LocalShard, map_shards
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from tests.storage.indexed.records import Records, sequences, write_files

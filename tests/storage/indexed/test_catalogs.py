@@ -14,8 +14,8 @@ from seqdata.errors import (
     MissingShardError,
 )
 from seqdata.storage.indexed import catalogs
-from seqdata.storage.indexed.index_storage import put_file
 from seqdata.storage.indexed.shard_index import dump_index
+from seqdata.storage.indexed.shards import put_file
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store, digest_of
 from tests.storage.indexed.records import (
@@ -100,7 +100,7 @@ def test_a_flipped_bit_is_named_where_it_lies_in_its_file(folder):
     with pytest.raises(CorruptSampleError, match=text):
         store.read(np.array([[5, 0, length]]), ["frames"])["frames"][0]
     _, reports = FormatBackend(Records()).audit(
-        str(folder), shard=None, repair=False, told=lambda _: None
+        str(folder), shard=None, repair=False, on_progress=lambda _: None
     )
     assert [one.damages for one in reports].count(1) == 1
 
@@ -157,7 +157,7 @@ def test_an_audit_compares_the_siblings_of_a_catalog(documents):
 
     def audited(repair):
         _, reports = FormatBackend(Documents()).audit(
-            str(folder), shard=None, repair=repair, told=lambda _: None
+            str(folder), shard=None, repair=repair, on_progress=lambda _: None
         )
         return [report.damages for report in reports]
 

@@ -13,9 +13,9 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.indexed import find_files as module
-from seqdata.storage.indexed.backend import index_files
 from seqdata.storage.indexed.find_files import MAX_SHARDS, find_shards, format_location
-from seqdata.storage.indexed.shard_list import dump_list
+from seqdata.storage.indexed.opening import index_files
+from seqdata.storage.indexed.shard_index import dump_list
 from seqdata.storage.indexed.user_format import UserFormat
 from tests.storage.indexed.records import Records
 

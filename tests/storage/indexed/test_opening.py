@@ -5,11 +5,10 @@ import pickle
 import pytest
 
 from seqdata.errors import ConfigError, DataError, SeqDataWarning
-from seqdata.storage.indexed import index_storage
+from seqdata.storage.indexed import shards
 from seqdata.storage.indexed.audit import audit_files
-from seqdata.storage.indexed.backend import index_files
-from seqdata.storage.indexed.index_storage import put_file
-from seqdata.storage.indexed.opening import check_arguments, open_files, open_once
+from seqdata.storage.indexed.opening import check_arguments, index_files, open_files, open_once
+from seqdata.storage.indexed.shards import put_file
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata_testing.stores import check_reads
 from tests.storage.indexed.records import (
@@ -127,7 +126,7 @@ def read_only(tmp_path, monkeypatch):
             raise PermissionError
         return put_file(path, content)
 
-    return lambda: monkeypatch.setattr(index_storage, "put_file", refuse)
+    return lambda: monkeypatch.setattr(shards, "put_file", refuse)
 
 
 def test_files_that_cannot_be_written_to_are_opened_with_other_options(

@@ -1,16 +1,22 @@
 """A file of this machine as a shard: its bytes, its index, and where more is kept."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from seqdata.errors import CorruptShardError, MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
-from seqdata.storage.indexed.index_storage import INDEX_FOLDER, index_files, put_file
-from seqdata.storage.indexed.shard_index import dump_index
-from seqdata.storage.indexed.shard_list import ListedShard
-from seqdata.storage.indexed.shards import LocalShard, save_sealed, with_declared
+from seqdata.storage.indexed.shard_index import ListedShard, dump_index
+from seqdata.storage.indexed.shards import (
+    INDEX_FOLDER,
+    LocalShard,
+    index_files,
+    put_file,
+    save_with_digest,
+    with_declared,
+)
 from tests.storage.indexed.samples import make_index
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
@@ -93,7 +99,7 @@ def test_of_two_indexes_the_newest_that_fits_its_file_counts(shard):
     shard.path.write_bytes(b"12 bytes now")
     put_both(shard, make_index(sha256=first), make_index(sha256=second))
     assert shard.index("/d", 0, Records()).sha256 == second
-    assert shard.with_listed(ListedShard(first, {})).index("/d", 0, Records()).sha256 == first
+    assert replace(shard, listed=ListedShard(first, {})).index("/d", 0, Records()).sha256 == first
     shard.path.write_bytes(b"13 bytes now.")
     assert shard.index("/d", 0, Records()).sha256 == second  # none does: what is wrong is told
     put_both(shard, make_index(bytes=13, sha256=first), make_index(sha256=second))
@@ -113,7 +119,7 @@ def test_an_index_says_what_the_list_of_the_folder_says(shard):
     listed = ListedShard("0" * 64, {"y": ("y", "int8", (), None)})
     assert shard.read_shard_list() is None
     assert with_declared(make_index(), None).declared == make_index().declared
-    listed_shard = shard.with_listed(listed)
+    listed_shard = replace(shard, listed=listed)
     assert listed_shard.listed is listed
     listed_shard.save_index(make_index())
     assert shard.index("/d", 0, Records()).declared == listed.declared
@@ -122,16 +128,16 @@ def test_an_index_says_what_the_list_of_the_folder_says(shard):
 def test_more_is_kept_in_the_first_place_that_can_be_written(shard):
     near, cached = places = shard.list_side_files("lengths.npy")
     assert near == shard.root / INDEX_FOLDER / "more" / "lengths.npy"
-    save_sealed(places, b"first")
+    save_with_digest(places, b"first")
     assert read_with_digest(near) == b"first"
     assert not cached.exists()
     near.unlink()
     near.parent.rmdir()
     near.parent.touch()  # a file where the folder has to be
-    save_sealed(places, b"second")
+    save_with_digest(places, b"second")
     assert read_with_digest(cached) == b"second"
     cached.unlink()
     cached.parent.rmdir()
     cached.parent.touch()
-    save_sealed(places, b"third")  # nowhere: it is measured again
+    save_with_digest(places, b"third")  # nowhere: it is measured again
     assert not cached.exists()

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
-from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest, load_manifest
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.fields import field_width
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES

@@ -8,8 +8,7 @@ import pytest
 
 from seqdata.errors import CorruptSampleError, CorruptShardError, MissingShardError, SeqDataError
 from seqdata.kernel.dispatch import get_kernel
-from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
-from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest, load_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.integrity.checksums import (

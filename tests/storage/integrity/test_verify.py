@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from seqdata.errors import ConfigError, SeqDataWarning
-from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.manifest import load_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient

@@ -100,9 +100,9 @@ def test_those_without_room_are_left_out_and_this_is_said_once(caplog):
 def test_the_next_ones_are_downloaded_ahead_a_few_at_a_time():
     shards = Shards()
     shards.downloading.clear()
-    assert shards.open.expect([0, 1])
-    assert not shards.open.expect([2, 3, 4])  # four are under way
-    assert not shards.open.expect([4])
+    assert shards.open.prefetch([0, 1])
+    assert not shards.open.prefetch([2, 3, 4])  # four are under way
+    assert not shards.open.prefetch([4])
     shards.downloading.set()
     for _ in range(4):
         assert shards.finished.acquire(timeout=60)
@@ -112,7 +112,7 @@ def test_the_next_ones_are_downloaded_ahead_a_few_at_a_time():
 def test_what_is_open_is_not_downloaded_again():
     shards = Shards()
     shards.get(0, 1)
-    assert shards.open.expect([0, 1])
+    assert shards.open.prefetch([0, 1])
     assert shards.downloaded == []
 
 
@@ -120,7 +120,7 @@ def test_what_is_open_is_not_downloaded_again():
 def test_an_error_of_a_download_ahead_is_left_to_the_read(number):
     shards = Shards()
     shards.full = {number}
-    assert shards.open.expect([number])
+    assert shards.open.prefetch([number])
     assert shards.finished.acquire(timeout=60)
     shards.full = set()
     assert shards.get(number) == [number]

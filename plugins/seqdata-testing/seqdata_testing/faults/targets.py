@@ -17,8 +17,7 @@ import numpy as np
 from seqdata.api import open_store, write_store
 from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Store
-from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.manifest import MANIFEST, load_manifest
 from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults.outcome import WHOLE
 

@@ -8,12 +8,12 @@ import pytest
 
 from seqdata import Remote
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.filesystems import (
+from seqdata.storage.remote.transport import (
     _reset_dead_event_loop,
+    call_filesystem,
     keep_alive,
     make_filesystem,
 )
-from seqdata.storage.remote.transport import call_filesystem
 from seqdata.storage.remote.urls import PACKAGES
 
 

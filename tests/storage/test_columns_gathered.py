@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError
 from seqdata.protocols import Field
-from seqdata.storage import gather_bytes as module
-from seqdata.storage.columns import BufferSource
+from seqdata.storage import columns as module
+from seqdata.storage.columns import BufferSource, compute_sizes, gather_bytes, make_value_spans
 from seqdata.storage.data_location import ShardLayout
-from seqdata.storage.gather_bytes import compute_sizes, gather_bytes, make_value_spans
 
 TEXTS = [b"", b"one", b"two", b"", b"longer", b"x"]  # of two shards
 
@@ -21,11 +20,11 @@ def make(begins=None, ends=None, *, extents=True):
     layout = ShardLayout("/d", ("a", "b"), [0, 3, 6], {})
     field = Field("bytes", (), None)
     if not extents:
-        return BufferSource.of("t", field, layout, values)
+        return BufferSource.from_arrays("t", field, layout, values)
     sizes = [np.array([len(text) for text in part]) for part in (TEXTS[:3], TEXTS[3:])]
     begins = begins or [np.cumsum(size) - size for size in sizes]
     ends = ends or [begin + size for begin, size in zip(begins, sizes, strict=True)]
-    return BufferSource.over("t", field, layout, values, list(zip(begins, ends, strict=True)))
+    return BufferSource.from_files("t", field, layout, values, list(zip(begins, ends, strict=True)))
 
 
 @given(st.lists(st.integers(0, 5), max_size=9))

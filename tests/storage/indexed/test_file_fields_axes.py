@@ -1,16 +1,20 @@
 """Fields get their axes: equal lengths share one, named ones must agree, others get their own."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from seqdata.errors import DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.fields import TEXT
-from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
+from seqdata.storage.indexed.file_fields import assign_axes
 from seqdata.storage.indexed.indexed_format import IndexedField
+from seqdata.storage.indexed.opened_files import OpenedFiles
 from seqdata.storage.indexed.shard_index import FieldIndex
+from seqdata.storage.indexed.shards import LocalShard
 from tests.storage.indexed.samples import make_index
 
 LAYOUT = ShardLayout("/d", ("a.recs", "b.recs"), [0, 2, 3], {})
@@ -20,22 +24,20 @@ def int64(*values):
     return np.array(values, dtype=np.int64)
 
 
-def place_of(shard):
-    return DataLocation(dataset="/d", shard=shard, file=LAYOUT.shards[shard])
-
-
 def opened(*members):
     """Return files with one field each; a file without sequences has no extents."""
-    indexes = [make_index((), members={"x": FieldIndex(b, s, s, None)}) for b, s in members]
+    indexes = [
+        make_index([0] * len(b), members={"x": FieldIndex(b, s, s, None)}) for b, s in members
+    ]
     starts = [0, *np.cumsum([len(begins) for begins, _ in members]).tolist()]
     texts = b"".join(b"k%d" % number for number in range(starts[-1]))
     layout = ShardLayout("/d", ("ids",), [0, starts[-1]], {})
     offsets = 2 * np.arange(starts[-1] + 1, dtype=np.int64)
-    ids = BufferSource.of("__key__", TEXT, layout, [np.frombuffer(texts, np.uint8)], [offsets])
-    return OpenedFiles(
-        location="/d", names=LAYOUT.shards, indexes=indexes, hold=None, content=None,
-        verify="off", ids=ids, starts=starts, file_of=place_of, repair_copy=None,
-    )  # fmt: skip
+    ids = BufferSource.from_arrays(
+        "__key__", TEXT, layout, [np.frombuffer(texts, np.uint8)], [offsets]
+    )
+    shards = [LocalShard(Path("/d"), name) for name in LAYOUT.shards[: len(indexes)]]
+    return OpenedFiles("/d", shards, indexes, None, ids)
 
 
 def field(name, axis="time", **options):
@@ -81,7 +83,7 @@ def test_fields_that_were_given_one_axis_must_agree():
         r"along axis 'time', but has 4. Give it an axis of its own: axis='b'; or, if it has one "
         r"value per sequence, none: axis=None"
     )
-    locate = ShardLayout("/d", LAYOUT.shards, LAYOUT.shard_offsets, {}, place_of)
+    locate = ShardLayout("/d", LAYOUT.shards, LAYOUT.shard_offsets, {}, FILES.locate_shard)
     with pytest.raises(DecodeError, match=text):
         assign_axes(
             FILES, [field("a"), field("b")], {"a": int64(1, 2, 3), "b": int64(1, 2, 4)}, locate

@@ -8,8 +8,8 @@ import pytest
 from seqdata import Remote
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.remote import download as module
-from seqdata.storage.remote.download import DownloadSpec, download
+from seqdata.storage.remote import file_cache as module
+from seqdata.storage.remote.file_cache import DownloadSpec, download
 from seqdata.storage.remote.remote_files import FileStat
 
 CONTENT = bytes(range(256)) * 10

@@ -10,7 +10,7 @@ import pytest
 from seqdata import Remote, open_store
 from seqdata.errors import DataError, FingerprintMismatch, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.remote_shards import RemoteShard
+from seqdata.storage.indexed.shards import RemoteShard
 from seqdata_testing.faults.network import Answer, folder_of, served, unavailable
 from seqdata_testing.stores import check_store, digest_of
 from tests.storage.indexed.records import (

@@ -165,7 +165,7 @@ def test_verify_and_stats_and_doctor_know_it(folder, tmp_path):
     store = opened(folder)
     assert "40 sequences" in store.title
     total, reports = FormatBackend(Records()).audit(
-        str(folder), shard=None, repair=False, told=lambda _: None
+        str(folder), shard=None, repair=False, on_progress=lambda _: None
     )
     found = list(reports)
     assert total == sum(path.stat().st_size for path in folder.rglob("*.recs"))
@@ -173,7 +173,7 @@ def test_verify_and_stats_and_doctor_know_it(folder, tmp_path):
     path, begin, _ = extent(folder, 3, "frames")
     flip(path, begin)
     _, reports = FormatBackend(Records()).audit(
-        str(folder), shard=0, repair=False, told=lambda _: None
+        str(folder), shard=0, repair=False, on_progress=lambda _: None
     )
     (report,) = reports
     assert report.damages == 1

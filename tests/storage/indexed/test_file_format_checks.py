@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from seqdata.errors import CorruptShardError, PluginError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.extent_checks import (
+from seqdata.storage.indexed.file_format import (
+    Extents,
+    FileIndex,
     check_extents,
     check_file_index,
     check_has_axis,
@@ -16,7 +18,6 @@ from seqdata.storage.indexed.extent_checks import (
     native_name,
     value_sizes,
 )
-from seqdata.storage.indexed.file_format import Extents, FileIndex
 
 PLACE = DataLocation(dataset="data", file="a.rec", field="x")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DataError, LimitError, MissingShardError
+from seqdata.storage import local_files
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed import files
-from seqdata.storage.indexed.files import (
+from seqdata.storage.local_files import (
     check_exists,
     check_small,
     join_names,
@@ -35,7 +35,7 @@ def test_the_bytes_of_a_file_are_read(read, content, tmp_path):
 
 
 def test_a_small_file_is_read_and_a_large_one_is_mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_SMALL", 8)
+    monkeypatch.setattr(local_files, "_SMALL", 8)
     small, large = tmp_path / "small", tmp_path / "large"
     small.write_bytes(b"12345678")
     large.write_bytes(b"123456789")
@@ -87,11 +87,11 @@ def test_the_descriptor_is_closed_after_an_error(tmp_path):
 def test_small_files_have_a_bound(tmp_path):
     (tmp_path / "a.idx").write_bytes(b"12")
     assert read_small_file(tmp_path / "a.idx", PLACE) == b"12"
-    check_small(files.MAX_SMALL, PLACE)
-    with pytest.raises(LimitError, match=rf"has {files.MAX_SMALL + 1} bytes"):
-        check_small(files.MAX_SMALL + 1, PLACE)
+    check_small(local_files.MAX_SMALL, PLACE)
+    with pytest.raises(LimitError, match=rf"has {local_files.MAX_SMALL + 1} bytes"):
+        check_small(local_files.MAX_SMALL + 1, PLACE)
     with (tmp_path / "huge.idx").open("wb") as opened:
-        opened.truncate(files.MAX_SMALL + 1)  # without any block on the disk
+        opened.truncate(local_files.MAX_SMALL + 1)  # without any block on the disk
     with pytest.raises(LimitError, match="at most"):
         read_small_file(tmp_path / "huge.idx", PLACE)
 

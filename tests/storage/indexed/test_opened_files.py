@@ -7,9 +7,15 @@ import pytest
 
 from seqdata.errors import CorruptShardError, FingerprintMismatch
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.file_identity import check_ends, check_size, get_checked_content
+from seqdata.storage.indexed.build_index import build
+from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.opened_files import OpenedFiles, check_ends, check_size
 from seqdata.storage.indexed.shard_index import ENDS, digest_ends
+from seqdata.storage.indexed.user_format import UserFormat
+from tests.storage.indexed.records import Records, sequences, write_files
 from tests.storage.indexed.samples import make_index
+
+FORMAT = UserFormat(Records())
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
 CONTENT = b"H" + bytes(range(1, 200)) * 10 + b"H" + b"e" * (ENDS - 1)
@@ -27,6 +33,8 @@ class AnyFormat:
 class Copy:
     """A copy of a file, which is mended as often as there are other copies."""
 
+    name = "a.recs"
+
     def __init__(self, *contents):
         self.contents = list(contents)
 
@@ -40,6 +48,10 @@ class Copy:
         return True
 
 
+def open_copy(copy):
+    return OpenedFiles("/d", [copy], [INDEX], AnyFormat(), None).content(0)
+
+
 def other(at, byte=b"?"):
     return CONTENT[:at] + byte + CONTENT[at + 1 :]
 
@@ -47,7 +59,7 @@ def other(at, byte=b"?"):
 def test_the_file_that_was_indexed_passes():
     check_size(len(CONTENT), INDEX, PLACE)
     check_ends(CONTENT[:ENDS], CONTENT[-ENDS:], INDEX, PLACE, AnyFormat())
-    assert get_checked_content(Copy(CONTENT), INDEX, PLACE, AnyFormat(), None).tobytes() == CONTENT
+    assert open_copy(Copy(CONTENT)).tobytes() == CONTENT
 
 
 @pytest.mark.parametrize("size", [0, len(CONTENT) - 1, len(CONTENT) + 1])
@@ -67,17 +79,62 @@ def test_another_size_is_named(size):
 )
 def test_another_file_is_named(content, error, text):
     with pytest.raises(error, match=text):
-        get_checked_content(Copy(content), INDEX, PLACE, AnyFormat(), None)
+        open_copy(Copy(content))
 
 
 def test_a_byte_between_the_ends_is_left_to_checksums():
     content = other(1000)
-    assert get_checked_content(Copy(content), INDEX, PLACE, AnyFormat(), None).tobytes() == content
+    assert open_copy(Copy(content)).tobytes() == content
 
 
 def test_a_damaged_copy_is_mended_once():
-    assert get_checked_content(
-        Copy(other(0), CONTENT), INDEX, PLACE, AnyFormat(), None
-    ).tobytes() == (CONTENT)
+    assert open_copy(Copy(other(0), CONTENT)).tobytes() == CONTENT
     with pytest.raises(CorruptShardError, match="must be the header"):
-        get_checked_content(Copy(other(0), other(0)), INDEX, PLACE, AnyFormat(), None)
+        open_copy(Copy(other(0), other(0)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", sequences(4), per_file=2)
+
+
+def make(folder, indexes=None):
+    shards = find_shards(str(folder), FORMAT)
+    build("/d", shards, FORMAT)
+    indexes = indexes or [shard.index("/d", 0, FORMAT) for shard in shards]
+    return OpenedFiles("/d", shards, indexes, FORMAT, None)
+
+
+def test_files_of_this_machine_are_read_as_they_are(folder):
+    files = make(folder)
+    assert files.file(0) is None
+    assert files.sizes == [(folder / shard.name).stat().st_size for shard in files.shards]
+    assert files.content(1).tobytes() == (folder / "more" / "part-1.recs").read_bytes()
+    assert str(files.locate_shard(1)) == '/d shard 1 ("more/part-1.recs")'
+    assert files.locate_shard(1).verify
+
+
+def test_a_file_of_this_machine_is_not_read_by_ranges(folder):
+    with pytest.raises(ValueError, match="shard 0: must be read by ranges, but is on this machine"):
+        make(folder).check(0)
+
+
+def test_another_file_is_refused_when_it_is_opened(folder):
+    indexes = make(folder).indexes
+    (folder / "part-0.recs").write_bytes(b"x")
+    with pytest.raises(CorruptShardError, match="bytes as when it was indexed, but has 1"):
+        make_without_index(folder, indexes).content(0)
+
+
+def make_without_index(folder, indexes):
+    shards = find_shards(str(folder), FORMAT)
+    return OpenedFiles("/d", shards, indexes, FORMAT, None)
+
+
+def test_a_view_ends_with_the_file_and_cannot_be_written(folder):
+    files = make(folder)
+    size = files.sizes[0]
+    view = files.view(0, bytearray(size + 4096))  # memory comes in pages
+    assert len(view) == size
+    assert not view.flags.writeable
+    assert view.dtype == np.uint8

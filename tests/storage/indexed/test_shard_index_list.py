@@ -5,9 +5,9 @@ import json
 import pytest
 
 from seqdata.errors import ConfigError, CorruptShardError, UnsafeContentError
-from seqdata.storage.indexed import remote_shards
+from seqdata.storage.indexed import shards
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.shard_list import dump_list, load_list
+from seqdata.storage.indexed.shard_index import dump_list, load_list
 from seqdata.storage.indexed.user_format import UserFormat
 from tests.storage.indexed.records import Records
 from tests.storage.indexed.samples import make_index
@@ -70,7 +70,7 @@ def test_a_remote_list_makes_no_file_outside_of_the_cache(tmp_path, monkeypatch)
         return [shard.save_index(make_index()) for shard in find_shards(url, UserFormat(Records()))]
 
     monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote_shards, "make_writable_files", refuse)
+    monkeypatch.setattr(shards, "make_writable_files", refuse)
     fsspec = pytest.importorskip("fsspec")
     system = fsspec.filesystem("memory")
     for name in (f"{tmp_path}/x.recs", "../../../x.recs"):

@@ -144,8 +144,8 @@ def test_a_shard_is_fetched_once(web, local, tmp_path):
 
 def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
     store = open_store(web.url, remote=Remote(cache_dir=tmp_path / "cache"))
-    assert store.expect(np.array([0, 1])) is True
-    assert store.expect(np.arange(len(local))) is False or len(local.shards) <= 4
+    assert store.prefetch(np.array([0, 1])) is True
+    assert store.prefetch(np.arange(len(local))) is False or len(local.shards) <= 4
     wanted = store._reader._shards.make_request(0)
     assert until(lambda: store._reader._shards._cache.has(wanted))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from seqdata.storage.arrow.lengths_file import LengthsWriter
+from seqdata.storage.arrow.shard_file import LengthsWriter
 
 
 def test_lengths_are_written_in_uint32(tmp_path):

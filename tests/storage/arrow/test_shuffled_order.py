@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.storage.arrow.shuffled import draw_order, find_random_access, shuffle_rows
 from seqdata.storage.dataset_items import DatasetItems
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.row_order import draw_order, find_random_access, shuffle_rows
 from seqdata.storage.store_rows import StoreSequences
 
 COUNT = 2500  # more than are taken from a table at once
@@ -103,10 +103,10 @@ def test_arrays_become_a_field_and_vectors_of_tables_keep_their_axis():
 
 
 def test_few_rows_of_a_table_are_taken_at_once_where_they_are_large(monkeypatch):
-    monkeypatch.setattr("seqdata.storage.row_order._CHUNK_BYTES", 200)
+    monkeypatch.setattr("seqdata.storage.arrow.shuffled._CHUNK_BYTES", 200)
     taken = []
     monkeypatch.setattr(
-        "seqdata.storage.row_order.normalize_sequences",
+        "seqdata.storage.arrow.shuffled.normalize_sequences",
         lambda rows, axes: (
             taken.append(getattr(rows, "num_rows", 0)) or normalize_sequences(rows, axes)
         ),
@@ -201,7 +201,7 @@ def test_the_first_sequence_of_the_input_determines_the_fields():
 def test_a_field_of_ids_that_holds_something_else_is_refused(value):
     with pytest.raises(
         ConfigError,
-        match=f"`shuffle`: field 'id' must hold texts, .*, but holds a {type(value).__name__}. "
+        match=f"`shuffle`: field 'id' must hold strings, .*, but holds a {type(value).__name__}. "
         ".* by `key` .* pass `key`=''$",
     ):
         shuffled([{"id": value, "x": [1]}])

@@ -8,8 +8,8 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.fields import RAW
-from seqdata.storage.indexed import decoded_values
-from seqdata.storage.indexed.decoded_values import DecodedValues
+from seqdata.storage.indexed import file_fields
+from seqdata.storage.indexed.file_fields import make_decoded
 from seqdata.storage.indexed.indexed_format import IndexedField
 
 CONTENT = np.arange(12, dtype=np.uint8)
@@ -17,7 +17,7 @@ BEGINS, SIZES = np.array([0, 3, 3, 8]), np.array([3, 0, 5, 4])
 DEFAULT = object()
 
 
-def make(lengths=(3, 0, 5, 4), decode=DEFAULT, axis="time", **options):
+def make(lengths=(3, 0, 5, 4), decode=DEFAULT, axis="time"):
     """Return a source whose values are their bytes times ten, and the calls of its decoder."""
     calls = []
 
@@ -28,12 +28,16 @@ def make(lengths=(3, 0, 5, 4), decode=DEFAULT, axis="time", **options):
     layout = ShardLayout("/d", ("a", "b"), [0, 2, 4], {"time": np.array(lengths)})
     ends = BEGINS + SIZES
     extents = [(BEGINS[:2], ends[:2]), (BEGINS[2:], ends[2:])]
-    stored = BufferSource.over("x", RAW, layout, [CONTENT, CONTENT], extents)
+    stored = BufferSource.from_files("x", RAW, layout, [CONTENT, CONTENT], extents)
     wanted = IndexedField(
         name="x", member="x", field=Field("int16", (), axis), access="decode",
         decode=times_ten if decode is DEFAULT else decode,
     )  # fmt: skip
-    return DecodedValues(wanted, stored, **{"first": 10, **options}), calls
+
+    def find_file(number):
+        return 10 + number // 2, number % 2
+
+    return make_decoded(wanted, stored, find_file), calls
 
 
 def spans(*rows):
@@ -50,30 +54,24 @@ def test_pieces_are_parts_of_decoded_values():
         (10, 0),
         (10, 1),
     ]  # file, number in it; the first is not decoded again
-    assert source.length(3) == 4
+    assert len(source.decode(3).values) == 4
     assert (source.texts, source.field.dtype) == (None, "int16")
 
 
-def test_files_that_are_read_as_one_keep_their_numbers():
-    source, calls = make(shards=np.array([5, 6, 7, 8]))
-    source.column(spans([3, 0, 1], [0, 0, 1]))
-    assert [shard for shard, _ in calls] == [8, 5]
-
-
-@pytest.mark.parametrize(("limit", "value"), [("CACHED", 2), ("CACHED_BYTES", 12)])
+@pytest.mark.parametrize(("limit", "value"), [("CACHED", 2), ("CACHED_BYTES", 50)])
 def test_no_more_values_are_kept_than_there_is_room_for(limit, value, monkeypatch):
-    monkeypatch.setattr(decoded_values, limit, value)
+    monkeypatch.setattr(file_fields, limit, value)
     source, calls = make()
     for number in (0, 2, 3, 3):
         source.column(spans([number, 0, 1]))
-        assert len(source._cache) <= 2
+        assert len(source.cache._units) <= 2
     assert calls == [(10, 0), (11, 0), (11, 1)]  # the newest is there
     source.column(spans([0, 0, 1]))
     assert len(calls) == 4  # the oldest is not
 
 
 def test_a_single_value_may_be_larger_than_the_room(monkeypatch):
-    monkeypatch.setattr(decoded_values, "CACHED_BYTES", 1)
+    monkeypatch.setattr(file_fields, "CACHED_BYTES", 1)
     source, calls = make()
     for _ in range(2):
         assert source.column(spans([0, 0, 3]))[0].tolist() == [0, 10, 20]

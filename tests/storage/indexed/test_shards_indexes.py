@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seqdata.errors import ConfigError, CorruptShardError
-from seqdata.storage.indexed import index_storage
-from seqdata.storage.indexed.index_storage import (
+from seqdata.storage.indexed import shards
+from seqdata.storage.indexed.shards import (
     INDEX_FOLDER,
     cache_folder,
     find_index,
@@ -76,7 +76,7 @@ def test_the_index_that_was_written_last_counts_whatever_clocks_say(file, monkey
     for is_refused, due in ((False, near), (True, cached), (False, near), (True, cached)):
         with monkeypatch.context() as patch:
             if is_refused:
-                patch.setattr(index_storage, "put_file", refuse)
+                patch.setattr(shards, "put_file", refuse)
             assert write_index(file, make_index()) == find_index(file) == due
         now = due.stat().st_mtime_ns + hours_ahead * 3600 * 10**9  # of another machine's clock
         os.utime(due, ns=(now, now))

@@ -5,11 +5,10 @@ import pytest
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
-from seqdata.storage.columns import BufferSource
+from seqdata.storage.columns import BufferSource, IndexedValues
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import RAW
 from seqdata.storage.indexed.build_index import compute_checksums
-from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from seqdata.storage.integrity.verify import FieldChecksums
 
@@ -28,8 +27,10 @@ def make(content, begins, sizes, values, *, verified=True):
         checks = FieldChecksums(
             "crc32", CHECKSUM_BYTES, (sums,), (firsts,), ("index of a",), None, (0,), None
         )
-    source = BufferSource.over("label", RAW, layout, [content], [(begins, begins + sizes)], checks)
-    return IndexedValues.of("label", FIELD, layout, [np.array(values)], source)
+    source = BufferSource.from_files(
+        "label", RAW, layout, [content], [(begins, begins + sizes)], checks
+    )
+    return IndexedValues.from_index("label", FIELD, layout, [np.array(values)], source)
 
 
 def spans(*numbers):

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DataError, FingerprintMismatch, LimitError
-from seqdata.storage.arrow import manifest_parser
+from seqdata.storage.arrow import manifest
 from seqdata.storage.arrow.manifest import (
     DIGEST_PLACEHOLDER,
     MANIFEST,
     compute_digest,
     compute_fingerprint,
     dump_manifest,
+    load_manifest,
+    parse_manifest,
 )
-from seqdata.storage.arrow.manifest_parser import load_manifest, parse_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.data_location import DataLocation
@@ -350,7 +351,7 @@ def test_a_manifest_without_a_fingerprint_is_an_error(whole):
 
 def test_a_manifest_that_is_too_large_is_an_error_before_it_is_read(tmp_path):
     with open(tmp_path / MANIFEST, "wb") as file:
-        os.truncate(file.fileno(), manifest_parser.MAX_MANIFEST + 1)
+        os.truncate(file.fileno(), manifest.MAX_MANIFEST + 1)
     with pytest.raises(LimitError, match="must have at most 268435456 bytes, but has 268435457"):
         open_arrow(tmp_path)
 
