@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from seqdata import Labels, MeanStd, concat, fit, open_store, split, write_store
-from seqdata.cli._doctor.part_contents import PartContents
+from seqdata.cli._doctor.leaks import PartContents
 from seqdata.cli.app import app
 from tests.cli.planted_leaks import (
     PLANTED,

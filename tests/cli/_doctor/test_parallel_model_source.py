@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqdata.cli._doctor.model_source import load_model
+from seqdata.cli._doctor.parallel import load_model
 from seqdata.errors import ConfigError
 
 CODE = """

@@ -3,7 +3,7 @@
 import torch
 
 from seqdata import Fixed, Loader
-from seqdata.lightning.callbacks._support.digests import (
+from seqdata.lightning.callbacks.consistency import (
     SeenBatch,
     describe_duplicates,
     digest_batch,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from seqdata.lightning.callbacks._support.digests import digest_tensors
+from seqdata.lightning.callbacks.consistency import digest_tensors
 
 TYPES = [
     torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from seqdata import concat, open_store, split
-from seqdata.cli._doctor import part_contents
-from seqdata.cli._doctor.part_contents import PartContents
+from seqdata.cli._doctor import leaks as part_contents
+from seqdata.cli._doctor.leaks import PartContents
 
 WAVES = [np.arange(5.0), np.arange(5.0) + 1, np.zeros(5), np.zeros(0), np.arange(5.0)]
 TEXT = "a text that is long enough to be no accident"

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from seqdata import Bucketed, Curriculum
-from seqdata.cli._report.curriculum import limit_lengths, parse_rules, take_curriculum_options
+from seqdata.cli.plan import limit_lengths, parse_rules, take_curriculum_options
 from seqdata.errors import ConfigError
 
 

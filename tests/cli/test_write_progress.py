@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.cli._report.write_progress import ReadProgress, report_kept, report_resume
+from seqdata.cli.write import ReadProgress, report_kept, report_resume
 from seqdata.readers.source import SourceFile
 from seqdata.storage.writing.staging_dir import FIRST_PASS
 
