@@ -1,19 +1,214 @@
-"""Rows W1 to W5, D10 and X1: what happens to worker processes, for every way to start them."""
+"""Rows W1 to W5, D10 and X1: a loader plays, and one of its worker processes is harmed."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import multiprocessing
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from seqdata_testing.faults import processes, try_workers
+from seqdata.loading.loader import Loader
+from seqdata.policies.fixed import Fixed
+from seqdata_testing.faults import leftovers, processes
+from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.fault_case import FaultCase, Try
-from seqdata_testing.faults.outcome import DIED, WHOLE, Expectation
+from seqdata_testing.faults.leftovers import list_shared_memory, open_descriptors
+from seqdata_testing.faults.outcome import DIED, WHOLE, Expectation, Outcome
+from seqdata_testing.faults.processes import HOLDS, FaultTransform
+from seqdata_testing.faults.reading import play_through
 from seqdata_testing.faults.targets import FaultTarget
-from seqdata_testing.faults.try_workers import BEFORE, WorkerSetup
+from seqdata_testing.waiting import patient, until
+
+BATCH = 4
+AT = 41  # the sequence at which it happens
+BEFORE = 10  # batches of 4 before the one that holds it: sequence 3 is empty, and left out
+_NOTE = Path("note")  # of when it happened
+_GATE = Path("held")  # is there as soon as workers may finish what is left
+_CALM = 120.0  # seconds that a worker may be silent where it does not matter
+_LATE = 3.0  # times as long as the first batch took, a process may take to start
+_SLACK = 2  # descriptors more or less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSetup:
+    """How the loader is made.
+
+    Attributes:
+        target: What it plays.
+        workers: Its processes.
+        method: How they are started.
+        stall_timeout: Seconds after which one is given up.
+        is_counted: Whether descriptors are; not where the server is a part of this process.
+    """
+
+    target: FaultTarget
+    workers: int = 2
+    method: str | None = None
+    stall_timeout: float = _CALM
+    is_counted: bool = True
+
+    def loader(self, root: Path, transform: FaultTransform) -> Loader:
+        """Make it."""
+        store = self.target.open(root, self.target.verify[-1])
+        return Loader(
+            store, Fixed(BATCH, shuffle=False), num_workers=self.workers, transform=transform,
+            start_method=self.method, stall_timeout=self.stall_timeout,
+        )  # fmt: skip
+
+
+def play_trapped(setup: WorkerSetup, act: Callable[[], None]) -> list[Outcome]:
+    """Play until a transform harms its own process."""
+    root, sequences = _write_dataset(setup.target)
+    return [
+        _play_trapped(setup, root, sequences, FaultTransform(act, "y", sequences[AT]["y"], _NOTE))
+    ]
+
+
+def cut_while_read(setup: WorkerSetup) -> list[Outcome]:
+    """Play until a transform cuts off the last shard, which is mapped and will be read."""
+    root, sequences = _write_dataset(setup.target)
+    act = processes.Cutting(root / setup.target.shards(root)[-1])
+    trap = FaultTransform(  # the last shard is read later; who opens it later finds it damaged
+        act, "y", sequences[BATCH]["y"], _NOTE, _GATE.resolve(), among=max(1, setup.workers)
+    )
+    return [_play_trapped(setup, root, sequences, trap)]
+
+
+def play_signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
+    """Play until a process gets a signal, in the middle of the epoch.
+
+    Args:
+        setup: How the loader is made.
+        number: The signal.
+        whom: ``worker``, ``self`` (the training process) or ``group`` (all of them).
+    """
+    root, sequences = _write_dataset(setup.target)
+    sent: list[float] = []
+    names: set[str] = set()
+
+    def send(send_signal: Callable[[int, int], None], target: int) -> None:
+        sent.append(time.monotonic())
+        send_signal(target, number)
+        _GATE.touch()
+
+    def send_to_worker() -> None:  # one that has work left, or nothing need come of its end
+        if until(lambda: any(Path.cwd().glob(f"{HOLDS}*"))):
+            waiting = next(Path.cwd().glob(f"{HOLDS}*"))
+            send(processes.kill, int(waiting.name.removeprefix(HOLDS)))
+
+    def each(_: int) -> None:
+        if not names:
+            names.update(list_shared_memory(os.getsid(0)))
+        if whom == "self" and not sent:
+            send(processes.kill, os.getpid())
+        if whom == "group" and not sent:
+            send(os.killpg, os.getpgrp())
+
+    if whom == "group":
+        signal.signal(number, lambda *_: None)  # the training process decides: it goes on
+    if whom == "worker":
+        threading.Thread(target=send_to_worker, daemon=True).start()
+    played = play_through(
+        partial(setup.loader, root, FaultTransform(None, gate=_GATE.resolve())), sequences,
+        since=lambda: sent[0] if sent else None, each=each,
+    )  # fmt: skip
+    return [replace(played, left=(*played.left, *names))]
+
+
+def end_and_resume(setup: WorkerSetup, number: int) -> list[Outcome]:
+    """Play until all processes get a signal; take the state, shut down, and play the rest.
+
+    Args:
+        setup: How the loader is made.
+        number: The signal.
+    """
+    root, sequences = _write_dataset(setup.target)
+    signal_times: list[float] = []
+    signal.signal(number, lambda *_: signal_times.append(time.monotonic()))
+    loader = setup.loader(root, FaultTransform(None, gate=_GATE.resolve()))
+    ids: list[int] = []
+    for batch in loader:
+        ids += batch.ids.tolist()
+        if len(ids) == BATCH:
+            os.killpg(os.getpgrp(), number)
+            _GATE.touch()
+        if signal_times:
+            break
+    state = loader.state_dict()
+    loader.shutdown()
+    ended = time.monotonic() - signal_times[0]
+    left = leftovers.until_empty(
+        lambda: tuple(map(str, multiprocessing.active_children())), patient(1.0)
+    )
+    rest = setup.loader(root, FaultTransform(None))
+    rest.load_state_dict(state)
+    ids += [number for batch in rest for number in batch.ids.tolist()]
+    rest.shutdown()
+    due = [number for number, sequence in enumerate(sequences) if len(sequence["x"])]
+    verdict = outcomes.WHOLE if ids == due else outcomes.WRONG
+    return [Outcome(what=verdict, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
+
+
+def _write_dataset(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
+    """Write the data set into the present folder."""
+    root, sequences = Path("data").resolve(), target.dataset()
+    target.write(root, sequences)
+    return root, sequences
+
+
+def _read_note() -> float | None:
+    return float(_NOTE.read_text()) if _NOTE.exists() else None
+
+
+def _play_trapped(
+    setup: WorkerSetup, root: Path, sequences: list[dict[str, Any]], trap: FaultTransform
+) -> Outcome:
+    """Play once in peace and once into the trap; say whether descriptors or names are left."""
+    names: set[str] = set()
+    began, ready = time.monotonic(), list[float]()
+
+    def each(_: int) -> None:
+        ready.append(time.monotonic() - began)
+        names.update(list_shared_memory(os.getsid(0)))
+
+    calm = replace(setup, stall_timeout=_CALM)
+    peace = play_through(partial(calm.loader, root, FaultTransform(None)), sequences, each=each)
+    if peace.what != outcomes.WHOLE:
+        return peace
+    gc.collect()
+    before = len(open_descriptors())
+    log_lines = _LogLines()
+    logging.getLogger("seqdata").addHandler(log_lines)
+    busy = max(0.0, _LATE * ready[0] - setup.stall_timeout)  # where processes start slowly
+    later = replace(setup, stall_timeout=setup.stall_timeout + busy)
+    found = play_through(partial(later.loader, root, trap), sequences, since=_read_note)
+    gc.collect()
+    more = len(open_descriptors()) - before
+    left = [f"{more} descriptors more"] if setup.is_counted and abs(more) > _SLACK else []
+    text = "\n".join([found.text, *log_lines.lines])
+    return replace(
+        found, text=text, left=(*found.left, *left, *sorted(names)), seconds=found.seconds - busy
+    )
+
+
+class _LogLines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"logged: {record.getMessage()}")
+
 
 SOON = 2.0  # seconds within which the death of a worker is an error
 _STALL = 3.0  # seconds; a process starts in less
@@ -106,30 +301,28 @@ def cases(
         for fault, acts in _ACTS.items():
             for i, (act, detail, due) in enumerate(acts):
                 must = due if mapped else _without_key(due)
-                tries = partial(
-                    try_workers.play_trapped, impatient if fault == "W5" else setup, act
-                )
+                tries = partial(play_trapped, impatient if fault == "W5" else setup, act)
                 found.append(make(fault, detail, tries, must, first=not i))
         died = Expectation(
             kinds=("WorkerDiedError",), details=("pid", "worker"), values={"signal": "SIGKILL"},
             seconds=SOON,
         )  # fmt: skip
-        tries = partial(try_workers.play_signalled, setup, signal.SIGKILL, "worker")
+        tries = partial(play_signalled, setup, signal.SIGKILL, "worker")
         found.append(make("W1", "by another process", tries, died, first=False))
-        tries = partial(try_workers.play_signalled, setup, signal.SIGKILL, "self")
+        tries = partial(play_signalled, setup, signal.SIGKILL, "self")
         must = Expectation(kinds=(DIED,), seconds=_LEAVE)
         found.append(make("W1", "with the training process", tries, must, first=False))
         if mapped:
-            tries = partial(try_workers.cut_while_read, setup)
+            tries = partial(cut_while_read, setup)
             found.append(make("D10", "", tries, _BUS, first=True))
         unharmed = Expectation(kinds=(WHOLE,), seconds=_LEAVE)
         for number in (signal.SIGTERM, signal.SIGINT):
-            tries = partial(try_workers.play_signalled, setup, number, "group")
+            tries = partial(play_signalled, setup, number, "group")
             first = number == signal.SIGTERM
             found.append(
                 make("X1", f"by {number.name}, and continue", tries, unharmed, first=first)
             )
-            tries = partial(try_workers.end_and_resume, setup, number)
+            tries = partial(end_and_resume, setup, number)
             found.append(make("X1", f"by {number.name}, and end", tries, unharmed, first=first))
     return [*found, *_make_cases_without_workers(target, mapped=mapped)]
 
@@ -154,8 +347,8 @@ def _make_cases_without_workers(target: FaultTarget, *, mapped: bool) -> list[Fa
         FaultCase(fault=fault, way=way, reason=reason) for fault, reason in _ALONE.items()
     ]
     if mapped:
-        tries, died = partial(try_workers.cut_while_read, setup), Expectation(kinds=(DIED,))
+        tries, died = partial(cut_while_read, setup), Expectation(kinds=(DIED,))
         found.append(FaultCase(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
-    tries = partial(try_workers.play_signalled, setup, signal.SIGTERM, "group")
+    tries = partial(play_signalled, setup, signal.SIGTERM, "group")
     found.append(FaultCase(fault="X1", way=way, tries=tries, must=Expectation(kinds=(WHOLE,))))
     return found
