@@ -157,7 +157,7 @@ class PluginHost:
         with self._lock:
             points = metadata.entry_points(group=COMMANDS) if self._is_discovering else ()
             off = {source.distribution for source in self._plugin_sources() if source.is_disabled}
-            found = dict.fromkeys(map(CommandClaim.of_entry_point, points))
+            found = dict.fromkeys(map(CommandClaim.from_entry_point, points))
             return tuple(claim for claim in found if claim.distribution not in off)
 
     def backend_of_suffix(self, name: str) -> str | None:

@@ -47,7 +47,7 @@ class SuffixClaim:
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
         """Return the claim of an entry point of the group ``seqdata.suffixes``; imports nothing."""
-        name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        name, version = _get_distribution(point)
         return cls(point.name.lower(), point.value, name, f"{name} {version}".strip())
 
 
@@ -68,10 +68,15 @@ class CommandClaim:
     label: str
 
     @classmethod
-    def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
+    def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
         """Return the claim of an entry point of the group ``seqdata.commands``; imports nothing."""
-        name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        name, version = _get_distribution(point)
         return cls(point.name, point, name, f"{name} {version}".strip())
+
+
+def _get_distribution(point: metadata.EntryPoint) -> tuple[str, str]:
+    """Return name and version of the package of an entry point; empty if there is none."""
+    return (point.dist.name, point.dist.version) if point.dist else ("", "")
 
 
 class PluginSource:
@@ -113,7 +118,7 @@ class PluginSource:
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
         """Return the source of an installed plugin, from metadata."""
-        name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        name, version = _get_distribution(point)
         return cls(point.name, point.load, distribution=name, version=version, module=point.module)
 
     @classmethod
