@@ -12,14 +12,17 @@ from seqdata import (
     ConfigError,
     DataError,
     Labels,
+    Loader,
     MeanStd,
     Quantiles,
     Ragged,
     Statistics,
     Vocabulary,
+    World,
     fit,
 )
 from seqdata.errors import DecodeError
+from seqdata.policies.fixed import Fixed
 from tests.fitting.samples import ROWS, WHAT, apply
 
 
@@ -238,3 +241,14 @@ def test_a_file_is_not_named_as_a_table(fitted, tmp_path):
     with pytest.raises(ConfigError, match=r"the path must be a path that ends in \.json"):
         fitted.save(tmp_path / "stats.parquet")
     assert not list(tmp_path.iterdir())
+
+
+def test_only_statistics_without_ids_of_texts_work_where_time_is_split():
+    rows = [{"x": np.arange(4.0), "text": "a b"}, {"x": np.arange(6.0), "text": "b"}]
+    world = World(0, 1, 0, 2)
+    numbers = fit(rows, {"x": MeanStd()}).transform()
+    (batch,) = Loader(rows, Fixed(2), transform=numbers, world=world)
+    assert sorted(batch.lengths.tolist()) == [2, 3]
+    texts = fit(rows, {"x": MeanStd(), "text": Vocabulary()}).transform()
+    with pytest.raises(ConfigError, match="StatisticsTransform must work timestep by timestep"):
+        Loader(rows, Fixed(2), transform=texts, world=world)

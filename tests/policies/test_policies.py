@@ -13,13 +13,14 @@ from seqdata.loading.loader import Loader
 from seqdata.planning.build import describe_policy
 from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.fixed import Bucketed, Fixed, Sorted
-from seqdata.policies.mix import Mix
+from seqdata.policies.mix import Mix, Part
 from seqdata.policies.packed import Packed
 from seqdata.policies.segments import Segments
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.policies.weighted import Weighted
+from seqdata.policies.weighted import Weighted, balanced
 from seqdata.policies.windows import Windows
+from seqdata.policies.zip import Zip
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import check_policy
 
@@ -215,9 +216,29 @@ def test_another_axis_is_planned_on_by_its_name(policy):
     assert sorted(plan.spans[:, 2].tolist()) == [5, 6]
 
 
-def test_a_policy_is_a_value(policy):
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *POLICIES,
+        Packed(2, 64),
+        TBPTT(2, 8),
+        Windows(8, batch_size=2),
+        Weighted(Fixed(4)),
+        Segments(Weighted(Fixed(4)), batches=3),
+        Curriculum(Fixed(4), max_length=[(0, 8), (2, None)]),
+        Mix({"a": 1, "b": 2}, Fixed(4)),
+        Zip({"a": Fixed(4), "b": Sorted(4)}),
+        Part(2, Fixed(4)),
+        balanced("label"),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_a_policy_is_a_value_that_does_not_change(policy):
     assert policy == dataclasses.replace(policy)
     assert hash(policy) == hash(dataclasses.replace(policy))
+    for name in (field.name for field in dataclasses.fields(policy)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(policy, name, getattr(policy, name))
 
 
 def test_a_seed_that_cannot_be_meant_is_refused(policy):

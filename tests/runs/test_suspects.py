@@ -119,6 +119,38 @@ def test_rows_of_one_sequence_are_taken_together(tmp_path):
     assert report.sequences == 2
 
 
+@pytest.mark.parametrize("scores", [(2.0, 9.0), (9.0, 2.0)])
+def test_of_several_batches_of_a_step_the_worst_is_named(tmp_path, scores):
+    usual = [(step, 0, step, [100 + step], [1.0 + step % 2 / 10]) for step in range(20)]
+    for rank, score in enumerate(scores):
+        writer = LossWriter(tmp_path, LossHeader(fit=1, rank=rank, world=2, score="loss"))
+        own = [(30, rank, 40 + rank, [5, 6 + rank], [score, 1.0])]
+        writer.append(block_of([*([] if rank else usual), *own]))
+    (report,) = explain(tmp_path, 30)
+    first, worst = report.suspects[0], scores.index(9.0)
+    assert (first.id, first.score, first.draws) == (5, 5.5, 2)
+    assert (first.rank, first.batch, first.epoch) == (worst, 40 + worst, worst)
+    assert (report.batches, report.sequences) == (2, 3)
+
+
+def test_what_came_after_a_step_does_not_explain_it(tmp_path):
+    step = (30, 0, 30, [1, 2], [6.0, 1.0])
+    earlier = [(20, 0, 20, [1], [2.0]), (21, 0, 21, [1], [math.nan])]
+    due = by_hand(tmp_path, *earlier, step).suspects[0]
+    assert (due.id, due.mean_before, due.draws) == (1, 2.0, 3)
+    (tmp_path / "later").mkdir()
+    later = [(500, 0, 500, [1], [90.0]), (501, 0, 501, [1], [math.nan])]
+    found = by_hand(tmp_path / "later", *earlier, *later, step).suspects[0]
+    assert (found.id, found.mean_before, found.draws) == (1, 2.0, 5)
+    assert found.excess == pytest.approx(due.excess, rel=0.05)
+
+
+def test_a_step_with_a_score_for_a_whole_batch_is_shared(tmp_path):
+    report = by_hand(tmp_path, (30, 0, 30, [1, 2], 9.0), (30, 0, 31, [3], [1.0]))
+    assert report.is_shared
+    assert [suspect.share for suspect in report.suspects] == [None] * 3
+
+
 def test_equal_ids_of_two_parts_are_two_sequences(tmp_path):
     batches = [(21, 0, 21, [4], [1.0]), (22, 3, 99, [4, 4], [2.0, 9.0])]
     parts = np.array([*([-1] * 20), 1, 0, 1])
