@@ -45,13 +45,13 @@ class EpochProgress:
         epoch: Number of the epoch.
         share: This rank's steps of the epoch.
         step: The step to deliver next; after an error, the step that failed.
-        is_probe: Whether the batches are only inspected: a segment does not begin by that.
+        is_inspection: Whether the batches are only inspected: a segment does not begin by that.
     """
 
     epoch: int
     share: RankPlan
     step: int
-    is_probe: bool = False
+    is_inspection: bool = False
 
     @property
     def position(self) -> tuple[int, int]:

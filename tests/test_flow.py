@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from seqdata import TBPTT, Fixed, Loader, TokenBudget, open_store, write_store
-from tests.flow import count_calls, follow, later_batch, write_remote
+from tests.flow import count_calls, find_iterators, follow, later_batch, write_remote
 
 MOST_FILES = {"arrow": 9, "webdataset": 10}
 MOST_BY_RANGES = {"arrow": (15, 14), "webdataset": (14, 12)}
 """Where ranges are requested, and where they are in memory."""
 MOST_CALLS = (24, 20)
 """Of Python and of C functions, whatever the machine."""
+MOST_TO_OPEN = {"arrow": 16, "webdataset": 34}
+"""Files that ``open_store`` enters, where indexes are there."""
+MOST_ITERATORS = 4
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])
@@ -34,6 +37,12 @@ def test_a_later_batch_is_made_by_few_calls(tmp_path, policy, lengths):
     assert all(found <= most for found, most in zip(calls, MOST_CALLS, strict=True)), calls
 
 
+def test_few_iterators_lie_between_a_trainer_and_a_batch(tmp_path):
+    write_store(tmp_path / "store", ({"x": np.zeros((i % 9 + 2, 4), "f4")} for i in range(80)))
+    found = find_iterators(str(tmp_path / "store"))
+    assert len(found) <= MOST_ITERATORS, found
+
+
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])
 def test_a_later_batch_by_ranges_enters_few_files(tmp_path, format):
     store = write_remote(f"memory://{tmp_path.name}/{format}", tmp_path, format)
@@ -46,6 +55,17 @@ def test_a_later_batch_by_ranges_enters_few_files(tmp_path, format):
     assert len(requested) <= most_requested, "\n".join(requested)
     assert len(in_memory) <= most_in_memory, "\n".join(in_memory)
     assert set(in_memory) < set(requested)
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_store_is_opened_through_few_files(tmp_path, format):
+    rows = ({"x": np.zeros((length, 2), "f4")} for length in range(5, 25))
+    write_store(tmp_path / "store", rows, format=format)
+    location = tmp_path / "store"
+    if format == "webdataset":
+        (location,) = location.glob("*.tar")
+    files = follow(lambda: open_store(location)).files
+    assert len(files) <= MOST_TO_OPEN[format], "\n".join(files)
 
 
 def test_the_flow_holds_our_functions_in_order_of_entry():

@@ -189,8 +189,8 @@ class FeedbackRun:
         batch_ref = tagged[0]
         if batch_ref is None:
             return False
-        begun_at = batch_ref.begun_at
-        share = self._engine.share(begun_at.epoch, begun_at.position)
+        start_position = batch_ref.start_position
+        share = self._engine.share(start_position.epoch, start_position.position)
         return share.position(batch_ref.step + 1) % self._segments.length == 0
 
     def make_state(self, run_position: RunPosition) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class TrainRun:
         """Return the start of an iteration that trains nothing."""
         steps = self.engine.count_steps(run_position.epoch)
         schedule = trainer_settings.make_update_schedule(self.trainer, steps)
-        return IterationStart(run_position, schedule, is_probe=True)
+        return IterationStart(run_position, schedule, is_inspection=True)
 
     def add_context(self, exception: BaseException, replay_hint: Callable[[int, int], str]) -> None:
         """Add the batch to an exception of a training step.

@@ -9,17 +9,17 @@ are summed over ranks in the exchange that precedes each batch.
 
 from __future__ import annotations
 
-import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch import Trainer
 
 from seqdata.errors import REPLAY_PREFIX, ConfigError, ResumeError, format_step
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.lockstep import RankCounter
-from seqdata.loading.base_engine import BaseEngine, EpochBatches
+from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.loader import EpochSetter, count_later_ranks
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import EpochProgress, RunPosition
@@ -36,12 +36,13 @@ class IterationStart:
     Attributes:
         run_position: Position of its first batch.
         update_schedule: How batches make updates.
-        is_probe: Whether the iteration is not of the Trainer's loop, but only inspects the loader.
+        is_inspection: Whether the iteration is not of the Trainer's loop, and only inspects the
+            loader.
     """
 
     run_position: RunPosition
     update_schedule: UpdateSchedule
-    is_probe: bool = False
+    is_inspection: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class BatchRef:
     """The last batch that an iteration returned.
 
     Attributes:
-        begun_at: Position at which the iteration began.
+        start_position: Position at which the iteration began.
         step: Step of the rank's share from there.
     """
 
-    begun_at: RunPosition
+    start_position: RunPosition
     step: int
 
 
@@ -103,13 +104,29 @@ class TrainerLoader:
         return LoaderIterator(self)
 
     def iterate(self, iteration: LoaderIterator) -> Iterator[TaggedBatch]:
-        """Return the batches of an iteration, each with its ``BatchRef``."""
-        batches = _BatchDrawer(self, iteration)
-        return batches if self._lockstep is None else self._lockstep(iteration, batches)
+        """Return the batches of an iteration, each with its ``BatchRef``.
 
-    def get_start(self, iteration: LoaderIterator) -> IterationStart:
-        """Return the start of an iteration, when it draws its first batch."""
-        return self._get_start(iteration)
+        Args:
+            iteration: The iteration, whose start is asked for by its first batch.
+        """
+        iteration_ref = weakref.ref(iteration)  # it refers to the batches, which must end with it
+        started: list[IterationStart] = []
+
+        def begin() -> EpochProgress:
+            start = self._get_start(cast(LoaderIterator, iteration_ref()))
+            position = start.run_position
+            progress = self.engine.begin(position.epoch, position.position)
+            progress.is_inspection = start.is_inspection
+            started[:] = [start]
+            return progress
+
+        def tag(batch: Any, step: int, seconds: float) -> TaggedBatch:
+            self.waited_seconds += seconds
+            start = started[0]
+            return None if start.is_inspection else BatchRef(start.run_position, step), batch
+
+        batches = self.engine.iterate_from(begin, lambda: started[0].update_schedule, tag)
+        return batches if self._lockstep is None else self._lockstep(iteration, batches)
 
     def state_dict(self) -> dict[str, int]:
         """Return the constant marker, which tells the Trainer that the loader can resume."""
@@ -174,45 +191,6 @@ def start_first_epoch(iteration: LoaderIterator) -> IterationStart:
     return IterationStart(RunPosition(), UpdateSchedule())
 
 
-class _BatchDrawer(Iterator[TaggedBatch]):
-    """The iterator of a loader's batches; it begins with its first batch.
-
-    An error takes the place of its batch, and ``next()`` then continues with the next batch.
-
-    Args:
-        loader: The loader; waiting times are summed there.
-        iteration: The iteration whose start is requested. It refers to this object, which must end
-            with it.
-    """
-
-    def __init__(self, loader: TrainerLoader, iteration: LoaderIterator) -> None:
-        self._loader = loader
-        self._iteration = iteration
-        self._running: tuple[IterationStart, EpochBatches] | None = None
-
-    def __next__(self) -> TaggedBatch:
-        start, batches = self._running or self._begin()
-        asked_at = time.perf_counter()
-        try:
-            batch = next(batches)
-        finally:
-            self._loader.waited_seconds += time.perf_counter() - asked_at
-        return None if start.is_probe else BatchRef(start.run_position, batches.step - 1), batch
-
-    def _begin(self) -> tuple[IterationStart, EpochBatches]:
-        start = self._loader.get_start(self._iteration)
-        run_position, engine = start.run_position, self._loader.engine
-
-        def begin() -> EpochProgress:
-            progress = engine.begin(run_position.epoch, run_position.position)
-            progress.is_probe = start.is_probe
-            return progress
-
-        self._running = start, engine.iterate_from(begin, start.update_schedule)
-        del self._iteration
-        return self._running
-
-
 class LoaderIterator:
     """An iteration over a loader; it begins when its first batch is drawn.
 
@@ -271,7 +249,7 @@ def _describe_batch(loader: TrainerLoader) -> str:
     batch_ref, engine = loader.last_batch, loader.engine
     if batch_ref is None:
         return "no batch"
-    run_position, world = batch_ref.begun_at, engine.options.world
+    run_position, world = batch_ref.start_position, engine.options.world
     number = engine.share(run_position.epoch, run_position.position)[batch_ref.step].number
     line = format_step(
         epoch=run_position.epoch,
@@ -338,9 +316,9 @@ class ErrorCount:
         self._recent_counts = [*self._recent_counts, (run_position, count)][-_MAX_POSITIONS:]
 
     def _position_after(self, batch_ref: BatchRef) -> RunPosition:
-        begun_at = batch_ref.begun_at
-        share = self.engine.share(begun_at.epoch, begun_at.position)
-        return RunPosition(begun_at.epoch, share.position(batch_ref.step + 1))
+        start_position = batch_ref.start_position
+        share = self.engine.share(start_position.epoch, start_position.position)
+        return RunPosition(start_position.epoch, share.position(batch_ref.step + 1))
 
     def _count_own_before(self, run_position: RunPosition) -> int:
         return self.engine.count_errors_before(run_position.epoch, run_position.position)

@@ -12,6 +12,7 @@ raises: a loop that catches the error and calls ``next()`` would take the epoch 
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
@@ -40,7 +41,7 @@ from seqdata.planning.policy import (
     continues_passes,
     find_base_policy,
 )
-from seqdata.planning.weight_history import WeightHistory
+from seqdata.planning.segments import WeightHistory
 from seqdata.protocols import (
     Policy,
     Store,
@@ -63,6 +64,8 @@ class EpochBatches(Iterator[Any]):
     Args:
         begin: Returns the epoch's progress, with the rank's share.
         make_source: Returns a generator of the batches of a share, from a step.
+        tag: Makes the item that is returned of a batch, its step and the seconds that making it
+            took; None: the batch itself.
 
     Attributes:
         step: The step whose batch comes next; -1 before the first ``next()``.
@@ -72,8 +75,10 @@ class EpochBatches(Iterator[Any]):
         self,
         begin: Callable[[], EpochProgress],
         make_source: Callable[[EpochProgress, int], Generator[Any, None, None]],
+        tag: Callable[[Any, int, float], Any] | None = None,
     ) -> None:
         self.step = -1
+        self._tag = tag
         self._begin_epoch = begin
         self._make_source = make_source
         self._progress: EpochProgress | None = None
@@ -98,6 +103,7 @@ class EpochBatches(Iterator[Any]):
                     "asked while it makes one", "Call next() in one thread, or under a lock",
                 )
             )  # fmt: skip
+        asked_at = time.perf_counter()
         try:
             batch = next(self._begin() if source is None else source)
         except StopIteration:
@@ -114,7 +120,9 @@ class EpochBatches(Iterator[Any]):
         self.step += 1
         if self._progress is not None:
             self._progress.step = self.step
-        return batch
+        if self._tag is None:
+            return batch
+        return self._tag(batch, self.step - 1, time.perf_counter() - asked_at)
 
     def close(self) -> None:
         """Leave the epoch, as ``break`` does: its thread and workers stop."""
@@ -402,25 +410,32 @@ class BaseEngine(ABC):
         )
 
     def iterate_from(
-        self, begin: Callable[[], EpochProgress], update_schedule: UpdateSchedule | None = None
+        self,
+        begin: Callable[[], EpochProgress],
+        update_schedule: UpdateSchedule | Callable[[], UpdateSchedule] | None = None,
+        tag: Callable[[Any, int, float], Any] | None = None,
     ) -> EpochBatches:
         """Return an iterator over the rest of an epoch.
 
         Args:
             begin: Called at the first ``next``; returns the epoch's progress, which is then updated
                 with each delivered batch.
-            update_schedule: How steps make optimizer updates; None if each step is an update.
+            update_schedule: How steps make optimizer updates, or a function that returns it once
+                the epoch has begun; None if each step is an update.
+            tag: Makes the items of batches; see ``EpochBatches``.
         """
-        schedule = update_schedule or UpdateSchedule()
 
         def make_source(progress: EpochProgress, first_step: int) -> Generator[Any, None, None]:
             share = progress.share
+            schedule = update_schedule
+            if not isinstance(schedule, UpdateSchedule):
+                schedule = (schedule or UpdateSchedule)()
             iterate_steps = partial(self.iterate_share, share, progress.epoch, schedule)
             if self.segments is None:
                 return iterate_steps(range(first_step, len(share)))
             return self.segments.iterate(progress, first_step, schedule, iterate_steps)
 
-        return EpochBatches(begin, make_source)
+        return EpochBatches(begin, make_source, tag)
 
     @abstractmethod
     def iterate_share(

@@ -14,7 +14,7 @@ from seqdata.errors import ConfigError, PlanError, ResumeError, must_be
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import UpdateSchedule
 from seqdata.plan import Plan
-from seqdata.planning.weight_history import WeightChange, WeightHistory, Weights
+from seqdata.planning.segments import WeightChange, WeightHistory, Weights
 from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy
 from seqdata.resume_state import EpochProgress, RunPosition
@@ -78,7 +78,7 @@ class SegmentedRun:
         self._check_updates(share, schedule)
         while step < len(share):
             numbers = self._find_steps(share, step)
-            if not progress.is_probe:
+            if not progress.is_inspection:
                 self.history.begin(progress.epoch, share.position(step), self.length)
             yield from iterate_steps(numbers)
             step = numbers.stop

@@ -70,7 +70,7 @@ class RankCoordinator:
             Preempted: If a rank was requested to stop.
             SeqDataError: If any rank failed.
         """
-        return _StickyErrorIterator(self._iterate(source, ranks, counter, is_last))
+        return _AgreedIterator(self, source, ranks, counter, is_last)
 
     def stop(self, reason: str) -> None:
         """Make all ranks stop before the same next batch; it only sets a flag."""
@@ -148,26 +148,12 @@ class RankCoordinator:
         if groups.lockstep.is_quiet:  # otherwise it would wait for a rank that has not answered
             torch.distributed.destroy_process_group(groups.lockstep.group)
 
-    def _iterate(
-        self,
-        source: Iterator[Item],
-        ranks: int,
-        counter: RankCounter[Item] | None,
-        is_last: Callable[[Item], bool] | None,
-    ) -> Iterator[Item]:
-        lockstep = self._get_lockstep(ranks)
-        if lockstep is None:
-            yield from map(self._check_stop, source)
-        else:
-            yield from lockstep.iterate(source, counter, is_last)
-
-    def _check_stop(self, item: Item) -> Item:
-        """Return an item of the only rank, unless it was told to stop."""
+    def check_stop(self) -> None:
+        """Raise Preempted if the only rank was told to stop."""
         if self._stop_reason is not None:
             raise make_preempted_error(self._stop_reason, 0)
-        return item
 
-    def _get_lockstep(self, ranks: int) -> RankLockstep | None:
+    def get_lockstep(self, ranks: int) -> RankLockstep | None:
         """Return the lockstep with all other ranks; None if there are none."""
         if self._groups is not None:
             return self._groups.lockstep
@@ -185,23 +171,45 @@ class RankCoordinator:
         return lockstep
 
 
-class _StickyErrorIterator(Iterator[Item]):
-    """Iterates over a generator and repeats its error, since a failed generator ends silently."""
+class _AgreedIterator(Iterator[Item]):
+    """The items of a source in lockstep; an error, which ranks have agreed on, is repeated."""
 
-    def __init__(self, items: Iterator[Item]) -> None:
-        self._items = items
+    def __init__(
+        self,
+        coordinator: RankCoordinator,
+        source: Iterator[Item],
+        ranks: int,
+        counter: RankCounter[Item] | None,
+        is_last: Callable[[Item], bool] | None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._source = source
+        self._lockstep_args = ranks, counter, is_last
+        self._items: Iterator[Item] | None = None
         self._error: BaseException | None = None
 
     def __next__(self) -> Item:
         if self._error is not None:
             raise self._error.with_traceback(None)
         try:
-            return next(self._items)
+            if self._items is None:
+                self._items = self._begin()
+            item = next(self._items)
+            if self._items is self._source:
+                self._coordinator.check_stop()
         except StopIteration:
             raise
         except BaseException as error:  # Ctrl-C ends it, too
             self._error = error
             raise
+        return item
+
+    def _begin(self) -> Iterator[Item]:
+        ranks, counter, is_last = self._lockstep_args
+        lockstep = self._coordinator.get_lockstep(ranks)
+        if lockstep is None:
+            return self._source
+        return lockstep.iterate(self._source, counter, is_last)
 
 
 class ExceptionNotifier(Callback):

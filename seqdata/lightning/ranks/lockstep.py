@@ -45,7 +45,7 @@ class RankCounter(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingItem(Generic[Item]):
+class PendingItem(Generic[Item]):
     """The next item, and the reductions that announce it to the other ranks."""
 
     code: int
@@ -106,7 +106,7 @@ class RankLockstep:
         counter: RankCounter[Item] | None = None,
         is_last: Callable[[Item], bool] | None = None,
     ) -> Iterator[Item]:
-        """Yield the items of ``source``, each once every rank has its own; it reads one ahead.
+        """Return the items of ``source``, each once every rank has its own; it reads one ahead.
 
         Every rank must call ``next()`` equally often.
 
@@ -121,23 +121,22 @@ class RankLockstep:
             IncompleteEpochError: If some ranks have ended, but not all.
             PeerFailedError: If a rank has ended.
         """
-        pending = self._draw_ahead(source, counter)
-        while True:
-            for work in pending.works:
-                self._wait(work)
-            highest, lowest = int(pending.codes[0]), -int(pending.codes[1])
-            if highest == lowest == _END:
-                return
-            if highest != _OK:
-                self._raise_agreed(pending)
-            item = pending.items[0]
-            must_wait = is_last is not None and is_last(item)
-            following = None if must_wait else self._draw_ahead(source, counter)
-            if counter is not None:
-                counter.on_total(item, int(pending.counts))
-            del item  # the caller may drop it before the next one is made
-            yield pending.items.pop()
-            pending = following or self._draw_ahead(source, counter)
+        return _LockstepIterator(self, source, counter, is_last)
+
+    def await_ranks(self, pending: PendingItem[Item]) -> bool:
+        """Wait for the ranks; return whether all have an item, and False if all have ended.
+
+        Raises:
+            SeqDataError: As ``iterate`` does.
+        """
+        for work in pending.works:
+            self._wait(work)
+        highest, lowest = int(pending.codes[0]), -int(pending.codes[1])
+        if highest == lowest == _END:
+            return False
+        if highest != _OK:
+            self._raise_agreed(pending)
+        return True
 
     def all_gather(self, value: Item) -> list[Item]:
         """Return the values of every rank; called by all between the same two batches.
@@ -150,9 +149,10 @@ class RankLockstep:
         """
         return gather(self.group, value, functools.partial(self._wait, is_leaving=True))
 
-    def _draw_ahead(
+    def draw_ahead(
         self, source: Iterator[Item], counter: RankCounter[Item] | None
-    ) -> _PendingItem[Item]:
+    ) -> PendingItem[Item]:
+        """Return the next item of a source, announced to the other ranks."""
         items: list[Item] = []
         error: Exception | None = None
         try:
@@ -168,7 +168,7 @@ class RankLockstep:
         works = [self._start_reduction(codes, torch.distributed.ReduceOp.MAX)]
         if counter is not None:
             works.append(self._start_reduction(counts, torch.distributed.ReduceOp.SUM))
-        return _PendingItem(code, items, error, codes, counts, works)
+        return PendingItem(code, items, error, codes, counts, works)
 
     def _start_reduction(self, values: torch.Tensor, operation: Any) -> Any:
         self._latest_work = torch.distributed.all_reduce(
@@ -195,7 +195,7 @@ class RankLockstep:
         except RuntimeError as cause:
             raise self._watchdog.await_lost_error(cause) from cause
 
-    def _raise_agreed(self, pending: _PendingItem[Item]) -> NoReturn:
+    def _raise_agreed(self, pending: PendingItem[Item]) -> NoReturn:
         own_report = _make_report(pending.code, pending.error, self._get_stop_reason())
         try:
             reports = gather(self.group, own_report)
@@ -223,6 +223,39 @@ class RankLockstep:
             f"{len(reports)} ranks have one. Give every rank the same limits.",
             rank=ended[0],
         ), None
+
+
+class _LockstepIterator(Iterator[Item]):
+    """Not a generator: after an error it would end."""
+
+    def __init__(
+        self,
+        lockstep: RankLockstep,
+        source: Iterator[Item],
+        counter: RankCounter[Item] | None,
+        is_last: Callable[[Item], bool] | None,
+    ) -> None:
+        self._lockstep = lockstep
+        self._source = source
+        self._counter = counter
+        self._is_last = is_last
+        self._pending: PendingItem[Item] | None = None
+        self._has_ended = False
+
+    def __next__(self) -> Item:
+        pending = None if self._has_ended else self._pending or self._draw_ahead()
+        if pending is None or not self._lockstep.await_ranks(pending):
+            self._has_ended = True
+            raise StopIteration
+        item = pending.items[0]
+        must_wait = self._is_last is not None and self._is_last(item)
+        self._pending = None if must_wait else self._draw_ahead()
+        if self._counter is not None:
+            self._counter.on_total(item, int(pending.counts))
+        return item
+
+    def _draw_ahead(self) -> PendingItem[Item]:
+        return self._lockstep.draw_ahead(self._source, self._counter)
 
 
 def make_preempted_error(reason: str, rank: int) -> Preempted:

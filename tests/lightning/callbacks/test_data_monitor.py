@@ -36,9 +36,7 @@ class Looking(Callback):
 @pytest.fixture
 def measured(clock):
     """A clock that goes only where a test lets it, for what the monitor measures."""
-    clock.rule(
-        "seqdata.lightning.trainer_loader", "seqdata.lightning.callbacks._support.step_stats"
-    )
+    clock.rule("seqdata.loading.base_engine", "seqdata.lightning.callbacks._support.step_stats")
     return clock
 
 

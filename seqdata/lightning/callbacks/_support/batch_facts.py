@@ -116,7 +116,7 @@ def _make_metadata(loader: TrainerLoader) -> StepBatch | None:
     batch_ref, engine = loader.last_batch, loader.engine
     if batch_ref is None:
         return None
-    run_position = batch_ref.begun_at
+    run_position = batch_ref.start_position
     share = engine.share(run_position.epoch, run_position.position)
     return engine.remake_batch(
         share, run_position.epoch, batch_ref.step, UpdateSchedule(), fill=False
