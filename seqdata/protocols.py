@@ -267,7 +267,7 @@ class SupportsWriting(Protocol):
     """A backend that can write: used by ``write_store``, with the same arguments.
 
     A backend that writes to URLs also takes ``remote``, and one that writes in a random order
-    ``shuffle``, its seed: ``seqdata.backends.open_shuffled`` returns sequences in it.
+    ``shuffle``, its seed; ``seqdata.backends.write_files`` does both.
     """
 
     def write(
