@@ -65,14 +65,13 @@ if TYPE_CHECKING:
     from seqdata.loading.measure_lengths import measure_lengths
     from seqdata.loading.transforms.declare import Ragged, columnar
     from seqdata.plan import Plan
-    from seqdata.planning.jitter import Jitter
     from seqdata.planning.parts import Part
     from seqdata.policies.curriculum import Curriculum
     from seqdata.policies.fixed import Bucketed, Fixed, Sorted
     from seqdata.policies.mix import Mix
     from seqdata.policies.packed import Packed
     from seqdata.policies.segments import Segments
-    from seqdata.policies.tbptt import TBPTT
+    from seqdata.policies.tbptt import TBPTT, Jitter
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.weighted import Weighted, balanced
     from seqdata.policies.windows import Windows
@@ -179,7 +178,7 @@ _DEFINED_IN = {
     "Feedback": "lightning.callbacks.feedback",
     "Fixed": "policies.fixed",
     "LaneStates": "recurrent.lane_states",
-    "Jitter": "planning.jitter",
+    "Jitter": "policies.tbptt",
     "Labels": "fitting.labels",
     "Loader": "loading.loader",
     "LossRecord": "lightning.callbacks.loss_record",

@@ -9,6 +9,7 @@ calls no code that a checkpoint could choose.
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import numpy as np
 from torch.serialization import add_safe_globals
@@ -23,19 +24,26 @@ _OTHERS = (
     "seqdata.fitting.statistics:StatisticsInverse",
     "seqdata.fitting.statistics:StatisticsTransform",
     "seqdata.fitting.vocabulary:Vocabulary",
-    "seqdata.planning.jitter:Jitter",
     "seqdata.planning.parts:Part",
+    "seqdata.policies.tbptt:Jitter",
     "seqdata.random_streams:RandomStreams",
     "seqdata.sharing:World",
     "seqdata.storage.remote.options:Remote",
 )
+_EARLIER_NAMES = {  # of checkpoints that were saved when these classes were in other modules
+    "seqdata.planning.jitter.Jitter": "seqdata.policies.tbptt:Jitter",
+    "seqdata.policies.bucketed.Bucketed": "seqdata.policies.fixed:Bucketed",
+    "seqdata.policies.sorted.Sorted": "seqdata.policies.fixed:Sorted",
+}
 
 
 def register_safe_classes() -> None:
     """Register policies, collators and the like for ``torch.load(weights_only=True)``."""
-    paths = (*POLICIES.values(), *COLLATORS.values(), *_OTHERS)
-    classes = [
-        getattr(importlib.import_module(module), name)
-        for module, _, name in (path.partition(":") for path in paths)
-    ]
-    add_safe_globals([*classes, np.empty])  # the allocator of a collator
+    classes = [_load(path) for path in (*POLICIES.values(), *COLLATORS.values(), *_OTHERS)]
+    renamed = [(_load(path), earlier) for earlier, path in _EARLIER_NAMES.items()]
+    add_safe_globals([*classes, *renamed, np.empty])  # the allocator of a collator
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -20,6 +20,7 @@ from seqdata.errors import ConfigError, as_integer, check_flags, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import PLAN_VERSION, Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
+from seqdata.planning.batch_order import spread_copies
 from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
     BlockBatches,
@@ -33,7 +34,6 @@ from seqdata.planning.blocks import (
     make_block_table,
     split_blocks,
 )
-from seqdata.planning.copies import spread_copies
 from seqdata.planning.items import (
     Cost,
     Items,

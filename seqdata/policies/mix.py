@@ -31,15 +31,14 @@ from seqdata.planning.mix_table import (
     make_mix_report,
     number_crops,
 )
-from seqdata.planning.mixed_rows import (
-    MixedRowsTable,
-    PartRows,
-    draw_rows,
-    make_part_rows,
-    make_rows_report,
+from seqdata.planning.mixed_rows import RowMixture, check_rows_policy, make_part_rows
+from seqdata.planning.part_order import (
+    WEIGHT_UNITS,
+    find_piece,
+    make_part_order,
+    make_part_weights,
+    scale_weights,
 )
-from seqdata.planning.part_order import WEIGHT_UNITS, make_part_order, scale_weights
-from seqdata.planning.part_weights import find_piece, make_part_weights
 from seqdata.planning.parts import (
     Part,
     as_part,
@@ -57,9 +56,7 @@ from seqdata.planning.policy import (
     find_base_policy,
 )
 from seqdata.planning.policy import balance_ranks as balance
-from seqdata.planning.row_segments import RowSegments, check_rows_policy
-from seqdata.planning.segments import RoundFn, Segment
-from seqdata.planning.weight_history import WeightChange, Weights
+from seqdata.planning.segments import RoundFn, Segment, WeightChange, Weights
 from seqdata.protocols import Policy
 from seqdata.report import make_report
 
@@ -172,7 +169,8 @@ class Mix(BasePolicy):
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan: nothing but the parts' sizes is computed before it is used."""
         if self.rows:
-            return self._plan_rows(index, seed, epoch)
+            mixture = self._make_row_mixture(index, seed)
+            return mixture.plan(epoch, lambda: make_fingerprint(index, self, seed, epoch))
         runs, weights = self._make_runs(index, seed), self._count_units(index)
         count = self._count_batches(index, weights)
         draw_order = make_part_order(weights, seed)
@@ -224,14 +222,11 @@ class Mix(BasePolicy):
         self, index: SequenceIndex, *, seed: int, segment: Segment, changes: Sequence[WeightChange]
     ) -> RoundFn:
         """Return the maker of a segment's only round: the parts continue where they were."""
+        if self.rows:
+            plan = self._make_row_mixture(index, seed).plan_segment(segment, changes)
+            return lambda _: plan
         parts = self._match_parts(index)
         rates = {name: self._compute_rate(name, part) for name, part in parts.items()}
-        if self.rows:
-            rows, policy = self._make_part_rows(index), self._get_policy(next(iter(self.parts)))
-            plan = RowSegments(rows, policy, index, rates, self._part_weights, seed).plan(
-                segment, changes
-            )
-            return lambda _: plan
         runs = self._make_runs(index, seed)
         sizes = [run.num_batches for run in runs]
         piece = find_piece(rates, self._part_weights, seed, self._group, segment, changes, sizes)
@@ -251,19 +246,16 @@ class Mix(BasePolicy):
         """Whether epochs differ in their number of batches: where rows are batched by length."""
         if not self.rows:
             return False
-        policy = self._get_policy(next(iter(self.parts)))
-        return as_policy(policy).items_per_sequence is None
+        return as_policy(self._rows_policy).items_per_sequence is None
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
         if not self.rows:
             return self._count_batches(index, self._count_units(index))
-
-        def count() -> int:
-            drawn, _ = draw_rows(self._make_part_rows(index), index, seed, epoch)
-            return self._get_policy(next(iter(self.parts))).num_batches(drawn.index)
-
-        return index.remember(("rows of a mixture", self, seed, epoch), count)
+        return index.remember(
+            ("rows of a mixture", self, seed, epoch),
+            lambda: self._make_row_mixture(index, seed).count_batches(epoch),
+        )
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
@@ -277,28 +269,19 @@ class Mix(BasePolicy):
             epoch: Of the part: its own.
         """
         if self.rows:
-            policy = self._get_policy(next(iter(self.parts)))
-            return number_part_crops(policy, index, spans, seed=seed, epoch=epoch)
+            return number_part_crops(self._rows_policy, index, spans, seed=seed, epoch=epoch)
         return number_crops(self._make_runs(index, seed), spans, epoch)
 
-    def _plan_rows(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan over rows of all parts."""
-        parts = self._make_part_rows(index)
-        drawn, passes = draw_rows(parts, index, seed, epoch)
-        policy = self._get_policy(next(iter(self.parts)))
-        inner = policy.plan(drawn.index, seed=seed, epoch=epoch)
-        origin = PlanOrigin(
-            fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
-            report=lambda batch_table: make_rows_report(batch_table, inner, drawn, parts, index),
-        )
-        return inner.with_table(
-            lambda table: MixedRowsTable(table, drawn, None, parts, passes), origin
-        )
-
-    def _make_part_rows(self, index: SequenceIndex) -> list[PartRows]:
+    def _make_row_mixture(self, index: SequenceIndex, seed: int) -> RowMixture:
         parts = self._match_parts(index)
-        rates = [self._compute_rate(name, part) for name, part in parts.items()]
-        return make_part_rows(parts, self._get_policy(next(iter(parts))), rates)
+        rates = {name: self._compute_rate(name, part) for name, part in parts.items()}
+        rows = make_part_rows(parts, self._rows_policy, list(rates.values()))
+        return RowMixture(rows, self._rows_policy, index, rates, self._part_weights, seed)
+
+    @property
+    def _rows_policy(self) -> Policy:
+        """The policy that makes batches of rows of all parts."""
+        return self._get_policy(next(iter(self.parts)))
 
     @property
     def _group(self) -> int:

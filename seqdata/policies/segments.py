@@ -18,8 +18,7 @@ from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
 from seqdata.planning.build import check_counts
 from seqdata.planning.policy import WrapperPolicy, as_policy, find_varying
-from seqdata.planning.segments import SegmentedTable, SupportsWeightChanges
-from seqdata.planning.weight_history import WeightHistory, Weights
+from seqdata.planning.segments import SegmentedTable, SupportsWeightChanges, WeightHistory, Weights
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 

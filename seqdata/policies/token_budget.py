@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.planning.batch_order import deal_copies, lengthen_copies
 from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
     Block,
@@ -31,7 +32,6 @@ from seqdata.planning.build import (
     SequencePolicy,
     order_longest_first,
 )
-from seqdata.planning.copies import deal_copies, lengthen_copies
 from seqdata.planning.items import (
     Cost,
     Empty,

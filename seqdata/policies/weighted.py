@@ -30,7 +30,7 @@ from seqdata.planning.policy import (
     has_draws,
 )
 from seqdata.planning.randomness import Draw
-from seqdata.planning.segments import RoundFn, Segment, derive_segment_epoch
+from seqdata.planning.segments import RoundFn, Segment, WeightChange, derive_segment_epoch
 from seqdata.planning.sequence_weights import (
     WeightArray,
     balance_labels,
@@ -38,7 +38,6 @@ from seqdata.planning.sequence_weights import (
     check_weights,
     make_weight_array,
 )
-from seqdata.planning.weight_history import WeightChange
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
 

@@ -1,5 +1,7 @@
 """Objects of the package among hyperparameters: checkpoints hold them, and are read by default."""
 
+from io import BytesIO
+
 import lightning.pytorch as pl
 import numpy as np
 import pytest
@@ -102,3 +104,22 @@ def test_a_run_with_objects_among_its_hyperparameters_is_resumed_and_loaded(batc
     assert data.hparams["batching"] == batching
     assert data.hparams["statistics"].digest == STATISTICS.digest
     assert Model.load_from_checkpoint(path).hparams["batching"] == batching
+
+
+@pytest.mark.parametrize(
+    ("value", "earlier"),
+    [
+        (Bucketed(4), "policies.bucketed"),
+        (Sorted(4), "policies.sorted"),
+        (Jitter(), "planning.jitter"),
+    ],
+)
+def test_checkpoints_of_when_a_class_was_in_another_module_are_read(value, earlier):
+    saved = BytesIO()
+    torch.save(value, saved, _use_new_zipfile_serialization=False)
+    now, before = (
+        f"{name}\n{name_of(value)}" for name in (type(value).__module__, f"seqdata.{earlier}")
+    )
+    assert now.encode() in saved.getvalue()
+    content = saved.getvalue().replace(now.encode(), before.encode())
+    assert torch.load(BytesIO(content), weights_only=True) == value

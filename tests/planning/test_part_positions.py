@@ -4,6 +4,7 @@ import pytest
 
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.index import SequenceIndex
+from seqdata.planning.part_order import PartWeights, parse_part_weights
 from seqdata.planning.part_positions import (
     PartChanges,
     PartPosition,
@@ -12,7 +13,6 @@ from seqdata.planning.part_positions import (
     SavedParts,
     digest_part,
 )
-from seqdata.planning.part_weights import PartWeights, parse_part_weights
 from seqdata.policies.fixed import Fixed
 
 POSITIONS = PartPositions((PartPosition(3, 17), PartPosition(0, 0)))

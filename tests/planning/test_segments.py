@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.segments import Segment, SegmentedTable, derive_segment_epoch
-from seqdata.planning.weight_history import WeightHistory
+from seqdata.planning.segments import Segment, SegmentedTable, WeightHistory, derive_segment_epoch
 from seqdata.policies.fixed import Fixed
 from tests.properties.counts import examples
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from seqdata.index import SequenceIndex
 from seqdata.planning.items import TooLong
-from seqdata.planning.jitter import Jitter
 from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
-from seqdata.policies.tbptt import TBPTT
+from seqdata.policies.tbptt import TBPTT, Jitter
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Policy

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
-from seqdata.planning.mixed_rows import PartRows
-from seqdata.planning.row_segments import draw_run
+from seqdata.planning.mixed_rows import PartRows, draw_run
 from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.mix import Mix

@@ -3,9 +3,9 @@
 import pytest
 
 from seqdata.errors import PlanError
+from seqdata.planning.part_order import PartWeights
 from seqdata.planning.part_positions import PartPosition, PartPositions
-from seqdata.planning.part_weights import PartWeights
-from seqdata.planning.weight_history import WeightChange, WeightHistory
+from seqdata.planning.segments import WeightChange, WeightHistory
 
 POSITIONS = PartPositions((PartPosition(3, 17), PartPosition(0, 0)))
 WEIGHTS = [PartWeights((1.0, share)) for share in (0.25, 0.5, 0.75)]

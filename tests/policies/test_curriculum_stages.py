@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seqdata.errors import PlanError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
-from seqdata.planning.stages import Stage, StagedTable, make_staged_report
+from seqdata.policies.curriculum import Stage, StagedTable, make_staged_report
 from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.loading.loader import Loader
-from seqdata.planning.part_order import WEIGHT_UNITS, make_part_order, scale_weights
-from seqdata.planning.part_weights import PartWeights, make_part_weights
+from seqdata.planning.part_order import (
+    WEIGHT_UNITS,
+    PartWeights,
+    make_part_order,
+    make_part_weights,
+    scale_weights,
+)
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.segments import Segments

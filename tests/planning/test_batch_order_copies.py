@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from seqdata import Bucketed, Sorted, TokenBudget, Weighted, Windows
 from seqdata.index import SequenceIndex
+from seqdata.planning.batch_order import lengthen_copies, spread_copies
 from seqdata.planning.blocks import BlockItems
 from seqdata.planning.build import order_longest_first
-from seqdata.planning.copies import lengthen_copies, spread_copies
 from seqdata.planning.randomness import Draw
 from seqdata.policies.fixed import _make_noisy_lengths
 from seqdata.storage.memory import MemoryStore
