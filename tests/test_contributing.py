@@ -54,7 +54,9 @@ def list_way(*titles):
     sections = [
         re.split(rf"^#+ {title}\n", PAGE, flags=re.M)[1].split("\n#")[0] for title in titles
     ]
-    listed = re.findall(r"^\d+\. `([\w/]+\.py)`", "\n".join(sections), re.MULTILINE)
+    listed = re.findall(
+        r"^\d+\. `([\w/]+\.py)`", "\n".join(start.split("\n#")[0] for start in starts), re.M
+    )
     found = [next(folder / path for folder in FOLDERS if exists(path, folder)) for path in listed]
     return [str(path.relative_to(ROOT)) for path in found]
 
