@@ -235,6 +235,40 @@ def test_dropout_is_the_same_however_rows_are_grouped_and_is_not_none():
     assert difference(plain["model"], found[0]["model"]) > 0.01
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_parts_of_rows_are_together_the_whole_batch(groups, parts):
+    """Values, weights, what is scored, places in the sequence and new beginnings, each once."""
+    rows = [{"x": np.arange(n) + 100.0 * n, "mass": float(n)} for n in (7, 1, 4, 9)]
+    (batch,) = Loader(rows, Fixed(4, shuffle=False), fields=("x", "mass"))
+    batch.burn_in = torch.tensor([3, 0, 4, 1])
+    batch.reset = torch.tensor([True, False, True, False])
+    batch.weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    batch.start = torch.tensor([0, 5, 0, 2])
+    mask = batch.score
+    found: dict[str, list[list[float]]] = {"x": [], "scored": [], "weight": [], "mass": []}
+    for group in split_rows(batch, groups):
+        first, stop = group.rows
+        for row in range(first, stop):
+            own = [split_time(group, number, parts).batch for number in range(parts)]
+            at = row - first
+            lengths = [int(part.lengths[at]) for part in own]
+            cut = list(zip(own, lengths, strict=True))
+            found["x"].append([v for part, n in cut for v in part["x"][at, :n].tolist()])
+            scored = [v for part, n in cut for v in part.score[at, :n].tolist()]
+            found["scored"].append(scored)
+            starts = [int(part.start[at]) - int(batch.start[row]) for part in own]
+            assert starts == [sum(lengths[:number]) for number in range(parts)]
+            assert [bool(part.reset[at]) for part in own][1:] == [False] * (parts - 1)
+            assert bool(own[0].reset[at]) == bool(batch.reset[row])
+            assert all(int(part.burn_in[at]) >= 0 for part in own)
+            assert {float(part.weight[at]) for part in own} == {float(batch.weight[row])}
+            assert {float(part["mass"][at]) for part in own} == {float(batch["mass"][row])}
+    whole = list(enumerate(batch.lengths.tolist()))
+    assert found["x"] == [batch["x"][row, :n].tolist() for row, n in whole]
+    assert found["scored"] == [mask[row, :n].tolist() for row, n in whole]
+
+
 def test_without_lanes_rows_of_one_sequence_have_masks_of_their_own_however_they_are_split():
     batch = next(iter(Loader([np.arange(49)], Windows(12, 12, batch_size=4), shift=1)))
     assert batch.ids.tolist() == [0] * 4
@@ -302,6 +336,7 @@ def test_a_checkpoint_that_would_lack_a_stage_is_refused():
         model(make_updates("lstm")[0][0])
     wave.close()
     model.state_dict()
+    model(make_updates("lstm")[0][0])
 
 
 def test_gradients_are_clipped_by_the_norm_of_those_that_are_named():
@@ -317,6 +352,17 @@ def test_gradients_are_clipped_by_the_norm_of_those_that_are_named():
             norms.append(torch.nn.utils.clip_grad_norm_(head, 0.01))
         norms.append(torch.stack([p.grad.norm() for p in model.parameters()]))
     torch.testing.assert_close(norms[2:], norms[:2])
+
+
+def test_gradients_below_the_norm_stay_as_they_are():
+    model = make_model("lstm", torch.float64)
+    wave = Wavefront(model, Mesh(1))
+    wave.update(make_updates("lstm")[0])
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    norm = wave.clip_gradients(1e6)
+    assert 0 < norm < 1e6
+    for gradient, parameter in zip(before, model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=0)
 
 
 class Outer(nn.Module):
