@@ -29,11 +29,9 @@ from seqdata.cli._report.console import (
     report_errors,
 )
 from seqdata.detect import detect_backend, find_opener
-from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
+from seqdata.errors import ConfigError
 from seqdata.protocols import SupportsAudit
-from seqdata.storage.arrow.audit import audit_remote, audit_store, count_bytes
-from seqdata.storage.arrow.manifest import MANIFEST, load_manifest
-from seqdata.storage.arrow.open_remote import read_manifest
+from seqdata.storage.arrow.audit import audit_arrow
 from seqdata.storage.braces import split_location
 from seqdata.storage.find_files import find_files
 from seqdata.storage.integrity.audit import (
@@ -43,9 +41,6 @@ from seqdata.storage.integrity.audit import (
     copy_damaged_bytes,
 )
 from seqdata.storage.local_files import is_remote, local_path
-from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.remote_files import RemoteFiles
-from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import redact_secrets, redact_url
 
 _MAX_SHOWN = 20  # findings of one file; --json has more
@@ -136,22 +131,13 @@ def _iter_reports(
             f"verify: `--repair-index` must be left out: {redact_url(store)!r} is read without an "
             "index"
         )
-    is_own = (backend or detect_backend(store)) == "arrow"
-    if is_remote(store) and is_own:
-        files = make_remote_files(store, Remote())
-        if MANIFEST in _list_names(files):
-            manifest = read_manifest(files)
-            with _progress_bar(
-                files.location, count_bytes(manifest, shard), of="bytes"
-            ) as on_progress:
-                yield from audit_remote(files, manifest, shard, on_progress)
+    if (backend or detect_backend(store)) == "arrow":
+        relay = _ProgressRelay()
+        audited = audit_arrow(store, shard=shard, on_progress=relay)
+        if audited is not None:
+            with _progress_bar(store, audited[0], of="bytes") as relay.on_progress:
+                yield from audited[1]
             return
-    root = local_path(store) if is_own and not is_remote(store) else None
-    if root is not None and (root / MANIFEST).exists():
-        manifest = load_manifest(root)
-        with _progress_bar(store, count_bytes(manifest, shard), of="bytes") as on_progress:
-            yield from audit_store(root, manifest, shard, on_progress)
-        return
     opened = open_store(store, backend=backend)
     if shard is not None:
         raise ConfigError(
@@ -160,14 +146,6 @@ def _iter_reports(
         )
     with _progress_bar(store, len(opened), of="sequences") as on_progress:
         yield audit_by_reading(opened, on_progress)
-
-
-def _list_names(files: RemoteFiles) -> list[str]:
-    """Return the names of remote files; none if they cannot be listed but there is a manifest."""
-    try:
-        return files.names()
-    except (MissingShardError, RemoteReadError):  # a web server
-        return [MANIFEST]
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptShardError, DataError
+from seqdata.errors import CorruptShardError, MissingShardError, RemoteReadError
 from seqdata.kernel.dispatch import get_kernel
-from seqdata.storage.arrow.manifest import ArrowShard, Manifest
+from seqdata.storage.arrow.manifest import MANIFEST, ArrowShard, Manifest, load_manifest
+from seqdata.storage.arrow.open_remote import read_manifest
 from seqdata.storage.arrow.store import (
     MappedFiles,
     build_fields,
@@ -36,37 +37,75 @@ from seqdata.storage.arrow.store import (
 )
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport, BytesProgressFn
+from seqdata.storage.integrity.audit import (
+    MAX_FINDINGS,
+    AuditReport,
+    BytesProgressFn,
+    FindingCollector,
+    check_shard_index,
+)
+from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.file_cache import REQUEST_BYTES
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import RemoteFiles
-from seqdata.storage.remote.transport import ForkSafeThreadPool
+from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
 
 _SEQUENCES_PER_PASS = (
     1 << 12
 )  # sequences per call of the kernel, which is repeated for each wrong one
 _DIGEST_BYTES = 8 << 20  # bytes
+_RESTORE = "Restore it, or write the store again"
 
 
-def count_bytes(manifest: Manifest, shard_number: int | None) -> int:
-    """Return the total that the progress of ``audit_store`` counts to, in bytes."""
-    return sum(shard.bytes for _, shard in _select_shards(manifest, shard_number))
-
-
-def audit_store(
-    root: Path, manifest: Manifest, shard_number: int | None, on_progress: BytesProgressFn
-) -> Iterator[AuditReport]:
-    """Audit all files, shards in several threads; yield a report of each file, in order.
+def audit_arrow(
+    location: str, *, shard: int | None, on_progress: BytesProgressFn
+) -> tuple[int, Iterator[AuditReport]] | None:
+    """Return the total size of a store's shards, and an iterator over the reports of its files.
 
     Args:
-        root: The store's folder.
-        manifest: The manifest.
-        shard_number: The number of a single shard; None: all.
+        location: A folder or its URL.
+        shard: The index of a single shard; None: all, and the lengths.
         on_progress: Called with the number of bytes that were checked, from any thread.
+
+    Returns:
+        None if there is no manifest.
 
     Raises:
         ConfigError: If there is no such shard.
+        RemoteReadError: If a file cannot be read.
     """
-    chosen = _select_shards(manifest, shard_number)
+    if is_remote(location):
+        files = make_remote_files(location, Remote())
+        if MANIFEST not in _list_names(files):
+            return None
+        manifest = read_manifest(files)
+        chosen = _select_shards(manifest, shard)
+        reports = _audit_remote(files, manifest, chosen, shard is None, on_progress)
+    else:
+        root = local_path(location)
+        if not (root / MANIFEST).exists():
+            return None
+        manifest = load_manifest(root)
+        chosen = _select_shards(manifest, shard)
+        reports = _audit_local(root, manifest, chosen, on_progress)
+    return sum(each.bytes for _, each in chosen), reports
+
+
+def _list_names(files: RemoteFiles) -> list[str]:
+    """Return the names of remote files; the manifest's if they cannot be listed."""
+    try:
+        return files.names()
+    except (MissingShardError, RemoteReadError):  # a web server
+        return [MANIFEST]
+
+
+def _audit_local(
+    root: Path,
+    manifest: Manifest,
+    chosen: Sequence[tuple[int, ArrowShard]],
+    on_progress: BytesProgressFn,
+) -> Iterator[AuditReport]:
+    """Audit the lengths, then shards in several threads; yield a report of each file, in order."""
     lengths_of: dict[str, NDArray[Any]] = {}
     for axis in manifest.lengths:
         report, lengths = _audit_lengths(root, manifest, axis)
@@ -84,58 +123,58 @@ def audit_store(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-@dataclass(slots=True)
-class _FindingCollector:
-    """Collects the findings of one file."""
-
-    findings: list[AuditFinding]
-    damages: int = 0
-
-    def run_check(self, check: Callable[[], None]) -> bool:
-        """Call a check that raises; return whether it found nothing."""
-        try:
-            check()
-        except DataError as error:
-            self.damages += 1
-            self.findings.append(AuditFinding(str(error), dict(error.details)))
-            return False
-        return True
-
-    def report(self, **facts: Any) -> AuditReport:
-        return AuditReport(damages=self.damages, findings=tuple(self.findings), **facts)
-
-
-def _select_shards(manifest: Manifest, shard_number: int | None) -> list[tuple[int, ArrowShard]]:
+def _select_shards(manifest: Manifest, shard: int | None) -> list[tuple[int, ArrowShard]]:
+    check_shard_index(shard, len(manifest.shards))
     numbered = list(enumerate(manifest.shards))
-    if shard_number is None:
-        return numbered
-    if not 0 <= shard_number < len(numbered):
-        raise ConfigError(
-            f"verify: the shard must be in [0, {len(numbered)}), but is {shard_number}. Choose "
-            "another number"
-        )
-    return [numbered[shard_number]]
+    return numbered if shard is None else [numbered[shard]]
+
+
+def _read_mapped(content: Any) -> Iterator[memoryview]:
+    """Yield the bytes of a mapped file, read ahead in large pieces."""
+    view = memoryview(content)
+    for at in range(0, len(view), _DIGEST_BYTES):
+        if len(view) > _DIGEST_BYTES:
+            get_kernel().populate(content, at, at + _DIGEST_BYTES)
+        yield view[at : at + _DIGEST_BYTES]
+
+
+def _read_remote(files: RemoteFiles, file: _AuditedFile) -> Iterator[bytes]:
+    """Yield the bytes of a remote file, which must not be replaced meanwhile."""
+    stat = files.stat(file.name, file.location)
+    if stat.size != file.size:
+        raise file.location.make_error(
+            CorruptShardError,
+            f"must have {file.size} bytes, but has {stat.size}. {_RESTORE}",
+            expected=file.size, found=stat.size,
+        )  # fmt: skip
+    for at in range(0, file.size, REQUEST_BYTES):
+        yield files.read(file.name, at, min(at + REQUEST_BYTES, file.size), file.location)
+    files.check_same(file.name, stat, file.location)
 
 
 def _check_digest(
-    content: Any, must: str, location: DataLocation, on_progress: BytesProgressFn, advice: str
+    pieces: Iterable[bytes | memoryview],
+    expected: str,
+    location: DataLocation,
+    on_progress: BytesProgressFn = lambda _bytes: None,
+    advice: str = _RESTORE,
 ) -> None:
     """Compare the digest of all bytes of a file.
 
     Raises:
         CorruptShardError: If it differs.
     """
-    view, digest = memoryview(content), hashlib.sha256()
-    for at in range(0, len(view), _DIGEST_BYTES):
-        if len(view) > _DIGEST_BYTES:
-            get_kernel().populate(content, at, at + _DIGEST_BYTES)
-        digest.update(view[at : at + _DIGEST_BYTES])
-        on_progress(len(view[at : at + _DIGEST_BYTES]))
-    if digest.hexdigest() != must:
-        raise replace(location, offset=0, length=len(view)).make_error(
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+        on_progress(len(piece))
+    found = digest.hexdigest()
+    if found != expected:
+        raise replace(location, offset=0, length=size).make_error(
             CorruptShardError,
-            f"must have sha256 {must[:16]}, but has {digest.hexdigest()[:16]}. {advice}",
-            expected=must, found=digest.hexdigest(),
+            f"must have sha256 {expected[:16]}, but has {found[:16]}. {advice}",
+            expected=expected, found=found,
         )  # fmt: skip
 
 
@@ -144,14 +183,14 @@ def _audit_lengths(
 ) -> tuple[AuditReport, NDArray[Any] | None]:
     lengths_file = manifest.lengths[axis]
     location = locate_lengths(root, manifest, axis)
-    findings, mapped = _FindingCollector([]), []
-    advice = "Restore the file, or write the store again"
+    findings, mapped = FindingCollector(), []
 
     def check() -> None:
         mapped.append(map_lengths(root, manifest, axis, get_kernel()))
         _check_digest(
-            mapped[0].view(np.uint8), lengths_file.sha256, location, lambda _bytes: None, advice
-        )
+            _read_mapped(mapped[0].view(np.uint8)), lengths_file.sha256, location,
+            advice="Restore the file, or write the store again",
+        )  # fmt: skip
 
     is_intact = findings.run_check(check)
     size = manifest.sequences * np.dtype(lengths_file.dtype).itemsize
@@ -168,7 +207,7 @@ def _audit_shard(
     lengths_of: Mapping[str, NDArray[Any]],
     on_progress: BytesProgressFn,
 ) -> AuditReport:
-    shard, findings = manifest.shards[i], _FindingCollector([])
+    shard, findings = manifest.shards[i], FindingCollector()
     location = replace(locate_shard(root, i, shard), verify=False)
     checksums = _map_checksums(root, i, manifest, findings)
     mapped: list[Any] = []
@@ -178,10 +217,10 @@ def _audit_shard(
     if not is_mapped:
         on_progress(shard.bytes)
     else:
-        digest_findings = _FindingCollector([])  # of sequences, unless there are some
+        digest_findings = FindingCollector()  # of sequences, unless there are some
         digest_matches = digest_findings.run_check(
             lambda: _check_digest(
-                mapped[0],
+                _read_mapped(mapped[0]),
                 shard.sha256,
                 location,
                 on_progress,
@@ -204,11 +243,11 @@ def _audit_shard(
 def _describe_remedy(has_checksums: bool) -> str:
     if has_checksums:
         return "No sequence is damaged, but other readers may need the rest: restore it"
-    return "Restore it, or write the store again"
+    return _RESTORE
 
 
 def _map_checksums(
-    root: Path, i: int, manifest: Manifest, findings: _FindingCollector
+    root: Path, i: int, manifest: Manifest, findings: FindingCollector
 ) -> Any | None:
     """Map the checksums of a shard; None if there are none that can be used."""
     file, spec = manifest.shards[i].checksums, manifest.checksums
@@ -219,8 +258,7 @@ def _map_checksums(
 
     def check() -> None:
         mapped.append(map_file(root, file.file, file.bytes, location, get_kernel()))
-        advice = "Restore it, or write the store again"
-        _check_digest(mapped[0], file.sha256, location, lambda _bytes: None, advice)
+        _check_digest(_read_mapped(mapped[0]), file.sha256, location)
 
     findings.run_check(check)
     return mapped[0] if mapped else None
@@ -280,7 +318,7 @@ def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> 
     return np.maximum(np.diff(offsets), 0)
 
 
-def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> None:
+def _audit_sequences(audited: _AuditedShard, findings: FindingCollector) -> None:
     for source in audited.sources():
         lengths = np.ones(len(source.layout), dtype=np.int64)
         if not source.kind.is_array and source.extents is not None:
@@ -316,32 +354,28 @@ def _find_bad_spans(
 _CONCURRENT_FILES = 4  # files
 
 
-def audit_remote(
-    files: RemoteFiles, manifest: Manifest, shard_number: int | None, on_progress: BytesProgressFn
+def _audit_remote(
+    files: RemoteFiles,
+    manifest: Manifest,
+    chosen: Sequence[tuple[int, ArrowShard]],
+    with_lengths: bool,
+    on_progress: BytesProgressFn,
 ) -> Iterator[AuditReport]:
-    """Compare every file with its digest.
+    """Compare every file with its digest; yield a report of each, in order."""
 
-    Args:
-        files: The folder of the store.
-        manifest: The manifest.
-        shard_number: The number of a single shard; None: all, and the lengths.
-        on_progress: Called with the number of bytes that were checked.
-
-    Raises:
-        ConfigError: If there is no such shard.
-        RemoteReadError: If a file cannot be read.
-    """
-    audited_files = list(_list_files(files, manifest))
-    if shard_number is not None:
-        if not 0 <= shard_number < len(manifest.shards):
-            raise ConfigError(
-                f"verify: the shard must be in [0, {len(manifest.shards)}), but is "
-                f"{shard_number}. Choose another number"
+    def audit(file: _AuditedFile) -> AuditReport:
+        findings = FindingCollector()
+        findings.run_check(
+            lambda: _check_digest(
+                _read_remote(files, file), file.sha256, file.location, on_progress
             )
-        audited_files = [file for file in audited_files if file.shard == shard_number]
-    yield from ForkSafeThreadPool(_CONCURRENT_FILES).map(
-        lambda file: _audit_file(files, file, on_progress), audited_files
-    )
+        )
+        return findings.report(
+            file=file.name, shard=file.shard, sequences=file.sequences, bytes=file.size, by="digest"
+        )
+
+    audited_files = list(_list_files(files.location, manifest, chosen, with_lengths))
+    yield from ForkSafeThreadPool(_CONCURRENT_FILES).map(audit, audited_files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,63 +390,20 @@ class _AuditedFile:
     location: DataLocation
 
 
-def _list_files(files: RemoteFiles, manifest: Manifest) -> Iterator[_AuditedFile]:
-    dataset = files.location
-    for axis, lengths_file in manifest.lengths.items():
-        size = manifest.sequences * np.dtype(lengths_file.dtype).itemsize
+def _list_files(
+    dataset: str,
+    manifest: Manifest,
+    chosen: Sequence[tuple[int, ArrowShard]],
+    with_lengths: bool,
+) -> Iterator[_AuditedFile]:
+    for axis, lengths in manifest.lengths.items() if with_lengths else ():
+        size = manifest.sequences * np.dtype(lengths.dtype).itemsize
         location = locate_lengths(dataset, manifest, axis)
-        yield _AuditedFile(
-            lengths_file.file, None, manifest.sequences, size, lengths_file.sha256, location
-        )
-    for i, shard in enumerate(manifest.shards):
+        yield _AuditedFile(lengths.file, None, manifest.sequences, size, lengths.sha256, location)
+    for i, shard in chosen:
         location = replace(locate_shard(dataset, i, shard), verify=False)
         yield _AuditedFile(shard.file, i, shard.sequences, shard.bytes, shard.sha256, location)
         if shard.checksums is not None:
-            checksum_file, location = shard.checksums, locate_checksums(dataset, i, shard.checksums)
-            location = replace(location, verify=False)
-            yield _AuditedFile(
-                checksum_file.file,
-                i,
-                shard.sequences,
-                checksum_file.bytes,
-                checksum_file.sha256,
-                location,
-            )
-
-
-def _audit_file(
-    files: RemoteFiles, file: _AuditedFile, on_progress: BytesProgressFn
-) -> AuditReport:
-    findings = []
-    try:
-        _check_file(files, file, on_progress)
-    except DataError as error:
-        findings.append(AuditFinding(str(error), dict(error.details)))
-    return AuditReport(
-        file=file.name, shard=file.shard, sequences=file.sequences, bytes=file.size,
-        damages=len(findings), findings=tuple(findings), by="digest",
-    )  # fmt: skip
-
-
-def _check_file(files: RemoteFiles, file: _AuditedFile, on_progress: BytesProgressFn) -> None:
-    stat = files.stat(file.name, file.location)
-    if stat.size != file.size:
-        raise file.location.make_error(
-            CorruptShardError,
-            f"must have {file.size} bytes, but has {stat.size}. Restore it, or write the store "
-            "again",
-            expected=file.size, found=stat.size,
-        )  # fmt: skip
-    digest = hashlib.sha256()
-    for at in range(0, file.size, REQUEST_BYTES):
-        piece = files.read(file.name, at, min(at + REQUEST_BYTES, file.size), file.location)
-        digest.update(piece)
-        on_progress(len(piece))
-    files.check_same(file.name, stat, file.location)
-    if digest.hexdigest() != file.sha256:
-        raise replace(file.location, offset=0, length=file.size).make_error(
-            CorruptShardError,
-            f"must have sha256 {file.sha256[:16]}, but has {digest.hexdigest()[:16]}. Restore it, "
-            "or write the store again",
-            expected=file.sha256, found=digest.hexdigest(),
-        )  # fmt: skip
+            file = shard.checksums
+            location = replace(locate_checksums(dataset, i, file), verify=False)
+            yield _AuditedFile(file.file, i, shard.sequences, file.bytes, file.sha256, location)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import (
-    ConfigError,
     CorruptSampleError,
     CorruptShardError,
     DataError,
@@ -27,7 +26,12 @@ from seqdata.storage.indexed.load_indexes import check_listed, find_changed_sibl
 from seqdata.storage.indexed.opened_files import check_content, check_size
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.indexed.shards import Shard
-from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
+from seqdata.storage.integrity.audit import (
+    AuditFinding,
+    AuditReport,
+    FindingCollector,
+    check_shard_index,
+)
 from seqdata.storage.local_files import FolderListings
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
@@ -60,11 +64,7 @@ def audit_files(
     """
     shards = attach_catalogs(find_shards(location, file_format, remote), file_format)
     location = redact_url(location)
-    if shard is not None and not 0 <= shard < len(shards):
-        raise ConfigError(
-            f"verify: the shard must be in [0, {len(shards)}), but is {shard}. Choose another "
-            "number"
-        )
+    check_shard_index(shard, len(shards))
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
     gone = _find_gone(chosen)
     total = sum(shard.size() for number, shard in chosen if number not in gone)
@@ -283,8 +283,7 @@ def _make_mismatch(
 def _make_report(
     name: str, number: int, count: int, size: int, errors: Sequence[DataError], by: str
 ) -> AuditReport:
-    findings = [AuditFinding(str(error), dict(error.details)) for error in errors[:MAX_FINDINGS]]
-    return AuditReport(
-        file=name, shard=number, sequences=count, bytes=size, damages=len(errors),
-        findings=findings, by=by,
-    )  # fmt: skip
+    findings = FindingCollector()
+    for error in errors:
+        findings.add(error)
+    return findings.report(file=name, shard=number, sequences=count, bytes=size, by=by)

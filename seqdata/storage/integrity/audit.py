@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import DataError, Detail
+from seqdata.errors import ConfigError, DataError, Detail
 from seqdata.protocols import Store
 from seqdata.storage.fields import default_axis
 from seqdata.storage.local_files import write_atomically
@@ -62,6 +62,45 @@ class AuditReport:
     by: str
 
 
+class FindingCollector:
+    """Collects the findings of one file; those after ``MAX_FINDINGS`` are counted only."""
+
+    def __init__(self) -> None:
+        self.findings: list[AuditFinding] = []
+        self.damages = 0
+
+    def add(self, error: DataError) -> None:
+        """Add a damage."""
+        self.damages += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(AuditFinding(str(error), dict(error.details)))
+
+    def run_check(self, check: Callable[[], None]) -> bool:
+        """Call a check that raises; return whether it found nothing."""
+        try:
+            check()
+        except DataError as error:
+            self.add(error)
+            return False
+        return True
+
+    def report(self, **facts: Any) -> AuditReport:
+        """Return the report of the file."""
+        return AuditReport(damages=self.damages, findings=tuple(self.findings), **facts)
+
+
+def check_shard_index(shard: int | None, count: int) -> None:
+    """Raise if there is no such shard; None stands for all.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if shard is not None and not 0 <= shard < count:
+        raise ConfigError(
+            f"verify: the shard must be in [0, {count}), but is {shard}. Choose another number"
+        )
+
+
 def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path | None:
     """Copy the damaged bytes of a finding, at most 1 MiB; return the file, or None."""
     name, offset, length = (finding.details.get(key) for key in ("file", "offset", "length"))
@@ -88,20 +127,16 @@ def audit_by_reading(store: Store, on_progress: Callable[[int], None]) -> AuditR
         on_progress: Called with the number of sequences that were read.
     """
     axis = default_axis(store.lengths_of)
-    findings: list[AuditFinding] = []
-    damages = 0
+    findings = FindingCollector()
     for first in range(0, len(store), _SEQUENCES_PER_READ):
         numbers = np.arange(first, min(first + _SEQUENCES_PER_READ, len(store)))
         if _find_error(store, numbers, axis) is not None:
             for error in _iter_errors(store, numbers, axis):
-                damages += 1
-                if len(findings) < MAX_FINDINGS:
-                    findings.append(AuditFinding(str(error), dict(error.details)))
+                findings.add(error)
         on_progress(len(numbers))
-    return AuditReport(
+    return findings.report(
         file=", ".join(store.shards) if len(store.shards) < 3 else f"{len(store.shards)} files",
-        shard=None, sequences=len(store), bytes=0, damages=damages, findings=findings,
-        by="structure",
+        shard=None, sequences=len(store), bytes=0, by="structure",
     )  # fmt: skip
 
 
