@@ -51,12 +51,9 @@ MOST_OPENED = {"arrow": 16, "webdataset": 33}
 
 def list_way(*titles):
     """Return the files of the numbered lists below headings, as ``Flow`` names them."""
-    sections = [
-        re.split(rf"^#+ {title}\n", PAGE, flags=re.M)[1].split("\n#")[0] for title in titles
-    ]
-    listed = re.findall(
-        r"^\d+\. `([\w/]+\.py)`", "\n".join(start.split("\n#")[0] for start in starts), re.M
-    )
+    starts = [re.split(rf"^#+ {title}\n", PAGE, flags=re.M)[1] for title in titles]
+    lists = "\n".join(start.split("\n#")[0] for start in starts)
+    listed = re.findall(r"^\d+\. `([\w/]+\.py)`", lists, re.M)
     found = [next(folder / path for folder in FOLDERS if exists(path, folder)) for path in listed]
     return [str(path.relative_to(ROOT)) for path in found]
 
