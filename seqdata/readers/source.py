@@ -12,11 +12,11 @@ from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.find_files import (
     FoundFiles,
     PartitionValue,
+    find_files,
     find_partitions,
     is_note,
     names_several,
 )
-from seqdata.storage.find_files import find_files as find_all_files
 from seqdata.storage.foreign.file_discovery import has_table_suffix, is_data_file
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.urls import redact_url
@@ -90,13 +90,6 @@ class ReadOptions:
         return self.field or "x"
 
 
-def find_files(
-    source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
-) -> list[SourceFile]:
-    """Return the files of a source in natural order; see ``find_source``."""
-    return find_source(source, skip=skip)[0]
-
-
 def find_source(
     source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
 ) -> tuple[list[SourceFile], FoundFiles]:
@@ -121,7 +114,7 @@ def find_source(
                 "Copy the files to this machine",
             )
         )
-    found = find_all_files(text, _is_data, skip=skip)
+    found = find_files(text, _is_data, skip=skip)
     if not found.names and not (os.path.isdir(text) or names_several(text)):
         raise ConfigError(
             f"source {text!r}: must be a file, a folder or a glob, but was not found. Check the "

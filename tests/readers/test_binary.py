@@ -8,13 +8,13 @@ import pytest
 
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.readers.binary import read_npy, refuse_binary
-from seqdata.readers.source import ReadOptions, find_files
+from seqdata.readers.source import ReadOptions, find_source
 
 
 def test_npy_is_an_array_per_file(tmp_path):
     array = np.arange(6, dtype=np.float32).reshape(3, 2)
     np.save(tmp_path / "a.npy", array)
-    (one,) = read_npy(find_files(tmp_path), ReadOptions(field="mel"))
+    (one,) = read_npy(find_source(tmp_path)[0], ReadOptions(field="mel"))
     assert one["id"] == "a.npy"
     assert one["mel"].dtype == np.float32
     assert one["mel"].tolist() == array.tolist()
@@ -57,7 +57,7 @@ def test_what_is_no_array_of_numbers_is_refused(tmp_path, content, message):
     with pytest.raises(
         DecodeError, match=rf"a\.npy': {message}.*, but must be a \.npy file of one"
     ):
-        list(read_npy(find_files(tmp_path), ReadOptions()))
+        list(read_npy(find_source(tmp_path)[0], ReadOptions()))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy, for old dtypes
@@ -69,7 +69,7 @@ def test_every_flip_of_a_header_is_refused_or_harmless(tmp_path):
         flipped[bit // 8] ^= 1 << bit % 8
         (tmp_path / "a.npy").write_bytes(flipped)
         try:
-            ((found,),) = (list(read_npy(find_files(tmp_path), ReadOptions())),)
+            ((found,),) = (list(read_npy(find_source(tmp_path)[0], ReadOptions())),)
         except DecodeError:
             continue
         assert found["x"].nbytes == array.nbytes
@@ -78,7 +78,7 @@ def test_every_flip_of_a_header_is_refused_or_harmless(tmp_path):
 def test_bytes_behind_an_array_are_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(saved(np.zeros(3)) + b"more")
     with pytest.raises(DecodeError, match=r"has more bytes than its header says \(\(3,\)\)"):
-        list(read_npy(find_files(tmp_path), ReadOptions()))
+        list(read_npy(find_source(tmp_path)[0], ReadOptions()))
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_bytes_behind_an_array_are_refused(tmp_path):
 def test_tables_and_indexes_are_known_by_their_first_bytes(tmp_path, content, suffix, library):
     (tmp_path / "a.dat").write_bytes(content)
     with pytest.raises(ConfigError, match=rf"begins like a '{suffix}' file, .*{library}"):
-        refuse_binary(find_files(tmp_path))
+        refuse_binary(find_source(tmp_path)[0])

@@ -14,7 +14,7 @@ from seqdata.errors import (
     SeqDataWarning,
 )
 from seqdata.readers.groups import iter_groups
-from seqdata.readers.source import ReadOptions, find_files
+from seqdata.readers.source import ReadOptions, find_source
 from seqdata.readers.tables import read_parquet
 from seqdata.readers.text_tables import read_csv, read_jsonl
 
@@ -45,7 +45,7 @@ def quoted(value):
 
 
 def read(folder, options=ROW, kind="parquet"):
-    return list(READERS[kind](find_files(folder), options))
+    return list(READERS[kind](find_source(folder)[0], options))
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -12,12 +12,12 @@ from seqdata import open_store
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
 from seqdata.readers import text_tables
-from seqdata.readers.source import ReadOptions, find_files
+from seqdata.readers.source import ReadOptions, find_source
 from seqdata.readers.text_tables import parse_list_cells, read_csv, read_jsonl
 
 
 def read(folder, options, kind):
-    return list({"csv": read_csv, "jsonl": read_jsonl}[kind](find_files(folder), options))
+    return list({"csv": read_csv, "jsonl": read_jsonl}[kind](find_source(folder)[0], options))
 
 
 def save(path, name, cells):

@@ -13,7 +13,7 @@ from pyarrow import feather, parquet
 
 from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError, DecodeError
-from seqdata.readers.source import ReadOptions, find_files
+from seqdata.readers.source import ReadOptions, find_source
 from seqdata.readers.tables import read_arrow, read_parquet
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.untrusted_ipc import _FlatTable, find_batches
@@ -92,7 +92,7 @@ def test_what_pyarrow_lacks_is_not_called_damage(tmp_path, kind):
     save(path)
     for read in (
         lambda: list(open_store(path)),
-        lambda: list(READERS[path.suffix](find_files(path), ReadOptions())),
+        lambda: list(READERS[path.suffix](find_source(path)[0], ReadOptions())),
     ):
         with pytest.raises((DataError, DecodeError), match=NO_DAMAGE.format(reason)) as caught:
             read()
@@ -127,7 +127,7 @@ def test_encryption_is_not_called_damage(tmp_path, plaintext_footer):
     path = tmp_path / "t.parquet"
     with parquet.ParquetWriter(path, TABLE.schema, encryption_properties=properties) as writer:
         writer.write_table(TABLE)
-    for read in (open_store, lambda path: list(read_parquet(find_files(path), ReadOptions()))):
+    for read in (open_store, lambda path: list(read_parquet(find_source(path)[0], ReadOptions()))):
         with pytest.raises(DataError, match="must be a Parquet file without encryption") as caught:
             read(path)
         assert not isinstance(caught.value, CorruptShardError)
@@ -163,7 +163,7 @@ def test_a_file_whose_lists_are_all_empty_has_the_type_of_the_others(tmp_path, k
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         store = open_store(tmp_path)
-        rows = list(read(find_files(tmp_path), ReadOptions()))
+        rows = list(read(find_source(tmp_path)[0], ReadOptions()))
     assert [row["x"].tolist() for row in store] == due
     assert [row["x"].tolist() for row in rows] == due
     assert {row["x"].dtype for row in rows} == {np.dtype(store.fields["x"].dtype)}
