@@ -20,7 +20,7 @@ names its place in ``details``, which survive pickling and re-raising from the t
     ├── UnsafeContentError     data that would run code, or write outside its folder
     ├── RanksDifferError       ranks hold different models
     ├── PeerFailedError        another rank is gone: killed, stopped or failed
-    ├── Preempted              the run received a signal to stop; every rank stops at the same batch
+    ├── PreemptedError         the run received a signal to stop; every rank stops at the same batch
     └── DataError              something is wrong with stored data
         ├── IncompleteDatasetError   never finished writing
         ├── MissingShardError
@@ -370,8 +370,11 @@ class PeerFailedError(SeqDataError):
     """Another rank has ended; ``details`` has its rank, if it is known, and the cause."""
 
 
-class Preempted(SeqDataError):
+class PreemptedError(SeqDataError):
     """The run received a signal to stop, before the same batch on every rank; it can be resumed."""
+
+
+Preempted = PreemptedError  # its shorter name
 
 
 class DataError(SeqDataError):

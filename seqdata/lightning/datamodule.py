@@ -167,11 +167,18 @@ class SequenceDataModule(_Base):
         persistent_workers: bool = False,
         pin_memory: bool | None = None,
     ) -> None:
-        arguments = dict(locals())
         super().__init__()
-        self._options = DataOptions.of(
-            arguments, batching=Bucketed(32) if batching is None else batching
-        )
+        self._options = DataOptions(
+            train=train, val=val, test=test, predict=predict,
+            batching=Bucketed(32) if batching is None else batching, eval_batching=eval_batching,
+            batches_per_update=batches_per_update, lengths=lengths, fields=fields,
+            as_tuple=as_tuple, as_dict=as_dict, transform=transform,
+            eval_transform=eval_transform, dtype=dtype, check_values=check_values,
+            collator=collator, shift=shift, tail=tail, on_error=on_error, max_errors=max_errors,
+            on_changed=on_changed, seed=seed, num_workers=num_workers, prefetch=prefetch,
+            start_method=start_method, stall_timeout=stall_timeout,
+            persistent_workers=persistent_workers, pin_memory=pin_memory,
+        )  # fmt: skip
         self._run_record = RunRecord()
         self._sources = DataSources(self._options, self._run_record.make_command)
         self._train_run: TrainRun | None = None
@@ -303,7 +310,7 @@ class SequenceDataModule(_Base):
         return self._make_evaluation_loaders("predict")
 
     def stop(self, why: str) -> None:
-        """Make every rank raise ``Preempted`` before the same next batch of training or evaluation.
+        """Make every rank raise ``PreemptedError`` before the same next batch of training or evaluation.
 
         It only sets a flag, so a signal handler may call it, on any rank.
 

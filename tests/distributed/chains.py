@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from seqdata.errors import Preempted
+from seqdata.errors import PreemptedError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.fixed import Bucketed, Fixed, Sorted
 from seqdata.policies.packed import Packed
@@ -105,7 +105,7 @@ def part(spec: dict[str, Any]) -> dict[str, Any]:
         stopped = False
         try:
             trainer.fit(model, datamodule=data, ckpt_path=spec["ckpt"])
-        except Preempted:
+        except PreemptedError:
             stopped = True
     path = Path(spec["folder"]) / "saved.ckpt"
     state = torch.load(path)["SequenceDataModule"] if stopped else {}

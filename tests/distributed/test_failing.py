@@ -114,7 +114,7 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_batch(
         else ranks.play("fail", world, spec, ranks={world - 1: struck})
     )
     assert same(told, "class", "text", "details", "steps")
-    assert told[0]["class"] == "Preempted"
+    assert told[0]["class"] == "PreemptedError"
     rank = 0 if hurt == "all" else world - 1
     assert told[0]["details"] == {"rank": rank, "cause": "SIGTERM"}
     assert told[0]["text"] == (
@@ -136,7 +136,7 @@ def test_a_signal_to_ranks_and_their_workers_leaves_no_process(ranks):
     spec = {"data": data, "preemption": {}, "hurt": {"how": "SIGTERM", "at": 1}}
     told = ranks.play("fail", 2, spec)
     assert same(told, "class", "text", "details", "steps")
-    assert told[0]["class"] == "Preempted"
+    assert told[0]["class"] == "PreemptedError"
     assert [[there for _, there in one["workers"]] for one in told] == [[False]] * 2
     assert max(one["seconds"] for one in told) < patient(10)
 
@@ -148,7 +148,7 @@ def test_a_signal_in_a_validation_loses_nothing(ranks, undisturbed, tmp_path):
         "fail", 2, spec, ranks={1: {"hurt": {"how": "SIGUSR1", "at": 0, "in_val": True}}}
     )
     assert same(told, "class", "text", "details", "steps")
-    assert told[0]["class"] == "Preempted"
+    assert told[0]["class"] == "PreemptedError"
     on = ranks.play("fail", 2, {**spec, "ckpt": str(tmp_path / "saved.ckpt")})
     for one in range(2):
         assert told[one]["train"] + on[one]["train"] == whole[one]["train"]

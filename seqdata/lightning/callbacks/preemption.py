@@ -19,7 +19,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 
 
 class Preemption(Callback):
-    """Makes every rank raise ``Preempted`` before the same next batch once one gets a signal.
+    """Makes every rank raise ``PreemptedError`` before the same next batch once one gets a signal.
 
     With ``ModelCheckpoint(save_on_exception=True)`` the run is then saved, and continues from there
     as if it had not been stopped. After the fit the previous handlers are restored.

@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from seqdata.errors import ConfigError, Preempted
+from seqdata.errors import ConfigError, PreemptedError
 from seqdata.lightning.callbacks.preemption import Preemption
 from seqdata_testing.waiting import patient
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly
@@ -45,7 +45,9 @@ def test_a_run_that_a_signal_stopped_goes_on_as_if_nothing_was(struck, every, tm
     before, model = handlers(), Recorder()
     stops = Preemption(("SIGTERM", "SIGUSR1"))
     struck = Struck(struck.name, struck.at, in_val=struck.in_val)
-    with pytest.raises(Preempted, match=f"rank 0 was requested to stop by {struck.name}") as caught:
+    with pytest.raises(
+        PreemptedError, match=f"rank 0 was requested to stop by {struck.name}"
+    ) as caught:
         fit(
             data_of(), model=model, folder=tmp_path, every=100, callbacks=(struck, stops), **options
         )
@@ -74,7 +76,7 @@ def test_a_program_may_stop_a_run_itself():
             return super().training_step(batch, batch_idx)
 
     model, data = Stopping(), data_of()
-    with pytest.raises(Preempted, match="requested to stop by the budget, and every rank"):
+    with pytest.raises(PreemptedError, match="requested to stop by the budget, and every rank"):
         fit(data, model=model, max_epochs=1)
     assert len(model.log_of.train) == 1
     assert len(fit(data, max_epochs=1).log.train) == 6  # the next fit is not stopped

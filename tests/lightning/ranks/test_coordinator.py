@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqdata.errors import PeerFailedError, Preempted
+from seqdata.errors import PeerFailedError, PreemptedError
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
 from tests.lightning.ranks.watchers import Batch, make_watched
 
@@ -30,7 +30,7 @@ def test_a_stop_comes_before_the_next_batch(coordinator):
     assert next(items) == 1
     coordinator.stop("SIGTERM")
     for _ in range(2):  # again and again
-        with pytest.raises(Preempted, match="SIGTERM"):
+        with pytest.raises(PreemptedError, match="SIGTERM"):
             next(items)
     coordinator.leave()
     assert list(coordinator.iterate_in_lockstep(iter([4]), 1)) == [4]  # it begins again
