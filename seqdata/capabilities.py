@@ -1,4 +1,4 @@
-"""What stores can do beyond ``protocols.Store``: the loader asks for each by its protocol.
+"""Capabilities of stores beyond ``protocols.Store``: the loader asks for each by its protocol.
 
 A store has a capability by having its members; nothing is inherited.
 """

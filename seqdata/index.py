@@ -156,10 +156,10 @@ class SequenceIndex:
         return cls(ConcatLengths(list(parts.values())), digest=digest, parts=dict(parts))
 
     @classmethod
-    def of_store(cls, store: Store) -> Self:
+    def from_store(cls, store: Store) -> Self:
         """Return the index of a store, its sequences named by their ids."""
         if isinstance(store, SupportsParts):
-            parts = {name: SequenceIndex.of_store(part) for name, part in store.parts.items()}
+            parts = {name: SequenceIndex.from_store(part) for name, part in store.parts.items()}
         else:
             parts = {}
 
@@ -220,21 +220,21 @@ class SequenceIndex:
         parts = {part: index.mapped(axis, name, change) for part, index in self.parts.items()}
         return self._with_lengths(axis, chain, parts)
 
-    def shifted(self, axis: str, by: int) -> SequenceIndex:
-        """Return the index of targets: every length reduced by ``by``, to at least 0."""
-        result = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
-        parts = {name: part.shifted(axis, by) for name, part in self.parts.items()}
-        return replace(result, shifts={**result.shifts, axis: by}, parts=parts)
+    def shifted(self, axis: str, shift: int) -> SequenceIndex:
+        """Return the index of targets: every length reduced by ``shift``, to at least 0."""
+        result = self.mapped(axis, f"shift={shift}", lambda lengths: np.maximum(lengths - shift, 0))
+        parts = {name: part.shifted(axis, shift) for name, part in self.parts.items()}
+        return replace(result, shifts={**result.shifts, axis: shift}, parts=parts)
 
     def unshifted(self, axis: str) -> tuple[SequenceIndex, int]:
         """Return the unshifted index, and the shift that was applied.
 
         For plans over a stream, which is shifted as a whole.
         """
-        by = self.shifts.get(axis, 0)
-        if not by:
+        shift = self.shifts.get(axis, 0)
+        if not shift:
             return self, 0
-        return self.remember(("whole", axis), lambda: self._make_unshifted(axis)), by
+        return self.remember(("whole", axis), lambda: self._make_unshifted(axis)), shift
 
     def _make_unshifted(self, axis: str) -> SequenceIndex:
         parts = {name: part.unshifted(axis)[0] for name, part in self.parts.items()}
@@ -244,7 +244,7 @@ class SequenceIndex:
         self, axis: str, chain: tuple[tuple[str, LengthMap], ...], parts: dict[str, SequenceIndex]
     ) -> SequenceIndex:
         """Return an index with these changes of lengths along an axis, and without its shift."""
-        shifts = {name: by for name, by in self.shifts.items() if name != axis}
+        shifts = {name: shift for name, shift in self.shifts.items() if name != axis}
         maps = {**self.maps, axis: chain}
         return replace(self, maps=maps, shifts=shifts, parts=parts, _memo={})
 

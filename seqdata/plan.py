@@ -130,27 +130,27 @@ class Plan:
         return len(self._table)
 
     def __repr__(self) -> str:
-        sharing_text = f"{self.lanes} lanes" if self.lanes else "dealt by batches"
+        sharing_text = f"{self.lanes} lanes" if self.lanes else "a batch per rank"
         order = self.order
         return f"Plan({len(self)} batches, {sharing_text}{f', {order}' if order else ''})"
 
-    def batch(self, number: int) -> PlanBatch:
+    def batch(self, index: int) -> PlanBatch:
         """Return one batch: its spans, and its rows from 0.
 
         Raises:
             PlanError: If there is no such batch.
         """
-        if not 0 <= number < len(self._table):
-            raise PlanError(f"plan: no batch {number}: numbers are in [0, {len(self)}).")
-        return self._table.batch(number)
+        if not 0 <= index < len(self._table):
+            raise PlanError(f"plan: no batch {index}: indices are in [0, {len(self)}).")
+        return self._table.batch(index)
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
         """Return the scored timesteps and the rows that are not idle of batches ``first:stop``."""
         return self._table.totals(first, stop, self.overlap)
 
-    def prepare(self, number: int) -> int:
+    def prepare(self, index: int) -> int:
         """Plan a batch's block before it is used; return the first batch of the next block."""
-        return self._table.prepare(number)
+        return self._table.prepare(index)
 
     def with_lookahead(self, lookahead: int) -> Plan:
         """Return the same batches, which read ``lookahead`` timesteps past their stops."""
@@ -188,32 +188,32 @@ class Plan:
         """
         return self._table.extend(first, stop)
 
-    def label_parts(self, numbers: Sequence[int]) -> list[PartLabel] | None:
+    def label_parts(self, indices: Sequence[int]) -> list[PartLabel] | None:
         """Return which part of a mixture each of these batches is from; None without a mixture."""
-        return self._table.label(numbers)
+        return self._table.label(indices)
 
-    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
+    def locate_parts(self, index: int) -> Mapping[str, tuple[int, int]] | None:
         """Return where the parts of a mixture are before a batch; None without such parts.
 
         Args:
-            number: Of the batch; ``len()`` for the end of the epoch.
+            index: Index of the batch; ``len()`` for the end of the epoch.
 
         Returns:
             Name -> the part's own epoch, and the batches of it that came before.
         """
-        return self._table.locate_parts(number)
+        return self._table.locate_parts(index)
 
-    def drawn_batch(self, number: int) -> DrawnBatch | None:
+    def drawn_batch(self, index: int) -> DrawnBatch | None:
         """Return what tells a batch's draws of one sequence apart; None if each comes once."""
-        return self._table.drawn_batch(number)
+        return self._table.drawn_batch(index)
 
-    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+    def row_weights(self, indices: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches, float32 (rows,); None if all are 1."""
-        return self._table.row_weights(numbers)
+        return self._table.row_weights(indices)
 
-    def lr_scale(self, number: int) -> float:
+    def lr_scale(self, index: int) -> float:
         """Return the length of a batch's chunks over the usual one; 1 where they do not vary."""
-        return self._table.scale(number)
+        return self._table.scale(index)
 
     @property
     def spans(self) -> NDArray[np.int64]:

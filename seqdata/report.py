@@ -69,9 +69,9 @@ class BatchMeasures:
 
     @property
     def padding(self) -> NDArray[np.float64]:
-        """Share of each batch that is padding, float64 (batches,), in [0, 1]."""
-        shares: NDArray[np.float64] = 1.0 - self.timesteps / np.maximum(self.padded, 1)
-        return shares
+        """Fraction of each batch that is padding, float64 (batches,), in [0, 1]."""
+        fractions: NDArray[np.float64] = 1.0 - self.timesteps / np.maximum(self.padded, 1)
+        return fractions
 
 
 def measure_batches(table: BatchTable) -> BatchMeasures:

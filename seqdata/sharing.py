@@ -124,8 +124,8 @@ class Step(NamedTuple):
         weights: float32 (r,); 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (r,), lane of each row; None without lanes.
-        wide: The rows extended along a stream by what is read past them; None if spans are widened
-            one by one.
+        extended: The rows extended along a stream by what is read past them; None if spans are
+            extended one by one.
     """
 
     number: int
@@ -134,7 +134,7 @@ class Step(NamedTuple):
     weights: NDArray[np.float32]
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
-    wide: PlanBatch | None = None
+    extended: PlanBatch | None = None
 
 
 class Steps(NamedTuple):
@@ -143,38 +143,38 @@ class Steps(NamedTuple):
     Attributes:
         numbers: Batch of the plan of each step; of a filler, its step's first batch.
         table: A batch for each step.
-        wide: The rows extended along a stream; None if spans are widened one by one.
+        extended: The rows extended along a stream; None if spans are extended one by one.
         weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None without lanes.
-        whole_rows: The steps with whole rows, where these hold a part of each row's timesteps.
+        uncut_rows: The steps with whole rows, where these hold a part of each row's timesteps.
         skipped: int64 (r,), timesteps of each row before its part; None: rows are whole.
     """
 
     numbers: Sequence[int]
     table: ArrayTable
-    wide: ArrayTable | None
+    extended: ArrayTable | None
     weights: NDArray[np.float32]
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
-    whole_rows: Steps | None = None
+    uncut_rows: Steps | None = None
     skipped: NDArray[np.int64] | None = None
 
     @classmethod
-    def of_one(cls, step: Step) -> Steps:
+    def from_step(cls, step: Step) -> Steps:
         """Return a run with a single step."""
         offsets = np.array([0, len(step.weights)])
-        wide = None if step.wide is None else ArrayTable(*step.wide, offsets)
+        extended = None if step.extended is None else ArrayTable(*step.extended, offsets)
         table = ArrayTable(step.spans, step.rows, offsets)
-        return cls((step.number,), table, wide, step.weights, step.lengths, step.lanes)
+        return cls((step.number,), table, extended, step.weights, step.lengths, step.lanes)
 
     def step(self, i: int) -> Step:
         """Return one step."""
         spans, rows = self.table.batch(i)
-        wide = None if self.wide is None else self.wide.batch(i)
+        extended = None if self.extended is None else self.extended.batch(i)
         first, stop = self.table.offsets[i : i + 2].tolist()
         weights, lengths = self.weights[first:stop], self.lengths[first:stop]
-        return Step(self.numbers[i], spans, rows, weights, lengths, self.lanes, wide)
+        return Step(self.numbers[i], spans, rows, weights, lengths, self.lanes, extended)
 
     def cut_time(self, world: World) -> Steps:
         """Return the same rows with the part of each one's timesteps that a process receives.
@@ -185,13 +185,13 @@ class Steps(NamedTuple):
         if world.time_parts == 1:
             return self
         starts, stops = world.time_bounds(self.lengths)
-        wide = self.wide
-        if wide is not None:  # empty parts read nothing past them
-            past = np.where(stops > starts, wide.row_lengths() - self.lengths, 0)
-            wide = wide.cut_rows(starts, stops + past)
+        extended = self.extended
+        if extended is not None:  # empty parts read nothing past them
+            past = np.where(stops > starts, extended.row_lengths() - self.lengths, 0)
+            extended = extended.cut_rows(starts, stops + past)
         return self._replace(
-            table=self.table.cut_rows(starts, stops), wide=wide, lengths=stops - starts,
-            whole_rows=self, skipped=starts,
+            table=self.table.cut_rows(starts, stops), extended=extended, lengths=stops - starts,
+            uncut_rows=self, skipped=starts,
         )  # fmt: skip
 
 
@@ -332,7 +332,7 @@ class RankPlan:
             return self._dealt_steps(own, min(self.steps - step, max_rows), max_rows)
         if self.tail == "repeat":
             return self._dealt_steps(own % len(plan), 1, 1)
-        return Steps.of_one(_make_filler(number, plan.batch(number), None))
+        return Steps.from_step(_make_filler(number, plan.batch(number), None))
 
     def _first_batch(self, step: int) -> int:
         return self.first + (step - self.first_step) * self.stride
@@ -356,20 +356,22 @@ class RankPlan:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
         first, last = rank * lanes // size, (rank + 1) * lanes // size
         if first == last:
-            return Steps.of_one(self._lane_filler(number))
-        table, wide = self.plan.slice(number, stop), self.plan.extend(number, stop)
+            return Steps.from_step(self._lane_filler(number))
+        table, extended = self.plan.slice(number, stop), self.plan.extend(number, stop)
         own_table = table.select_lanes(first, last, lanes)
-        if wide is not None:
-            wide = wide.select_lanes(first, last, lanes)
+        if extended is not None:
+            extended = extended.select_lanes(first, last, lanes)
         lengths = own_table.row_lengths()
         weights = (lengths > 0).astype(np.float32)
         numbers = range(number, stop)
-        return Steps(numbers, own_table, wide, weights, lengths, np.arange(first, last))
+        return Steps(numbers, own_table, extended, weights, lengths, np.arange(first, last))
 
     def _lane_filler(self, number: int) -> Step:
         filler = _make_filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
-        wide = self.plan.extend(number, number + 1)
-        return filler if wide is None else filler._replace(wide=wide.batch(0).slice(0, 1))
+        extended = self.plan.extend(number, number + 1)
+        return (
+            filler if extended is None else filler._replace(extended=extended.batch(0).slice(0, 1))
+        )
 
 
 def _make_filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:

@@ -36,7 +36,7 @@ def test_a_plan_is_frozen():
 
 @pytest.mark.parametrize("number", [-1, 2])
 def test_a_batch_that_is_not_there_is_refused(number):
-    with pytest.raises(PlanError, match=rf"no batch {number}: numbers are in \[0, 2\)"):
+    with pytest.raises(PlanError, match=rf"no batch {number}: indices are in \[0, 2\)"):
         Plan(SPANS, offsets=[0, 2, 4]).batch(number)
 
 

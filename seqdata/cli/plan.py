@@ -341,7 +341,7 @@ def _open_data(
             f"store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
         )
     rule = limit_lengths(resolve_policy(label, options), of_curriculum)
-    return rule, SequenceIndex.of_store(open_store(join_locations(stores), backend=backend))
+    return rule, SequenceIndex.from_store(open_store(join_locations(stores), backend=backend))
 
 
 def _open_zip(

@@ -24,7 +24,7 @@ class FieldChunk:
 
     Attributes:
         store: Whose field it is.
-        name: Of the field.
+        name: Name of the field.
         values: (rows, features): a row per timestep, or per sequence. A list of texts if the field
             holds texts.
         lengths: int64 (spans,), rows of each span.

@@ -121,7 +121,7 @@ class FittedLabels:
     """Classes that were fitted.
 
     Args:
-        name: Of the field.
+        name: Name of the field.
         plain: What the accumulator made.
 
     Attributes:

@@ -70,7 +70,7 @@ class MomentsAccumulator:
 
     Args:
         estimator: What is fitted.
-        name: Of the field.
+        name: Name of the field.
         field: Its field.
     """
 
@@ -184,7 +184,7 @@ class FittedMeanStd:
     """Means and standard deviations that were fitted.
 
     Args:
-        name: Of the field.
+        name: Name of the field.
         plain: What the accumulator made.
 
     Attributes:

@@ -74,7 +74,7 @@ class DigitsAccumulator:
 
     Args:
         estimator: What is fitted.
-        name: Of the field.
+        name: Name of the field.
         field: Its field.
     """
 
@@ -197,7 +197,7 @@ class FittedQuantiles:
     """Quantiles that were fitted.
 
     Args:
-        name: Of the field.
+        name: Name of the field.
         plain: What the accumulator made.
 
     Attributes:

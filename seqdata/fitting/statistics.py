@@ -47,8 +47,8 @@ class Statistics:
 
     Args:
         content: What was fitted, as JSON; compressed where it is long.
-        digest: Of the JSON, not compressed, 32 hex digits; empty: it is computed. That of the
-            compressed content, which releases before saved, is replaced.
+        digest: Digest of the JSON, not compressed, 32 hex digits; empty: it is computed. That of
+            the compressed content, which releases before saved, is replaced.
         fitted_on: Which view was fitted, by which ``seqdata doctor --leaks`` knows it again: its
             fingerprint, the number of sequences and timesteps, and the lowest hashes of ids.
 

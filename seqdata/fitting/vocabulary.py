@@ -81,7 +81,7 @@ class TokensAccumulator:
 
     Args:
         estimator: What is fitted.
-        name: Of the field.
+        name: Name of the field.
         field: Its field.
     """
 
@@ -127,7 +127,7 @@ class FittedVocabulary:
     """Tokens that were fitted.
 
     Args:
-        name: Of the field.
+        name: Name of the field.
         plain: What the accumulator made.
 
     Attributes:

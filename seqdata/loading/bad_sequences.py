@@ -70,8 +70,8 @@ def repair_batch(
         None if no span fails by itself.
     """
     planned_step = step
-    if step.wide is not None:  # a row includes the timesteps that follow it in the stream
-        step = step._replace(spans=step.wide.spans, rows=step.wide.rows)
+    if step.extended is not None:  # a row includes the timesteps that follow it in the stream
+        step = step._replace(spans=step.extended.spans, rows=step.extended.rows)
     rows: list[dict[str, Any]] = []
     errors: dict[int, Exception] = {}
     axes = fetcher.reader.axes
@@ -103,7 +103,7 @@ def repair_batch(
     for number, pieces in enumerate(rows):
         if not pieces:
             rows[number] = _make_zeros(fetcher, request, number, template, axes)
-    if planned_step.wide is not None:
+    if planned_step.extended is not None:
         step = planned_step._replace(weights=step.weights)
     return RepairedBatch(step, _make_columns(rows, template), axes, errors, donor)
 

@@ -21,7 +21,11 @@ from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.base import PaddedOffsets
 from seqdata.loading.fetcher import FieldReader
-from seqdata.loading.shifted_stream import compute_padded_offsets, find_whole_rows, simplify_rows
+from seqdata.loading.shifted_stream import (
+    compute_padded_offsets,
+    find_single_span_rows,
+    simplify_rows,
+)
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
@@ -35,7 +39,7 @@ _MAX_ROWS = 1 << 13  # of steps that are described at once
 class _StepSpans(NamedTuple):
     """The spans of many steps, their base numbers, and the offsets of the steps.
 
-    ``is_stream`` says that they are extended along a stream, as ``Steps.wide`` is.
+    ``is_stream`` says that they are extended along a stream, as ``Steps.extended`` is.
     """
 
     spans: NDArray[np.int64]
@@ -70,34 +74,34 @@ class StepPreparer:
 
     def prepare(self, step: Step) -> PreparedStep:
         """Return a single step."""
-        return self._prepare_run(Steps.of_one(step)).prepare(0)
+        return self._prepare_run(Steps.from_step(step)).prepare(0)
 
     def _prepare_run(self, steps: Steps) -> StepRun:
-        wide, has_whole_rows = steps.wide, find_whole_rows(steps)
+        extended, has_single_spans = steps.extended, find_single_span_rows(steps)
         step_spans = self._locate_spans(steps.table)
-        wide_spans = step_spans
-        if wide is not None and not all(has_whole_rows):
-            wide_spans = self._locate_spans(wide)._replace(is_stream=True)
-        whole_rows = steps.whole_rows
+        extended_spans = step_spans
+        if extended is not None and not all(has_single_spans):
+            extended_spans = self._locate_spans(extended)._replace(is_stream=True)
+        uncut_rows = steps.uncut_rows
         whole = None
-        if whole_rows is not None:
-            ids = self._find_own_ids(self._locate_spans(whole_rows.table), whole_rows)
-            whole = self._describe(whole_rows, ids, find_whole_rows(whole_rows))
+        if uncut_rows is not None:
+            ids = self._find_own_ids(self._locate_spans(uncut_rows.table), uncut_rows)
+            whole = self._describe(uncut_rows, ids, find_single_span_rows(uncut_rows))
         own_ids = self._find_own_ids(step_spans, steps)
         return StepRun(
-            self, steps, has_whole_rows, step_spans, wide_spans,
-            self._pad_offsets(steps, has_whole_rows),
-            self._describe(steps, own_ids, has_whole_rows, whole),
+            self, steps, has_single_spans, step_spans, extended_spans,
+            self._pad_offsets(steps, has_single_spans),
+            self._describe(steps, own_ids, has_single_spans, whole),
         )  # fmt: skip
 
     def _describe(
         self,
         steps: Steps,
         ids: NDArray[np.int64],
-        has_whole_rows: list[bool],
+        has_single_spans: list[bool],
         whole: RunMetadata | None = None,
     ) -> RunMetadata:
-        return describe_steps(steps, ids, has_whole_rows, self.plan, self.reader.axes, whole)
+        return describe_steps(steps, ids, has_single_spans, self.plan, self.reader.axes, whole)
 
     def _locate_spans(self, table: ArrayTable) -> _StepSpans:
         offsets = table.offsets if table.rows is None else table.rows[table.offsets]
@@ -111,15 +115,17 @@ class StepPreparer:
             return step_spans.ids
         return store.own_numbers(step_spans.spans[:, 0])
 
-    def _pad_offsets(self, steps: Steps, has_whole_rows: list[bool]) -> list[PaddedOffsets] | None:
+    def _pad_offsets(
+        self, steps: Steps, has_single_spans: list[bool]
+    ) -> list[PaddedOffsets] | None:
         """Return the offsets of each step's pieces in padded rows; None if not needed."""
-        reader, wide = self.reader, steps.wide
+        reader, extended = self.reader, steps.extended
         is_planned = self.plans_offsets and reader.transform is None and steps.lanes is not None
-        if not is_planned or (wide is not None and reader.unshifted_fields):
+        if not is_planned or (extended is not None and reader.unshifted_fields):
             return None
-        has_targets = np.array([is_whole or wide is not None for is_whole in has_whole_rows])
+        has_targets = np.array([is_whole or extended is not None for is_whole in has_single_spans])
         widths = _compute_widths(steps) + has_targets * reader.shift
-        offsets = compute_padded_offsets(steps.table if wide is None else wide, widths)
+        offsets = compute_padded_offsets(steps.table if extended is None else extended, widths)
         return list(map(PaddedOffsets, offsets, widths.tolist()))
 
 
@@ -130,28 +136,28 @@ class StepRun:
     Attributes:
         preparer: Prepared them.
         steps: The steps.
-        has_whole_rows: Whether each step has no segments, since its rows are spans.
+        has_single_spans: Whether each step has no segments, since its rows are spans.
         step_spans: Their spans.
-        wide_spans: Their spans extended along a stream; the same spans without a stream.
+        extended_spans: Their spans extended along a stream; the same spans without a stream.
         offsets: Where the pieces of each step begin in padded rows; None if not known.
         metadata: The metadata of their batches.
     """
 
     preparer: StepPreparer
     steps: Steps
-    has_whole_rows: list[bool]
+    has_single_spans: list[bool]
     step_spans: _StepSpans
-    wide_spans: _StepSpans
+    extended_spans: _StepSpans
     offsets: list[PaddedOffsets] | None
     metadata: RunMetadata
 
     def __len__(self) -> int:
-        return len(self.has_whole_rows)
+        return len(self.has_single_spans)
 
     def prepare(self, i: int) -> PreparedStep:
         """Return step ``i``."""
-        preparer, is_whole_row = self.preparer, self.has_whole_rows[i]
-        step_spans = self.step_spans if is_whole_row else self.wide_spans
+        preparer, is_single_span = self.preparer, self.has_single_spans[i]
+        step_spans = self.step_spans if is_single_span else self.extended_spans
         own = slice(step_spans.offsets[i], step_spans.offsets[i + 1])
         spans = step_spans.spans[own]
         epoch, occurrences = preparer.epoch, None
@@ -166,7 +172,7 @@ class StepRun:
         request = StepRequest(
             spans=spans, ids=step_spans.ids[own], epoch=epoch,
             horizon=preparer.plan.lookahead - preparer.reader.shift,
-            joint_targets=preparer.joint_targets and is_whole_row,
+            joint_targets=preparer.joint_targets and is_single_span,
             occurrences=occurrences, is_shifted_stream=step_spans.is_stream,
             has_lanes=self.steps.lanes is not None,
         )  # fmt: skip
@@ -206,7 +212,7 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
         plan: The plan of the step.
         axes: Which field runs along which axis.
     """
-    return describe_steps(Steps.of_one(step), ids, [step.rows is None], plan, axes).batch(0)
+    return describe_steps(Steps.from_step(step), ids, [step.rows is None], plan, axes).batch(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +270,7 @@ class RunMetadata:
 def describe_steps(
     steps: Steps,
     ids: NDArray[np.int64],
-    has_whole_rows: Sequence[bool],
+    has_single_spans: Sequence[bool],
     plan: Plan,
     axes: Axes,
     whole: RunMetadata | None = None,
@@ -274,7 +280,7 @@ def describe_steps(
     Args:
         steps: Their spans, rows and weights.
         ids: int64 (n,), base number of each span's sequence.
-        has_whole_rows: Whether each step has no segments, since its rows are spans.
+        has_single_spans: Whether each step has no segments, since its rows are spans.
         plan: The plan of the steps.
         axes: Which field runs along which axis.
         whole: The metadata of the whole rows, if the steps have a part of their timesteps.
@@ -291,7 +297,7 @@ def describe_steps(
         rows["lanes"] = np.tile(steps.lanes, len(steps.numbers))
     return RunMetadata(
         plan, axes, steps.numbers, steps.lengths, rows, steps.table.offsets.tolist(),
-        _split_segments(steps.table, ids, has_whole_rows),
+        _split_segments(steps.table, ids, has_single_spans),
         _sum_steps(steps, (steps.lengths - context) * (steps.weights > 0)),
         _sum_steps(steps, steps.weights > 0), _compute_widths(steps).tolist(),
         list(map(plan.lr_scale, steps.numbers)), plan.label_parts(steps.numbers), whole,
@@ -339,11 +345,11 @@ def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[
 
 
 def _split_segments(
-    table: ArrayTable, ids: NDArray[np.int64], has_whole_rows: Sequence[bool]
+    table: ArrayTable, ids: NDArray[np.int64], has_single_spans: Sequence[bool]
 ) -> list[NDArray[np.int64] | None]:
     """Return row, id, start and stop of each step's spans, int64 (n, 4); None if rows are spans."""
-    if table.rows is None or all(has_whole_rows):
-        return [None] * len(has_whole_rows)
+    if table.rows is None or all(has_single_spans):
+        return [None] * len(has_single_spans)
     row_numbers = np.arange(len(table.rows) - 1)
     row_numbers -= np.repeat(table.offsets[:-1], np.diff(table.offsets))  # from 0 in every step
     segments = np.empty((len(table.spans), 4), dtype=np.int64)
@@ -351,8 +357,8 @@ def _split_segments(
     segments[:, 1], segments[:, 2:] = ids, table.spans[:, 1:]
     bounds = pairwise(table.rows[table.offsets].tolist())
     return [
-        None if is_whole_row else segments[low:high]
-        for (low, high), is_whole_row in zip(bounds, has_whole_rows, strict=True)
+        None if is_single_span else segments[low:high]
+        for (low, high), is_single_span in zip(bounds, has_single_spans, strict=True)
     ]
 
 

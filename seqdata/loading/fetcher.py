@@ -127,7 +127,7 @@ class FieldReader:
 
     def build_index(self) -> SequenceIndex:
         """Return the index of the lengths to plan."""
-        index = SequenceIndex.of_store(self.measured_view or self.store)
+        index = SequenceIndex.from_store(self.measured_view or self.store)
         if self.length_map is not None:
             index = index.mapped(
                 self.axis, self._describe_length_map(self.length_map), self.length_map
@@ -151,16 +151,16 @@ class FieldReader:
         full_spans[:, 2] = lengths_of[full_axis][spans[:, 0]]
         return self.store.read(full_spans, self.unshifted_fields, axis=full_axis)
 
-    def widen(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
+    def extend(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
         """Return spans extended by the horizon and, unless they are idle, by the shift.
 
         They are the same array where neither adds anything.
         """
         if not horizon and not self.shift:
             return spans
-        widened = spans.copy()
-        widened[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
-        return widened
+        extended = spans.copy()
+        extended[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
+        return extended
 
     def read_columns(
         self, spans: NDArray[np.int64], *, joint_targets: bool, horizon: int = 0
@@ -182,7 +182,7 @@ class FieldReader:
             if self.unshifted_fields
             else {}
         )
-        target_spans = self.widen(spans, 0)  # a copy: there is a shift
+        target_spans = self.extend(spans, 0)  # a copy: there is a shift
         if joint_targets:
             return columns | self.store.read(target_spans, (self.shifted_field,), axis=self.axis)
         columns |= self.store.read(spans, (self.shifted_field,), axis=self.axis)

@@ -219,7 +219,7 @@ def _find_mixture_start(
             "data and the policy of that run and save again, or begin a new run."
         )
     parts = SavedParts.from_text(saved.parts)
-    changes = PartChanges.of(parts.parts, _digest_parts(engine))
+    changes = PartChanges.from_saved(parts.parts, _digest_parts(engine))
     is_allowed = on_changed == "next_segment" or (on_changed == "next_epoch" and "data" in changed)
     if is_allowed and engine.segments is not None:
         return _replace_parts(engine, saved, parts, changes, on_changed)

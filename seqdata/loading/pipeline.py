@@ -222,11 +222,11 @@ class BatchPipeline:
         return batch
 
     def _select_step_columns(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
-        if step.wide is None:
+        if step.extended is None:
             return columns
         joint_targets = self.parts.joint_targets
         return select_step_columns(
-            columns, batch.axes, step, step.wide, joint_targets=joint_targets
+            columns, batch.axes, step, step.extended, joint_targets=joint_targets
         )
 
     def _describe(self, prepared: PreparedStep, number: int) -> SequenceBatch:

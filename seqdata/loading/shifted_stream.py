@@ -25,23 +25,27 @@ def simplify_rows(step: Step) -> Step:
     """Return a step of lanes with a span per row, if every row lies in a single sequence."""
     if step.rows is None or step.lanes is None or len(step.spans) != len(step.weights):
         return step
-    if step.wide is not None and len(step.wide.spans) != len(step.spans):
+    if step.extended is not None and len(step.extended.spans) != len(step.spans):
         return step
     if not (np.diff(step.rows) == 1).all():
         return step
-    return step._replace(rows=None, wide=None)
+    return step._replace(rows=None, extended=None)
 
 
-def find_whole_rows(steps: Steps) -> list[bool]:
+def find_single_span_rows(steps: Steps) -> list[bool]:
     """Return which of many steps have a span per row after ``simplify_rows``."""
     if steps.lanes is None:
         return [steps.table.rows is None] * len(steps.table)
-    tables = [batch_table for batch_table in (steps.table, steps.wide) if batch_table is not None]
-    is_whole_row = np.ones(len(steps.table), dtype=np.bool_)
+    tables = [
+        batch_table for batch_table in (steps.table, steps.extended) if batch_table is not None
+    ]
+    is_single_span = np.ones(len(steps.table), dtype=np.bool_)
     for table in tables:
         if table.rows is not None:
-            is_whole_row &= (np.diff(table.rows).reshape(len(is_whole_row), -1) == 1).all(axis=1)
-    return is_whole_row.tolist()
+            is_single_span &= (np.diff(table.rows).reshape(len(is_single_span), -1) == 1).all(
+                axis=1
+            )
+    return is_single_span.tolist()
 
 
 def compute_padded_offsets(
@@ -70,35 +74,37 @@ def compute_padded_offsets(
 
 
 def select_step_columns(
-    columns: Columns, axes: Axes, step: Step, wide: PlanBatch, *, joint_targets: bool
+    columns: Columns, axes: Axes, step: Step, extended: PlanBatch, *, joint_targets: bool
 ) -> dict[str, Any]:
-    """Return the columns of a step's spans, cut from those of its wide rows.
+    """Return the columns of a step's spans, cut from those of its extended rows.
 
     Args:
-        columns: One piece per wide span.
+        columns: One piece per extended span.
         axes: Which field runs along which axis, and which one is shifted.
         step: The spans, in rows.
-        wide: The rows extended by what follows them; they begin with the same spans.
+        extended: The rows extended by what follows them; they begin with the same spans.
         joint_targets: Whether the shifted field is one column with a piece per row, inputs and
             targets; else targets are a column of their own.
     """
-    wide_offsets = wide.rows if wide.rows is not None else np.arange(len(wide.spans) + 1)
+    extended_offsets = (
+        extended.rows if extended.rows is not None else np.arange(len(extended.spans) + 1)
+    )
     selected: dict[str, Any] = {}
     column: Any
     if joint_targets and axes.shift.keys() == columns.keys():  # nothing to cut
         for name, column in columns.items():
-            selected[name] = RowColumn(column, wide_offsets)
+            selected[name] = RowColumn(column, extended_offsets)
         return selected
     rows = step.rows if step.rows is not None else np.arange(len(step.spans) + 1)
     piece_numbers = np.arange(len(step.spans)) + np.repeat(
-        (wide_offsets - rows)[:-1], np.diff(rows)
+        (extended_offsets - rows)[:-1], np.diff(rows)
     )
     lengths = step.spans[:, 2] - step.spans[:, 1]
     for name, column in columns.items():
         if isinstance(column, list):
             selected[name] = [column[number] for number in piece_numbers.tolist()]
         elif name in axes.shift and joint_targets:
-            selected[name] = RowColumn(column, wide_offsets)
+            selected[name] = RowColumn(column, extended_offsets)
         elif axes.along(name) == axes.axis:
             selected[name] = _select_pieces(column, piece_numbers, lengths)
             if name in axes.shift:

@@ -43,7 +43,7 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
     """
     if as_policy(policy).zips_parts:
         if not isinstance(store, SupportsParts):
-            policy.split(SequenceIndex.of_store(store))  # raises: it needs parts
+            policy.split(SequenceIndex.from_store(store))  # raises: it needs parts
         return ZipEngine(store, policy, options)
     base_policy = find_base_policy(policy)
     if as_policy(base_policy).zips_parts:
@@ -219,7 +219,7 @@ def _build_index(
 ) -> SequenceIndex:
     """Return the lengths of a part as they are planned."""
     if policy is None:
-        return SequenceIndex.of_store(part)  # the policy then says that it lacks the part
+        return SequenceIndex.from_store(part)  # the policy then says that it lacks the part
     output = make_output(options.as_tuple, options.as_dict)
     try:
         return make_reader(part, policy.axis, options, output).build_index()

@@ -179,7 +179,7 @@ class Items:
 
         Args:
             numbers: int64 (n,), numbers of items, rising.
-            draw: Of the epoch, for items of a random rule.
+            draw: Randomness of the epoch, for items of a random rule.
         """
         if self.bin_offsets is None:
             lengths = self.index.at(self.axis, numbers)

@@ -39,12 +39,12 @@ class PartRun:
     """The endless run of a part: its own epochs, each a plan of its own policy and seed.
 
     Attributes:
-        name: Of the part.
+        name: Name of the part.
         first: Number of its first sequence in the mixture.
         index: Its lengths.
         policy: That batches it.
-        seed: Of its plans.
-        num_batches: Of each of its epochs.
+        seed: Seed of its plans.
+        num_batches: Number of batches of each of its epochs.
         lookahead: Timesteps that its plans read past their spans.
         rule: Name of the policy that takes the parts together, for messages.
         group: Consecutive batches of its plans that have like lengths.
@@ -225,7 +225,7 @@ def number_crops(
     Args:
         runs: The run of each part.
         spans: int64 (n, 3): sequence, start, stop.
-        epoch: Of the part: its own.
+        epoch: Epoch of the part: its own.
     """
     numbers = np.zeros(len(spans), dtype=np.int64)
     for run in runs:

@@ -56,7 +56,7 @@ class PartRows:
     """The rows of one part.
 
     Attributes:
-        name: Of the part.
+        name: Name of the part.
         first: Number of its first sequence in the mixture.
         ranked: int64 (n,), numbers of its sequences that can be drawn, longest first.
         rows: Rows of the part in every epoch.

@@ -34,7 +34,7 @@ from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.segments import Segment, WeightChange
 
 WEIGHT_UNITS = 1 << 40
-"""What the weights of all parts add up to, as integers."""
+"""Sum of the weights of all parts, as integers."""
 
 _DIGITS = 40  # of n^(1/T): the same on every machine
 
@@ -134,7 +134,7 @@ class PartOrder:
         Args:
             batches: How many come first; the last event may be cut off.
             group: Batches of an event.
-            count: Of parts.
+            count: Number of parts.
         """
         events, rest = divmod(batches, group)
         counts = [group * number for number in self.count_events(events, count)]
@@ -149,7 +149,7 @@ def make_part_order(
     """Return the order of parts with these weights.
 
     Args:
-        weights: Of the parts, at least 0 and not all 0; parts of weight 0 never come.
+        weights: Weights of the parts, at least 0 and not all 0; parts of weight 0 never come.
         seed: Where each pair's sides begin is drawn from it, once for all epochs.
         ahead: Batches that each part has had so far beyond its share, in units of 1 /
             ``WEIGHT_UNITS``; None: none has.
@@ -182,7 +182,7 @@ def scale_weights(weights: Sequence[Fraction]) -> list[int]:
     """
     total = sum(weights)
     exact = [weight * WEIGHT_UNITS / total for weight in weights]
-    units = [max(int(share), share > 0) for share in exact]
+    units = [max(int(units), units > 0) for units in exact]
     by_remainder = sorted(range(len(units)), key=lambda number: units[number] - exact[number])
     missing = WEIGHT_UNITS - sum(units)  # fewer than there are parts
     for number in by_remainder[:missing] if missing > 0 else ():
@@ -241,7 +241,7 @@ def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
 
     Args:
         text: A ``digest``.
-        count: Of parts.
+        count: Number of parts.
 
     Raises:
         ConfigError: If it is damaged.
@@ -333,7 +333,7 @@ def find_piece(
     Args:
         rates: Name -> how often batches of each part come, in the order of the data.
         declared: Name -> the weight that says so, in the order of the mixture.
-        seed: Of the plan.
+        seed: Seed of the plan.
         group: Batches of an event.
         segment: The segment.
         changes: What was changed up to it: weights, and parts where they replaced others.

@@ -1,4 +1,4 @@
-"""Where the parts of a mixture are in their own epochs: in states, and where the parts change.
+"""Positions of the parts of a mixture in their own epochs: in states, and where parts change.
 
 A part goes through its own epochs, whatever the others do. So what a run needs in order to
 continue with other parts is, for each part, its own epoch, the batches of it that are trained, and
@@ -41,10 +41,10 @@ class PartPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartPositions:
-    """Where parts begin with a mixture that replaces an earlier one.
+    """The positions at which parts begin with a mixture that replaces an earlier one.
 
     Attributes:
-        values: Of each part, in the order of the data.
+        values: Positions of each part, in the order of the data.
     """
 
     values: tuple[PartPosition, ...]
@@ -87,10 +87,10 @@ class PartPositions:
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """What a state has of a part.
+    """A part, as a state has it.
 
     Attributes:
-        digest: Of what its batches are made of.
+        digest: Digest of what its batches are made of.
         position: Where it is.
     """
 
@@ -100,7 +100,7 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class SavedParts:
-    """What a state has of a mixture.
+    """A mixture, as a state has it.
 
     Attributes:
         epoch_batches: Batches of the epoch of the mixture.
@@ -155,7 +155,7 @@ class PartChanges(NamedTuple):
     changed: list[str]
 
     @classmethod
-    def of(cls, saved: Mapping[str, SavedPart], digests: Mapping[str, str]) -> PartChanges:
+    def from_saved(cls, saved: Mapping[str, SavedPart], digests: Mapping[str, str]) -> PartChanges:
         """Return the changes from the parts of a state to those of now, name -> digest."""
         both = [name for name in digests if name in saved]
         return cls(

@@ -22,7 +22,7 @@ from seqdata.protocols import Policy
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is drawn of one part of a mixture.
+    """The weight and the policy of one part of a mixture.
 
     Args:
         weight: Its share, relative to the weights of the others; 0: nothing is drawn of it.
@@ -74,7 +74,7 @@ def weigh_part(weight: Any, count: int, temperature: float | None) -> Fraction:
     Args:
         weight: As declared.
         count: Its sequences.
-        temperature: Of the mixture.
+        temperature: Temperature of the mixture.
     """
     exact = Fraction(weight if isinstance(weight, int | Fraction) else repr(float(weight)))
     return exact * compute_root(count, temperature) if count and temperature is not None else exact
@@ -90,7 +90,7 @@ def count_planned(policy: Policy, index: SequenceIndex, *, whole: bool = False) 
     """Return the sequences and the scored timesteps of one epoch of a part.
 
     Args:
-        policy: Of the part.
+        policy: Policy of the part.
         index: Its lengths.
         whole: Whether each sequence that is not left out counts once; else each piece of one
             counts, as often as an epoch has it.
@@ -110,11 +110,11 @@ def number_part_crops(
     """Return which of its sequence's windows each span of a part is, int64 (n,); 0: it has one.
 
     Args:
-        policy: Of the part, or one around that.
+        policy: Policy of the part, or one around that.
         index: What it makes batches of: the part's lengths, or what was drawn of it.
         spans: int64 (n, 3): sequence, start, stop.
-        seed: Of the part.
-        epoch: Of the part.
+        seed: Seed of the part.
+        epoch: Epoch of the part.
     """
     base: Any = find_base_policy(policy)
     if not as_policy(base).cuts_windows:
@@ -128,7 +128,7 @@ def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
 
     Args:
         rule: Name of the policy that takes them together, for messages.
-        name: Of the part.
+        name: Name of the part.
         policy: That is to batch it.
         advice: What to do about epochs of unequal numbers of batches.
 
@@ -160,7 +160,7 @@ def match_parts(
 
     Args:
         rule: Name of the policy that takes them together, for messages.
-        names: Of the parts that it knows.
+        names: Names of the parts that it knows.
         index: The lengths of the data.
         needed: What the policy must have for each part of the data.
         advice: What to do about a part of the data without it.

@@ -176,7 +176,7 @@ _CHUNK_DRAWS = 1 << 13  # draws that stay in the cache
 def _philox(
     seed: int, epoch: int, second: NDArray[np.int64], purpose: int, fourth: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Return first word of Philox4x64-10 for many counters (0, second, purpose, fourth) at once.
+    """Return the first word of Philox4x64-10 for counters (0, second, purpose, fourth) at once.
 
     NumPy raises the lowest word before it draws, so it is 1 here.
     """
@@ -202,14 +202,14 @@ def _philox(
 
 
 def _multiply(
-    words: NDArray[np.uint64], by: np.uint64
+    words: NDArray[np.uint64], factor: np.uint64
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the high and low words of 128-bit products."""
     low, high = words & _LOW, words >> _HALF
-    by_low, by_high = by & _LOW, by >> _HALF
-    middle = high * by_low + ((low * by_low) >> _HALF)
-    carry = low * by_high + (middle & _LOW)
-    return high * by_high + (middle >> _HALF) + (carry >> _HALF), words * by
+    factor_low, factor_high = factor & _LOW, factor >> _HALF
+    middle = high * factor_low + ((low * factor_low) >> _HALF)
+    carry = low * factor_high + (middle & _LOW)
+    return high * factor_high + (middle >> _HALF) + (carry >> _HALF), words * factor
 
 
 _ROUNDS = 4  # a pseudorandom permutation from pseudorandom functions (Luby and Rackoff, 1988)

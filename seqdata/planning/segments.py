@@ -37,7 +37,7 @@ class WeightChange(NamedTuple):
     """Weights, and the segment from which they hold.
 
     Attributes:
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         first: First batch of the segment.
         weights: Those from there on; or ``PartPositions``, where the parts of a mixture replaced
             others.
@@ -82,7 +82,7 @@ class WeightHistory:
         """Continue with other parts of a mixture, in a segment that has not begun here.
 
         Args:
-            epoch: Of the segment.
+            epoch: Epoch of the segment.
             first: Its first batch.
             positions: Where each part begins.
         """
@@ -90,7 +90,7 @@ class WeightHistory:
 
     @property
     def origin(self) -> WeightChange | None:
-        """Where the parts of a mixture have replaced others; None: nowhere."""
+        """The change at which the parts of a mixture have replaced others; None: there is none."""
         change = self.changes[0] if self.changes else None
         return change if change and isinstance(change.weights, PartPositions) else None
 
@@ -99,7 +99,7 @@ class WeightHistory:
 
         Args:
             changes: Those that were kept.
-            epoch: Of the segment.
+            epoch: Epoch of the segment.
             first: Its first batch.
         """
         self.changes, self._known_from, self._begun = (), (0, 0), (-1, 0)
@@ -113,7 +113,7 @@ class WeightHistory:
         """Begin the segment of a position, or continue within it.
 
         Args:
-            epoch: Of the plan.
+            epoch: Epoch of the plan.
             position: The batch that is read next.
             length: Batches of a segment.
         """
@@ -162,7 +162,7 @@ class Segment(NamedTuple):
     """A run of batches of an epoch, within which nothing changes.
 
     Attributes:
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         first: Its first batch.
         batches: Its batches.
         length: Batches of every segment but the last.
@@ -209,7 +209,7 @@ class SupportsWeightChanges(Protocol):
 
         Args:
             index: The lengths.
-            seed: Of the plan.
+            seed: Seed of the plan.
             segment: The segment.
             changes: Weights that were set up to the segment, in order; none: the policy's own.
         """
@@ -299,7 +299,7 @@ def derive_segment_epoch(segment: Segment, number: int) -> int:
 
     Args:
         segment: The segment.
-        number: Of the round.
+        number: Index of the round.
     """
     text = f"segment;{segment.epoch};{segment.first};{number}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

@@ -20,7 +20,7 @@ class WeightArray:
 
     Attributes:
         values: The same.
-        digest: Of the values, 32 hex digits.
+        digest: Digest of the values, 32 hex digits.
     """
 
     __slots__ = ("digest", "values")

@@ -81,7 +81,7 @@ class StagedTable(PiecewiseTable):
     Attributes:
         stages: The stages of the epoch, in order.
         index: What is planned over.
-        seed: Of the plans.
+        seed: Seed of the plans.
         first: Batches of the run before this epoch.
         count: Batches of this epoch.
     """
@@ -228,13 +228,10 @@ class Curriculum(WrapperPolicy):
             )
         check_counts("curriculum", self, "segment", "batches", optional=True)
         if self.by is not None and not callable(self.by):
-            raise ConfigError(
-                must_be(
-                    "policy 'curriculum': `by`", f"a function of the {self._unit}", f"{self.by!r}"
-                )
-            )
+            needed = f"a function of the {self._counted}"
+            raise ConfigError(must_be("policy 'curriculum': `by`", needed, f"{self.by!r}"))
         if self.max_length is not None:
-            object.__setattr__(self, "max_length", _make_rules(self.max_length, self._unit))
+            object.__setattr__(self, "max_length", _make_rules(self.max_length, self._counted))
         _limit_length(self.policy, None)
         if self.repeats_sequences:
             self._check_passes()
@@ -294,8 +291,8 @@ class Curriculum(WrapperPolicy):
         return count
 
     @property
-    def _unit(self) -> str:
-        """What ``max_length`` and ``by`` count."""
+    def _counted(self) -> str:
+        """The word for what ``max_length`` and ``by`` count."""
         return "epoch" if self.segment is None else "segment"
 
     def _check_passes(self) -> None:
@@ -367,7 +364,7 @@ class Curriculum(WrapperPolicy):
     def _find_limit(self, number: int) -> int | None:
         """Return the most timesteps of a row in an epoch or segment; None: no limit."""
         if self.by is not None:
-            name = f"policy 'curriculum': `by` of {self._unit} {number}"
+            name = f"policy 'curriculum': `by` of {self._counted} {number}"
             return _check_limit(self.by(number), name)
         rules = [limit for first, limit in self.max_length or () if first <= number]
         return rules[-1]
@@ -381,7 +378,7 @@ class Curriculum(WrapperPolicy):
 
     def _check_count(self, count: int, index: SequenceIndex, number: int) -> None:
         if not count and len(index):
-            limit, name = self._find_limit(number), f"policy 'curriculum': {self._unit} {number}"
+            limit, name = self._find_limit(number), f"policy 'curriculum': {self._counted} {number}"
             if limit is None:
                 raise PlanError(
                     f"{name} must have a sequence to plan, but `policy` leaves out all of "

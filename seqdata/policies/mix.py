@@ -60,7 +60,7 @@ from seqdata.planning.segments import RoundFn, Segment, WeightChange, Weights
 from seqdata.protocols import Policy
 from seqdata.report import make_report
 
-ShareUnit = Literal["batches", "timesteps", "sequences"]
+ShareBy = Literal["batches", "timesteps", "sequences"]
 Keep = Literal["update", "batch"]
 _LEAST_TEMPERATURE = 0.01  # weights are multiplied by up to the 100th power of a count
 _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many ranks end with it
@@ -112,7 +112,7 @@ class Mix(BasePolicy):
 
     parts: Mapping[str, Part | float]
     policy: Policy | None = None
-    by: ShareUnit | None = None
+    by: ShareBy | None = None
     batches: int | None = None
     temperature: float | None = None
     rows: bool = False
@@ -265,8 +265,8 @@ class Mix(BasePolicy):
         Args:
             index: The lengths of all parts.
             spans: int64 (n, 3): sequence, start, stop.
-            seed: Of the plan.
-            epoch: Of the part: its own.
+            seed: Seed of the plan.
+            epoch: Epoch of the part: its own.
         """
         if self.rows:
             return number_part_crops(self._rows_policy, index, spans, seed=seed, epoch=epoch)
@@ -291,7 +291,7 @@ class Mix(BasePolicy):
         return self.batches_per_update or self.balance_ranks or 1
 
     def _check_choices(self) -> None:
-        for name, value, choices in (("by", self.by, ShareUnit), ("keep", self.keep, Keep)):
+        for name, value, choices in (("by", self.by, ShareBy), ("keep", self.keep, Keep)):
             if value not in get_args(choices) and (value is not None or name == "keep"):
                 allowed = "one of " + ", ".join(map(repr, get_args(choices)))
                 raise ConfigError(must_be(f"policy 'mix': `{name}`", allowed, repr(value)))
@@ -377,12 +377,12 @@ class Mix(BasePolicy):
                 f"policy 'mix': part {name!r} must have a sequence to draw, but has none: "
                 f"{len(index)} sequences make no batch. Pass weight 0 to leave it out."
             )
-        unit = self.by or ("sequences" if self.rows else "batches")
-        if unit == "batches" or (unit == "sequences" and self.rows):
+        by = self.by or ("sequences" if self.rows else "batches")
+        if by == "batches" or (by == "sequences" and self.rows):
             return rate
         sequences, timesteps = count_planned(policy, index, whole=self.rows)
         own = sequences if self.rows else batches  # what comes as often as the rate says
-        return rate * own / (sequences if unit == "sequences" else timesteps)
+        return rate * own / (sequences if by == "sequences" else timesteps)
 
     def _count_batches(self, index: SequenceIndex, units: list[int]) -> int:
         """Return the batches of an epoch: one pass over the part that is largest by weight."""
@@ -395,5 +395,5 @@ class Mix(BasePolicy):
         ]
         _, own_batches, unit = max(sizes)
         count = -(-own_batches * WEIGHT_UNITS // unit)
-        unit = 1 if self.keep == "batch" else self.batches_per_update or _ROUNDED_BATCHES
-        return -(-count // unit) * unit
+        multiple = 1 if self.keep == "batch" else self.batches_per_update or _ROUNDED_BATCHES
+        return -(-count // multiple) * multiple

@@ -51,7 +51,7 @@ class PackedRowsLayout(NamedTuple):
 
 
 class _RowContent(NamedTuple):
-    """What rows hold: ``repeats`` items of ``length`` after what they held ``previous``."""
+    """The content of rows: ``repeats`` items of ``length`` after the ``previous`` content."""
 
     length: int
     repeats: int

@@ -109,7 +109,7 @@ class Segments(WrapperPolicy):
 
         Args:
             index: The lengths.
-            seed: Of the run.
+            seed: Seed of the run.
             epoch: Number of the epoch.
             history: Weights of the run; a segment is planned with those it has then.
         """

@@ -49,7 +49,7 @@ class Jitter:
     """How chunk lengths vary: normal around the usual length or, rarely, around half of it.
 
     Args:
-        short: Share of chunks around half the usual length.
+        short: Fraction of chunks around half the usual length.
         spread: Standard deviation, in timesteps.
         least: Least timesteps of a chunk.
 
@@ -64,7 +64,8 @@ class Jitter:
     def __post_init__(self) -> None:
         is_number = isinstance(self.short, int | float) and not isinstance(self.short, bool)
         if not (is_number and 0 <= self.short <= 1):
-            raise ConfigError(must_be("jitter: `short`", "a share from 0 to 1", f"{self.short!r}"))
+            needed = "a fraction from 0 to 1"
+            raise ConfigError(must_be("jitter: `short`", needed, f"{self.short!r}"))
         for name, least in (("spread", 0), ("least", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

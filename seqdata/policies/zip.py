@@ -54,7 +54,7 @@ class ZippedPart(WrapperPolicy):
     """The policy of one part, over its own store: its endless run, cut into epochs of one length.
 
     Attributes:
-        name: Of the part.
+        name: Name of the part.
         policy: That batches it.
         batches: Batches of an epoch: those of the part that leads.
     """
@@ -85,8 +85,8 @@ class ZippedPart(WrapperPolicy):
 
         Args:
             index: The lengths of the part.
-            seed: Of the part.
-            epoch: Of the steps, not the part's own.
+            seed: Seed of the part.
+            epoch: Epoch of the steps, not the part's own.
             first_sequence: Number of the part's first sequence in these batches.
         """
 

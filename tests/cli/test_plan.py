@@ -262,7 +262,7 @@ def test_batches_of_an_update_are_of_one_part(parts):
 
 def test_each_world_is_planned_for_its_ranks_unless_an_update_or_the_policy_says(store):
     options = ["--batching", "bucketed", "--batch-size", 2, "--world", "1,2,4", "--json"]
-    index = SequenceIndex.of_store(open_store(store))
+    index = SequenceIndex.from_store(open_store(store))
 
     def facts_of(*more):
         facts = json.loads(run_plan(store, *options, *more))

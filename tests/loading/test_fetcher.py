@@ -47,7 +47,7 @@ def test_targets_of_a_shift_are_a_column_or_joint_with_the_inputs():
 
 
 def test_an_idle_span_is_not_widened_by_the_shift():
-    assert SHIFTED.widen(np.array([[0, 0, 0], [1, 2, 4]]), 1).tolist() == [[0, 0, 1], [1, 2, 7]]
+    assert SHIFTED.extend(np.array([[0, 0, 0], [1, 2, 4]]), 1).tolist() == [[0, 0, 1], [1, 2, 7]]
 
 
 def test_a_shift_shortens_what_is_planned():

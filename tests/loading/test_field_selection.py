@@ -77,9 +77,9 @@ def test_the_index_is_of_targets():
 
 
 def test_the_index_names_sequences_through_a_view():
-    index = SequenceIndex.of_store(STORE.take([2, 0]))
+    index = SequenceIndex.from_store(STORE.take([2, 0]))
     assert index.names([0, 1]) == "'s7', 's4'"
-    assert index.fingerprint != SequenceIndex.of_store(STORE).fingerprint
+    assert index.fingerprint != SequenceIndex.from_store(STORE).fingerprint
 
 
 @pytest.mark.parametrize(

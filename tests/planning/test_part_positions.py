@@ -48,7 +48,7 @@ def test_a_damaged_state_of_parts_is_refused(text):
 
 def test_changes_name_the_parts():
     saved = {name: SavedPart(name, PartPosition(0, 0)) for name in "abc"}
-    changes = PartChanges.of(saved, {"b": "b", "c": "other", "d": "d", "e": "e"})
+    changes = PartChanges.from_saved(saved, {"b": "b", "c": "other", "d": "d", "e": "e"})
     assert changes == (["d", "e"], ["a"], ["c"])
     assert str(changes) == (
         "'d' and 'e' were added, 'a' was removed, 'c' has other data or another policy"

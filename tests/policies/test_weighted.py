@@ -170,12 +170,12 @@ def test_split_and_truncated_sequences_are_reported_by_their_numbers():
 
 
 def test_weights_come_from_a_field_of_the_store():
-    index = SequenceIndex.of_store(store_of(WEIGHTS))
+    index = SequenceIndex.from_store(store_of(WEIGHTS))
     by_name = Weighted(Fixed(4), "weight", draws=100).plan(index, seed=0, epoch=0)
     by_array = Weighted(Fixed(4), WEIGHTS, draws=100).plan(index, seed=0, epoch=0)
     assert by_name.spans.tolist() == by_array.spans.tolist()
     numbers = np.arange(200)[::-2]
-    view = SequenceIndex.of_store(store_of(WEIGHTS).take(numbers))
+    view = SequenceIndex.from_store(store_of(WEIGHTS).take(numbers))
     drawn = Weighted(Fixed(4), "weight").expected_draws(view)
     assert np.allclose(drawn, 100 * WEIGHTS[numbers] / WEIGHTS[numbers].sum())
 
@@ -183,7 +183,7 @@ def test_weights_come_from_a_field_of_the_store():
 @pytest.mark.parametrize("kind", [np.int64, np.float32, str], ids=["int", "float", "str"])
 def test_balanced_draws_every_label_equally_often(kind):
     labels = np.random.default_rng(2).choice([1, 2, 7], 200, p=[0.9, 0.07, 0.03])
-    index = SequenceIndex.of_store(store_of(WEIGHTS, label=labels.astype(kind).tolist()))
+    index = SequenceIndex.from_store(store_of(WEIGHTS, label=labels.astype(kind).tolist()))
     policy = Weighted(Bucketed(8), balanced("label"), draws=300)
     for epoch in range(3):
         found = counts(policy.plan(index, seed=0, epoch=epoch))
@@ -193,7 +193,7 @@ def test_balanced_draws_every_label_equally_often(kind):
 def test_balanced_counts_only_what_is_planned():
     labels = np.array([0, 0, 0, 0, 1, 1])
     lengths = np.array([5, 5, 0, 0, 5, 5])
-    index = SequenceIndex.of_store(store_of(np.ones(6), lengths, label=labels))
+    index = SequenceIndex.from_store(store_of(np.ones(6), lengths, label=labels))
     due = Weighted(Fixed(2), balanced("label"), draws=4).expected_draws(index)
     assert np.allclose(due, [1, 1, 0, 0, 1, 1])
 
@@ -268,7 +268,7 @@ def test_weights_of_another_length_are_refused():
 def test_fields_that_hold_no_weights_are_refused():
     weights = WEIGHTS.copy()
     weights[17] = -1
-    index = SequenceIndex.of_store(store_of(weights, label=["a"] * 200))
+    index = SequenceIndex.from_store(store_of(weights, label=["a"] * 200))
     for weights, said in (
         ("weight", r"field 'weight' must be finite and at least 0, but is -1.0 for sequence '17'"),
         ("weigth", "no field 'weigth'; did you mean 'weight'"),
@@ -284,7 +284,7 @@ def test_fields_that_hold_no_weights_are_refused():
 
 
 def test_a_label_that_is_not_a_number_is_refused():
-    index = SequenceIndex.of_store(store_of(np.ones(3), [4, 5, 6], label=[0.0, np.nan, 1.0]))
+    index = SequenceIndex.from_store(store_of(np.ones(3), [4, 5, 6], label=[0.0, np.nan, 1.0]))
     with pytest.raises(ConfigError, match=r"field 'label' must be a label .* for sequence '1'"):
         Weighted(Fixed(2), balanced("label")).num_batches(index)
 
@@ -363,7 +363,7 @@ def test_a_part_of_a_mixture_may_be_weighted():
     weighted = Weighted(Fixed(4), "weight", draws=100, importance=True)
     mix = Mix({"a": Part(0.5, weighted), "b": Part(0.5, Fixed(4))}, keep="batch")
     stores = {"a": store_of(WEIGHTS), "b": store_of(WEIGHTS)}
-    parts = {name: SequenceIndex.of_store(store) for name, store in stores.items()}
+    parts = {name: SequenceIndex.from_store(store) for name, store in stores.items()}
     plan = mix.plan(SequenceIndex.from_parts(parts), seed=0, epoch=0)
     numbers = [k for k, label in enumerate(plan.label_parts(range(len(plan)))) if label.part == "a"]
     drawn = np.concatenate([plan.batch(k).spans[:, 0] for k in numbers[:25]])

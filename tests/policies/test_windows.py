@@ -91,7 +91,7 @@ def test_a_random_window_knows_its_number():
 
 def crops_by_sequence(store, policy, *, epoch=1, seed=3):
     """Number of each sequence in the data -> where its crops begin."""
-    plan = policy.plan(SequenceIndex.of_store(store), seed=seed, epoch=epoch)
+    plan = policy.plan(SequenceIndex.from_store(store), seed=seed, epoch=epoch)
     found: dict[int, list[int]] = {}
     for number, start, _ in plan.spans.tolist():
         found.setdefault(int(store.base_numbers(np.array([number]))[0]), []).append(start)
@@ -116,6 +116,6 @@ def test_crops_in_a_view_are_those_of_the_data():
 def test_the_number_of_a_crop_is_told_in_a_view_too():
     store = MemoryStore.of([np.arange(500 + k) for k in range(5)])
     policy = Windows(20, batch_size=4, random=True, per_sequence=3, shuffle=False)
-    index = SequenceIndex.of_store(store.take([4, 1, 4]))
+    index = SequenceIndex.from_store(store.take([4, 1, 4]))
     spans = policy.plan(index, seed=3, epoch=2).spans
     assert policy.crop_numbers(index, spans, seed=3, epoch=2).tolist() == [0, 1, 2] * 3

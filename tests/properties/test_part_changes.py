@@ -38,7 +38,7 @@ policies = st.builds(Fixed, st.integers(1, 4)) | st.builds(Bucketed, st.integers
 
 @cache
 def make_own_plan(name, version, policy, seed, epoch):
-    index = SequenceIndex.of_store(STORES[name][version])
+    index = SequenceIndex.from_store(STORES[name][version])
     return balance_ranks(policy, RANKS).plan(index, seed=derive_part_seed(seed, name), epoch=epoch)
 
 

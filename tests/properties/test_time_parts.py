@@ -116,9 +116,9 @@ def test_what_is_read_past_a_part_is_what_its_row_continues_with(policy, index, 
     plan = policy.plan(index, seed=0, epoch=0)
     ((whole, own),) = shares(plan.with_lookahead(shift), 1, parts)
     for step in range(len(whole)):
-        rows, lengths = timesteps(whole[step].wide), whole[step].lengths.tolist()
+        rows, lengths = timesteps(whole[step].extended), whole[step].lengths.tolist()
         for number, part in enumerate(own):
-            for row, cut, length in zip(rows, timesteps(part[step].wide), lengths, strict=True):
+            for row, cut, length in zip(rows, timesteps(part[step].extended), lengths, strict=True):
                 start, stop = length * number // parts, length * (number + 1) // parts
                 past = len(row) - length if stop > start else 0
                 assert cut == row[start : stop + past]

@@ -66,7 +66,7 @@ def test_its_fingerprint_knows_names_and_their_order():
 
 
 def test_its_index_has_the_parts_and_concatenates_no_lengths():
-    index = SequenceIndex.of_store(join_parts(stores()))
+    index = SequenceIndex.from_store(join_parts(stores()))
     assert list(index.parts) == ["a", "b"]
     assert [part.lengths.tolist() for part in index.parts.values()] == [[1, 2, 3], [2, 2]]
     assert len(index) == 5

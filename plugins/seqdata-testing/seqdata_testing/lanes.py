@@ -75,7 +75,7 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
         ConformanceError: If a lane jumps, leaves a sequence early, or a batch lacks a lane.
     """
     if not plan.lanes:
-        raise ConformanceError("plan: is dealt by batches, but must have lanes")
+        raise ConformanceError("plan: must have lanes, but has none")
     if plan.carry:
         index = index.unshifted(axis)[0]
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)

@@ -35,7 +35,7 @@ def test_idle_lanes_name_no_sequence_in_the_report():
 @pytest.mark.parametrize(
     ("spans", "lanes", "message"),
     [
-        ([[0, 0, 5]], 0, "is dealt by batches, but must have lanes"),
+        ([[0, 0, 5]], 0, "must have lanes, but has none"),
         ([[0, 1, 5]], 1, "lane 0 in batch 0 begins sequence 0 at timestep 1, but must at 0"),
         (
             [[0, 0, 2], [0, 3, 5]],

@@ -403,7 +403,7 @@ def _find_longest(query: ParallelQuery) -> int:
 
     if query.store is None:
         return 0
-    index = SequenceIndex.of_store(open_store(query.store, backend=query.backend))
+    index = SequenceIndex.from_store(open_store(query.store, backend=query.backend))
     return int(index.lengths.max(initial=0))
 
 

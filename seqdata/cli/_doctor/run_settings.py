@@ -219,7 +219,7 @@ def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | N
         lanes = resolved.lanes
     if data.get("transform") is not None or data.get("shift"):
         return (0, lanes) if lanes else None  # lengths differ from the stored ones
-    return resolved.num_batches(SequenceIndex.of_store(train)), lanes
+    return resolved.num_batches(SequenceIndex.from_store(train)), lanes
 
 
 def _check_launch(file: RunFile) -> Iterator[FindingRow]:

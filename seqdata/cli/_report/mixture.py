@@ -208,7 +208,7 @@ def open_parts(rule: Mix | Zip, locations: Sequence[str], backend: str | None) -
         ConfigError: If they cannot be taken together.
     """
     stores = [open_store(location, backend=backend) for location in locations]
-    return SequenceIndex.of_store(resolve_parts(dict(zip(rule.parts, stores, strict=True)), rule))
+    return SequenceIndex.from_store(resolve_parts(dict(zip(rule.parts, stores, strict=True)), rule))
 
 
 def compute_part_stats(

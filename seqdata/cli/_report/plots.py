@@ -41,7 +41,7 @@ def draw_plan(
     Args:
         path: The file to write, a PNG.
         index: The lengths that are planned.
-        plan: The plan of one epoch, dealt by batches.
+        plan: The plan of one epoch, without lanes.
         label: Name of the plan in the picture.
         axis: The axis that is planned on.
         seed: Seed of the other plans.

@@ -123,7 +123,7 @@ class TransformApplier:
         if has_idle:
             request = self._fill_idle(request)
         spans = request.spans
-        read_spans = spans if request.is_shifted_stream else reader.widen(spans, request.horizon)
+        read_spans = spans if request.is_shifted_stream else reader.extend(spans, request.horizon)
         inputs = reader.read_inputs(read_spans)
         results = self.compute_results(inputs, request)
         if reader.has_changed_lengths:

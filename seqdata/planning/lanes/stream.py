@@ -1,4 +1,4 @@
-"""What a lane reads: a run of one stream of concatenated sequences, or one sequence after another.
+"""The reading of lanes: runs of a stream of concatenated sequences, or one after another.
 
 Of a stream a row may hold several sequences. Lane j is ``edges[j]:edges[j+1]`` of it: equal
 columns, or the sequences that were packed into it. Queued sequences have a row of their own for

@@ -44,7 +44,7 @@ def lines_of(text):
 
 def played(store, tail, ranks):
     """Count the timesteps that all ranks train, by sequence; rows of weight 0 are not trained."""
-    index = SequenceIndex.of_store(open_store(store))
+    index = SequenceIndex.from_store(open_store(store))
     plan = Bucketed(4, balance_ranks=ranks).plan(index, seed=0, epoch=0)
     seen = Counter()
     for rank in range(ranks):
@@ -84,7 +84,7 @@ def test_the_ledger_is_what_the_ranks_miss_and_train_again(store, tail, ranks):
 def test_a_repetition_names_step_and_rank(store):
     lines = lines_of(run(store, "--world", 5, "--tail", "repeat", "--ledger", "-"))
     repeated = [line for line in lines if line["what"] == "repeated"]
-    index = SequenceIndex.of_store(open_store(store))
+    index = SequenceIndex.from_store(open_store(store))
     plan = Bucketed(4, balance_ranks=5).plan(index, seed=0, epoch=0)
     for line in repeated:
         step = share(plan, World(line["rank"], 5), tail="repeat")[line["step"]]

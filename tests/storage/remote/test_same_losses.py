@@ -185,4 +185,4 @@ def test_a_run_goes_on_from_another_form_only_with_its_next_epoch(begun, opened)
 
 
 def of(store):
-    return SequenceIndex.of_store(store).fingerprint
+    return SequenceIndex.from_store(store).fingerprint

@@ -88,7 +88,7 @@ def test_an_arrow_store_shows_no_secret(web, remote, tmp_path, shown):
     shown(f"{store!r} {store} {store.location} {remote!r} {store.place(3)} {store.take([1])!r}")
     loader = Loader(store, Bucketed(24), seed=1)
     next(iter(loader))
-    shown(json.dumps(loader.state_dict()) + repr(loader) + repr(SequenceIndex.of_store(store)))
+    shown(json.dumps(loader.state_dict()) + repr(loader) + repr(SequenceIndex.from_store(store)))
     data = SequenceDataModule(train=store, batching=Bucketed(24))
     shown(f"{data!r} {data.hparams if hasattr(data, 'hparams') else ''}")
     shown(files_of(tmp_path / "cache"))
