@@ -303,7 +303,7 @@ class TrainRun:
         segments = self.engine.segments
         return FitGeometry(
             seed=self.engine.options.seed,
-            frozen=self.engine.options.frozen_epoch,
+            frozen=self.engine.options.overfit,
             world_size=self._world.size,
             epoch=run_position.epoch,
             position=run_position.position,

@@ -498,7 +498,7 @@ class BaseEngine(ABC):
         self._plans.clear()
 
     def _effective_epoch(self, epoch: int) -> int:
-        return 0 if self.options.frozen_epoch else epoch
+        return 0 if self.options.overfit else epoch
 
     @abstractmethod
     def _build_plan(self, epoch: int, ranks: int) -> Plan: ...

@@ -29,7 +29,6 @@ from seqdata.loading.options import (
     OnChanged,
     OnError,
     UpdateSchedule,
-    ValueOptions,
     check_on_changed,
 )
 from seqdata.loading.rank_comparison import RankComparison
@@ -46,7 +45,9 @@ from seqdata.resolve import (
 from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
 from seqdata.sharing import Tail, World
 
-_COMPARED = ("fields", "as_tuple", "as_dict", "shift", "tail", "on_error")  # over ranks
+_COMPARED = (  # over ranks
+    "dtype", "check_values", "fields", "as_tuple", "as_dict", "shift", "tail", "on_error",
+)  # fmt: skip
 
 
 class Loader:
@@ -154,7 +155,8 @@ class Loader:
             as_tuple=as_tuple,
             as_dict=as_dict,
             transform=transform,
-            value_options=ValueOptions(dtype, check_values),
+            dtype=dtype,
+            check_values=check_values,
             collator=None if collator is None else resolve_collator(collator),
             shift=shift,
             tail=tail,
@@ -244,8 +246,6 @@ class Loader:
             "position": start.position,
             "accumulate": self._update_schedule.accumulate,
             "max_errors": options.error_log.max_errors,
-            "dtype": options.value_options.dtype,
-            "check_values": options.value_options.check,
             **{name: getattr(options, name) for name in _COMPARED},
         }
         facts: dict[str, str | float | None] = {

@@ -121,7 +121,7 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
     """
     if engine.segments is not None and _has_parts(engine):
         return
-    if engine.options.frozen_epoch:
+    if engine.options.overfit:
         raise ConfigError(
             f"{owner}: `on_changed`='next_segment' must be without `overfit_batches`, which draws "
             "the same batches again and again. Leave one of them out."
@@ -281,7 +281,7 @@ def _replace_parts(
 
 def _has_parts(engine: BaseEngine) -> bool:
     """Return whether batches are those of a mixture's parts, each in its own epochs."""
-    if engine.options.frozen_epoch:
+    if engine.options.overfit:
         return False
     policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
     asked = as_policy(policy)

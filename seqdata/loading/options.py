@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import fields as dataclass_fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from seqdata.protocols import Collator, Column, Columns, Store, Transform
 from seqdata.sharing import Tail, World
 from seqdata.storage.packing import NUMBER_DTYPES
 from seqdata.storage.views import locate_sequence
+
+if TYPE_CHECKING:
+    from seqdata.resolve import CollatorLike
 
 DTypes = str | Mapping[str, str]
 """A dtype for all floating fields, or field -> dtype."""
@@ -245,78 +249,56 @@ DEFAULT_STALL_TIMEOUT = 120.0
 """Seconds without progress after which a worker raises ``StallError``, by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """The options of an ``EpochEngine``.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadOptions:
+    """The options of a Loader that a DataModule and its engines have, too; the Loader has them all.
 
     Args:
-        world: This rank and the number of ranks.
-        seed: Seed of plans and transforms, in ``[0, 2**64)``.
+        seed: Seed of plans and transforms, in ``[0, 2**64)``; None: not chosen yet.
         fields: Names of the fields to read; None: all, or those of the output.
         as_tuple: Parts of the batch that are returned as a tuple.
         as_dict: Parts of the batch that are returned as a dict.
         transform: Applied between reading and collating; None: that of the store, if it carries
             one.
-        value_options: Dtype and checks of the values.
-        collator: Lays out columns; None: ``Padded()``.
+        dtype: Dtype of floating fields, or field -> dtype; None: as stored.
+        check_values: Whether a NaN or an infinity raises an error.
+        collator: Lays out columns, or its registered name; None: ``Padded()``.
         shift: Timesteps between inputs and targets, of the only ragged field or by name.
         tail: What a rank without a batch in the last step receives.
-        batches_per_update: Batches of an optimizer update, over all ranks; their rows have like
-            lengths where the policy orders by length. None: those of a step.
-        balance_ranks: Ranks of a step, for that; None: those of ``world``.
         on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other one, cropped.
-        error_log: Counts these errors, and raises when there are too many.
-        prefetch: Groups of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
         num_workers: Number of processes that read and transform; 0: this process.
+        prefetch: Groups of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
         persistent_workers: Whether workers stay for the next epoch when one has ended.
-        pin_memory: Whether the output is copied into pinned memory.
-        frozen_epoch: Whether every epoch has the plan of epoch 0.
-        is_evaluation: Whether it is for evaluation, where no row may be left out.
-        on_plan_ready: Called with each plan, before its first batch.
-        replay_hint: Returns the command that replays a batch, from epoch and number, for its
-            errors; None if there is no such command.
-        name: Name of the loader, for ``batch.loader``.
+        pin_memory: Whether the output is copied into pinned memory; None: not chosen yet.
 
     Raises:
         ConfigError: If a value is invalid.
     """
 
-    world: World = field(default_factory=World)
-    seed: int = 0
+    seed: int | None = 0
     fields: Sequence[str] | None = None
     as_tuple: Sequence[str] | None = None
     as_dict: Sequence[str] | None = None
     transform: Transform | None = None
-    value_options: ValueOptions = field(default_factory=ValueOptions)
-    collator: Collator | None = None
+    dtype: DTypes | None = None
+    check_values: bool = False
+    collator: CollatorLike | str | None = None
     shift: int | Mapping[str, int] = 0
     tail: Tail = "fill"
-    batches_per_update: int | None = None
-    balance_ranks: int | None = None
     on_error: OnError = "raise"
-    error_log: ErrorLog = field(default_factory=ErrorLog)
-    prefetch: int = DEFAULT_PREFETCH
     num_workers: int = 0
+    prefetch: int = DEFAULT_PREFETCH
     start_method: str | None = None
     stall_timeout: float = DEFAULT_STALL_TIMEOUT
     persistent_workers: bool = True
-    pin_memory: bool = False
-    frozen_epoch: bool = False
-    is_evaluation: bool = False
-    on_plan_ready: Callable[[Plan], None] | None = None
-    replay_hint: Callable[[int, int], str] | None = None
-    name: str = ""
+    pin_memory: bool | None = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.world, World):
-            raise ConfigError(
-                f"loader: `world` must be a World, but is {self.world!r}. Pass World(rank, size), "
-                "or leave it out for the process group's"
-            )
+        _ = self.value_options  # raises
         if self.fields is not None and not are_names(self.fields):
             raise ConfigError(
                 must_be("loader: `fields`", "a tuple of names or None for all", repr(self.fields))
@@ -331,10 +313,30 @@ class EngineOptions:
             )
         self._check_count("prefetch", "an integer, 0 for no thread")
         self._check_workers()
-        check_flags(
-            "loader", persistent_workers=self.persistent_workers, pin_memory=self.pin_memory
-        )
-        self._check_count("seed", "in [0, 2**64)", most=1 << 64)
+        check_flags("loader", persistent_workers=self.persistent_workers)
+        if self.pin_memory is not None:
+            check_flags("loader", pin_memory=self.pin_memory)
+        if self.seed is not None:
+            self._check_count("seed", "in [0, 2**64)", most=1 << 64)
+
+    @property
+    def value_options(self) -> ValueOptions:
+        """Dtype and checks of the values."""
+        return ValueOptions(self.dtype, self.check_values)
+
+    def make_engine_options(self, **others: Any) -> EngineOptions:
+        """Return the options of an engine.
+
+        Args:
+            **others: Options that only engines have, and those that differ from these.
+
+        Raises:
+            ConfigError: If a value is invalid.
+        """
+        shared = {
+            option.name: getattr(self, option.name) for option in dataclass_fields(ReadOptions)
+        }
+        return EngineOptions(**(shared | others))
 
     def _check_count(self, name: str, needed: str, most: int = 1 << 31) -> None:
         """Make an option a plain integer, or raise."""
@@ -363,6 +365,51 @@ class EngineOptions:
                     repr(self.stall_timeout),
                 )
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions(ReadOptions):
+    """The options of an ``EpochEngine``.
+
+    Args:
+        world: This rank and the number of ranks.
+        batches_per_update: Batches of an optimizer update, over all ranks; their rows have like
+            lengths where the policy orders by length. None: those of a step.
+        balance_ranks: Ranks of a step, for that; None: those of ``world``.
+        error_log: Counts errors in the data, and raises when there are too many.
+        overfit: Whether every epoch has the plan of epoch 0.
+        is_evaluation: Whether it is for evaluation, where no row may be left out.
+        on_plan_ready: Called with each plan, before its first batch.
+        replay_hint: Returns the command that replays a batch, from epoch and number, for its
+            errors; None if there is no such command.
+        name: Name of the loader, for ``batch.loader``.
+
+    Raises:
+        ConfigError: If a value is invalid.
+    """
+
+    world: World = field(default_factory=World)
+    seed: int = 0
+    collator: Collator | None = None
+    pin_memory: bool = False
+    batches_per_update: int | None = None
+    balance_ranks: int | None = None
+    error_log: ErrorLog = field(default_factory=ErrorLog)
+    overfit: bool = False
+    is_evaluation: bool = False
+    on_plan_ready: Callable[[Plan], None] | None = None
+    replay_hint: Callable[[int, int], str] | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.world, World):
+            raise ConfigError(
+                f"loader: `world` must be a World, but is {self.world!r}. Pass World(rank, size), "
+                "or leave it out for the process group's"
+            )
+        ReadOptions.__post_init__(self)
+        self._check_count("seed", "in [0, 2**64)", most=1 << 64)
+        check_flags("loader", pin_memory=self.pin_memory)
 
 
 @dataclass(frozen=True, slots=True)

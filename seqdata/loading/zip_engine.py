@@ -193,10 +193,9 @@ def _select_options(name: str, parts: Mapping[str, Store], options: EngineOption
         changed["as_dict"] = tuple(field for field in options.as_dict if field not in known)
     if isinstance(options.shift, Mapping) and set(options.shift) <= others:
         changed["shift"] = 0
-    dtypes = options.value_options.dtype
-    if isinstance(dtypes, Mapping):
-        own = {field: dtype for field, dtype in dtypes.items() if field not in others}
-        changed["value_options"] = replace(options.value_options, dtype=own or None)
+    if isinstance(options.dtype, Mapping):
+        own = {field: dtype for field, dtype in options.dtype.items() if field not in others}
+        changed["dtype"] = own or None
     return replace(options, **changed)
 
 

@@ -198,14 +198,16 @@ class DataSources:
         world = context.world
         if kind != "train":  # the module evaluates whole rows
             world = World(world.rank, world.size)
-        return replace(
-            options.make_engine_options(world, context.seed),
+        return options.make_engine_options(
+            world=world,
+            seed=context.seed,
+            error_log=ErrorLog(options.max_errors),
             tail=options.tail if kind == "train" else "fill",  # an evaluation leaves out no row
             is_evaluation=kind != "train",
             persistent_workers=options.persistent_workers or kind == "train",
             transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
-            frozen_epoch=context.is_frozen,
+            overfit=context.is_frozen,
             batches_per_update=options.batches_per_update,
             balance_ranks=context.balance_ranks,
             pin_memory=context.is_on_cuda if options.pin_memory is None else options.pin_memory,

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from seqdata.code_digest import CodeFacts, describe_code
 from seqdata.errors import ConfigError, must_be
-from seqdata.loading.error_log import ErrorLog
-from seqdata.loading.options import (
-    DTypes,
-    EngineOptions,
-    OnChanged,
-    OnError,
-    ValueOptions,
-    check_on_changed,
-)
+from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
+from seqdata.loading.options import OnChanged, ReadOptions, check_on_changed
 from seqdata.planning.build import describe_policy
 from seqdata.planning.policy import as_policy, find_base_policy
 from seqdata.protocols import Policy, Store, Transform
-from seqdata.resolve import CollatorLike, is_map_style
-from seqdata.sharing import Tail, World
+from seqdata.resolve import is_map_style
 from seqdata.storage.dataset import MapStyle
 
 Location = str | Path | Store | MapStyle | Iterable[Any]
@@ -41,52 +32,24 @@ DataKind = Literal["train", "val", "test", "predict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DataOptions:
+class DataOptions(ReadOptions):
     """The arguments of a ``SequenceDataModule``, which describes them.
 
     Raises:
         ConfigError: If an argument is invalid.
     """
 
-    train: Locations | None
-    val: Locations | None
-    test: Locations | None
-    predict: Locations | None
+    train: Locations | None = None
+    val: Locations | None = None
+    test: Locations | None = None
+    predict: Locations | None = None
     batching: Policy | str
-    eval_batching: Policy | str | None
-    batches_per_update: int | None
-    lengths: Any
-    fields: Sequence[str] | None
-    as_tuple: Sequence[str] | None
-    as_dict: Sequence[str] | None
-    transform: Transform | None
-    eval_transform: Transform | None
-    dtype: DTypes | None
-    check_values: bool
-    collator: CollatorLike | str | None
-    shift: Shift
-    tail: Tail
-    on_error: OnError
-    max_errors: int
-    on_changed: OnChanged
-    seed: int | None
-    num_workers: int
-    prefetch: int
-    start_method: str | None
-    stall_timeout: float
-    persistent_workers: bool
-    pin_memory: bool | None
-
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any], **overrides: Any) -> Self:
-        """Return the options of a call's arguments.
-
-        Args:
-            arguments: Name -> argument; names that are not options are ignored.
-            **overrides: Arguments that replace those of ``arguments``.
-        """
-        names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{**{name: arguments[name] for name in names & arguments.keys()}, **overrides})
+    eval_batching: Policy | str | None = None
+    batches_per_update: int | None = None
+    lengths: Any = None
+    eval_transform: Transform | None = None
+    max_errors: int = MAX_ERRORS
+    on_changed: OnChanged = "error"
 
     def describe(self) -> CodeFacts:
         """Return what must be equal in all processes of a run, and is not in its engines."""
@@ -114,7 +77,8 @@ class DataOptions:
         check_on_changed(self.on_changed, "datamodule")
         self._check_numbers()
         self._check_lengths()
-        self.make_engine_options(World(), self.seed or 0)
+        ErrorLog(self.max_errors)  # raises
+        ReadOptions.__post_init__(self)
         if isinstance(self.train, Mapping):
             policy = self.batching
             base = policy if isinstance(policy, str) else find_base_policy(policy)
@@ -154,31 +118,6 @@ class DataOptions:
                 f"are {', '.join(map(str, self.lengths))}. Name the argument that each Dataset "
                 "is passed as."
             )
-
-    def make_engine_options(self, world: World, seed: int) -> EngineOptions:
-        """Return the options of an engine, without a collator.
-
-        Raises:
-            ConfigError: If a value is invalid.
-        """
-        return EngineOptions(
-            world=world,
-            seed=seed,
-            fields=self.fields,
-            as_tuple=self.as_tuple,
-            as_dict=self.as_dict,
-            transform=self.transform,
-            value_options=ValueOptions(self.dtype, self.check_values),
-            shift=self.shift,
-            tail=self.tail,
-            on_error=self.on_error,
-            error_log=ErrorLog(self.max_errors),
-            prefetch=self.prefetch,
-            num_workers=self.num_workers,
-            start_method=self.start_method,
-            stall_timeout=self.stall_timeout,
-            persistent_workers=self.persistent_workers,
-        )
 
     def get_locations(self, kind: DataKind) -> list[Location]:
         """Return the locations of a kind, in the order of their loaders; a mixture's as one."""
@@ -242,7 +181,6 @@ def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Poli
     policies = as_policy(find_base_policy(policy)).policies
     if not policies:
         return policy
-    policies = base.policies
     if name is not None and name in policies:
         return policies[name]
     distinct = {describe_policy(part_policy): part_policy for part_policy in policies.values()}

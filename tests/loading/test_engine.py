@@ -111,7 +111,7 @@ def test_batches_say_which_they_are():
 
 def test_epochs_differ_unless_frozen():
     assert order(play(epoch=1)) != order(play(epoch=0))
-    frozen = play(epoch=1, frozen_epoch=True)
+    frozen = play(epoch=1, overfit=True)
     assert order(frozen) == order(play(epoch=0))
     assert {batch.epoch for batch in frozen} == {0}
 

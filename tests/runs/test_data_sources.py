@@ -24,7 +24,7 @@ CONTEXT = RunContext(world=World(), seed=3, is_frozen=False)
 
 def make(hint=None, **options):
     options = {"train": DATA, "batching": Bucketed(2), **options}
-    return DataSources(DataOptions.of(DEFAULTS, **options), hint)
+    return DataSources(DataOptions(**{**DEFAULTS, **options}), hint)
 
 
 def test_engines_are_kept_until_the_context_is_another(tmp_path):
@@ -57,7 +57,8 @@ def test_a_copy_for_another_process_has_no_engines():
 def test_other_options_make_what_is_kept_again():
     sources = make()
     (before,) = sources.prepare_engines("train", CONTEXT)
-    sources.change_options(DataOptions.of(DEFAULTS, train=DATA, batching=Bucketed(3)))
+    changed = {**DEFAULTS, "train": DATA, "batching": Bucketed(3)}
+    sources.change_options(DataOptions(**changed))
     (after,) = sources.get_engines("train")
     assert len(after.plan(0)) < len(before.plan(0))
     assert sources.options.batching == Bucketed(3)
@@ -75,7 +76,7 @@ def test_evaluation_is_not_shuffled_and_a_frozen_part_neither():
     frozen = RunContext(world=World(), seed=3, is_frozen=True)
     (fixed,) = sources.make_engines("train", frozen)
     assert ids_of(fixed) == ids_of(val)
-    assert fixed.options.frozen_epoch
+    assert fixed.options.overfit
 
 
 def test_the_part_of_a_mixture_evaluates_its_own_data():

@@ -1,5 +1,6 @@
 """The options of a DataModule: checked together, and the locations, names and lengths of kinds."""
 
+import dataclasses
 import inspect
 
 import numpy as np
@@ -18,14 +19,16 @@ MIX = Mix({"a": 1, "b": 1}, Bucketed(2))
 
 
 def make(**options):
-    return DataOptions.of({**DEFAULTS, "self": None}, **options)
+    return DataOptions(**{**DEFAULTS, "batching": Bucketed(32), **options})
 
 
-def test_arguments_that_are_no_options_are_left_out():
-    options = make(train="data/", seed=3)
+def test_options_are_the_arguments_and_an_engine_has_those_that_concern_it():
+    assert {field.name for field in dataclasses.fields(DataOptions)} == set(DEFAULTS)
+    options = make(train="data/", seed=3, shift=2, pin_memory=False)
     assert (options.train, options.seed) == ("data/", 3)
-    engine = options.make_engine_options(World(1, 2), 7)
+    engine = options.make_engine_options(world=World(1, 2), seed=7)
     assert (engine.world, engine.seed, engine.collator) == (World(1, 2), 7, None)
+    assert engine.shift == 2
 
 
 @pytest.mark.parametrize(
