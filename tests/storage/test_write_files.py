@@ -56,7 +56,7 @@ class Pairs(IndexedFormat):
             at = begins[-1] + size
         return make_shard_index(
             name, content, {"x": FieldIndex(np.array(begins), np.array(sizes))},
-            keys=np.frombuffer(keys, np.uint8), key_ends=np.array(ends), last=0,
+            keys=np.frombuffer(keys, np.uint8), key_ends=np.array(ends),
         )  # fmt: skip
 
     def check(self, index):

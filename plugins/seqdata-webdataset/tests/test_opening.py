@@ -20,6 +20,7 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
+from seqdata.storage.indexed import build_index
 from seqdata.storage.indexed.opening import _reopen
 from seqdata.storage.indexed.shards import find_index, index_files, read_index, write_index
 
@@ -217,10 +218,8 @@ def test_keys_that_shards_share_are_said_and_may_be_told_apart(tar, npy):
 
 
 def test_checksums_of_two_kinds_do_not_go_together(folder, monkeypatch):
-    from seqdata_webdataset import indexed_format
-
     find_index(folder / "x-001.tar").unlink()
-    monkeypatch.setattr(indexed_format, "checksum_algorithm", lambda: "crc32")
+    monkeypatch.setattr(build_index, "choose_algorithm", lambda: "crc32")
     with pytest.raises(
         CorruptShardError, match=r"must have an index with .*, but has crc32 by 65536"
     ):

@@ -24,7 +24,7 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.catalogs import group_alike, has_many_files, write_catalog
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
+from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import LocalShard, Shard, map_shards
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.local_files import read_or_map
@@ -32,6 +32,7 @@ from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
 Given = TypeVar("Given")
 _PIECE = 8 << 20  # bytes per update of a digest
+_FEW = 4  # values of a field in a file
 _AT_A_TIME = 256  # files per task, if there are many
 
 
@@ -211,7 +212,7 @@ def make_shard_index(
     *,
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
-    last: int,
+    last: int | None = None,
 ) -> ShardIndex:
     """Return the index of a file, with the checksums of all values.
 
@@ -221,11 +222,16 @@ def make_shard_index(
         members: Field -> its values, without checksums.
         keys: The bytes of all ids.
         key_ends: int64 (sequences+1,), the offsets of ids.
-        last: Offset of bytes near the end that differ between files, such as the last header.
+        last: Offset of bytes near the end that differ between files, such as the last header; None:
+            the end.
     """
     using = choose_algorithm()
     places = [(member.begins, member.sizes) for member in members.values()]
-    sums = compute_checksums(content, places, using)
+    if all(_are_few(*extents) for extents in places):
+        sums = iter([_compute_few_sums(content, *extents, using) for extents in places])
+    else:
+        sums = compute_checksums(content, places, using)
+    last = max(0, len(content) - ENDS) if last is None else last
     return ShardIndex(
         shard=name, bytes=len(content), sha256=compute_sha256(content),
         ends=digest_ends(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
@@ -291,6 +297,27 @@ def compute_checksums(
         if int(counts[part].max(initial=1)) > 1:
             firsts = np.concatenate([[0], np.cumsum(counts[part])])
         yield values, firsts
+
+
+def _are_few(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    return len(begins) <= _FEW and int(sizes.max(initial=0)) <= CHECKSUM_BYTES
+
+
+def _compute_few_sums(
+    content: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    using: str,
+) -> tuple[NDArray[np.uint32], None]:
+    """Return the checksums of a few small values; a faster ``compute_checksums``."""
+    engine = get_kernel()
+    sums = np.zeros(len(begins), dtype=np.uint32)
+    bounds = np.empty(2, dtype=np.int64)
+    for at, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
+        if begin >= 0:
+            bounds[:] = begin, begin + size
+            engine.checksums(content, bounds, sums[at : at + 1], using)
+    return sums, None
 
 
 def _compute_one_by_one(

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError, DecodeError, PluginError, SeqDataError
-from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, kind_of
-from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
+from seqdata.storage.indexed.build_index import make_shard_index
 from seqdata.storage.indexed.file_format import (
     Extents,
     FileFormat,
@@ -35,11 +34,9 @@ from seqdata.storage.indexed.file_format import (
 )
 from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
 from seqdata.storage.indexed.opened_files import OpenedFiles
-from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, check, digest_ends
-from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check
 from seqdata.storage.limits import MAX_ROWS
 
-_FEW = 4  # values of a field in a file
 _TWO_STORES = "Open them as two stores"
 
 
@@ -125,26 +122,20 @@ class UserFormat:
             where = f"{self._describe_place(name)}, field {field!r}"
             check_extents(located, count, len(content), where, replace(place, field=field))
         check_has_axis(found, self._describe_place(name))
-        extents = [(clamp_begins(extents), value_sizes(extents)) for _, extents in fields]
-        using = choose_algorithm()
-        sums = _compute_sums(content, extents, using)
         members = {
             field: FieldIndex(
-                begins=both[0], sizes=both[1], sums=values, firsts=firsts,
+                begins=clamp_begins(located), sizes=value_sizes(located),
                 heads=(self._make_head(located, f"{self._describe_place(name)}, field {field!r}"),),
                 numbers=None if located.lengths is None else np.array(located.lengths, np.int64),
                 values=_get_values(located),
             )
-            for (field, located), both, (values, firsts) in zip(fields, extents, sums, strict=True)
+            for field, located in fields
         }  # fmt: skip
         keys, key_ends = _pack_keys(found, count, name, place)
-        numbered = found.ids is None and count > 1
-        last = max(0, len(content) - ENDS)
-        return ShardIndex(
-            shard=name, bytes=len(content), sha256=compute_sha256(content),
-            ends=digest_ends(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
-            members=members, declared={}, keys=keys, key_ends=key_ends,
-            format_identity=self.identity, is_numbered=numbered, siblings=sibling_facts(file),
+        index = make_shard_index(name, content, members, keys=keys, key_ends=key_ends)
+        return replace(
+            index, format_identity=self.identity, siblings=sibling_facts(file),
+            is_numbered=found.ids is None and count > 1,
         )  # fmt: skip
 
     def check(self, index: ShardIndex) -> None:
@@ -317,36 +308,6 @@ def _find_lengths(
         else:
             lengths.append(members.sizes // width)
     return np.concatenate(lengths)
-
-
-def _compute_sums(
-    content: NDArray[np.uint8], extents: Sequence[tuple[NDArray[Any], NDArray[Any]]], using: str
-) -> list[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
-    """Return the checksums of fields, whose values may overlap."""
-    engine = get_kernel()
-    return [
-        _compute_few_sums(content, *both, using, engine)
-        if len(both[0]) <= _FEW and int(both[1].max(initial=0)) <= CHECKSUM_BYTES
-        else next(compute_checksums(content, [both], using))
-        for both in extents
-    ]
-
-
-def _compute_few_sums(
-    content: NDArray[np.uint8],
-    begins: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    using: str,
-    engine: Kernel,
-) -> tuple[NDArray[np.uint32], None]:
-    """Return the checksums of a few small values; a faster ``compute_checksums``."""
-    sums = np.zeros(len(begins), dtype=np.uint32)
-    bounds = np.empty(2, dtype=np.int64)
-    for at, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
-        if begin >= 0:
-            bounds[:] = begin, begin + size
-            engine.checksums(content, bounds, sums[at : at + 1], using)
-    return sums, None
 
 
 def _pack_keys(
