@@ -33,7 +33,7 @@ from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.locations import list_store_paths, location_from_plain, location_to_plain
 from seqdata.runs.options import DataKind, DataOptions
 from seqdata.runs.side_files import Arrays, pack_arrays
-from seqdata.storage.digest_trailer import add_digest, has_digest, strip_digest
+from seqdata.storage.digest_trailer import add_digest, has_trailer, strip_digest
 from seqdata.storage.local_files import write_atomically
 
 _logger = logging.getLogger("seqdata.replay")
@@ -392,7 +392,7 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         raise ConfigError(
             f"{path}: has more than {_MAX_BYTES} bytes and is not a run file. Pass {NAME}"
         )
-    if not has_digest(content):
+    if not has_trailer(content):
         _logger.warning("%s: has no seal: it is accepted, as an older or edited file", path)
     elif strip_digest(content, NAME) is None:
         raise ConfigError(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.storage.digest_trailer import add_digest, has_digest, strip_digest
+from seqdata.storage.digest_trailer import add_digest, has_trailer, strip_digest
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24
@@ -41,7 +41,7 @@ def read_arrays(path: Path, owner: str) -> dict[str, NDArray[Any]]:
     """
     try:
         raw = path.read_bytes()
-        if has_digest(raw) and strip_digest(raw, path.name) is None:
+        if has_trailer(raw) and strip_digest(raw, path.name) is None:
             raise ValueError("its seal does not match its content")
         with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

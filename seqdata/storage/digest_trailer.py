@@ -42,8 +42,8 @@ def strip_digest(raw: bytes, subject: str) -> bytes | None:
     return content if is_valid else None
 
 
-def has_digest(raw: bytes) -> bool:
-    """Return whether a file ends with a digest line, right or wrong."""
+def has_trailer(raw: bytes) -> bool:
+    """Return whether a file ends with a checksum trailer, right or wrong."""
     return _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:]) is not None
 
 
@@ -60,7 +60,7 @@ def read_with_digest(path: Path) -> bytes | None:
     if content is None:
         problem = (
             "is damaged, or was written under another name"
-            if has_digest(raw)
+            if has_trailer(raw)
             else "has no digest line"
         )
         _logger.warning("%s: %s, so it is ignored: its content is computed again", path, problem)

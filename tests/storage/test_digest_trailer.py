@@ -10,7 +10,7 @@ import yaml
 
 from seqdata.storage.digest_trailer import (
     add_digest,
-    has_digest,
+    has_trailer,
     read_with_digest,
     strip_digest,
     write_with_digest,
@@ -28,7 +28,7 @@ def test_a_flip_of_any_bit_or_a_cut_at_any_byte_is_told(content):
         assert strip_digest(bytes(flipped), "a") is None
     for size in range(len(raw)):
         assert strip_digest(raw[:size], "a") is None
-        assert not has_digest(raw[:size])
+        assert not has_trailer(raw[:size])
     assert strip_digest(raw + b"\n", "a") is None
 
 
