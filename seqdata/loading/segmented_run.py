@@ -41,7 +41,7 @@ class SegmentedRun:
         self._max_changes = self.history.max_changes
         self._shutdowns = 0
 
-    def plan(self, policy: Segments, *, seed: int, epoch: int) -> Plan:
+    def plan(self, policy: Any, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan, whose segments have the weights of the run.
 
         Args:
@@ -49,7 +49,8 @@ class SegmentedRun:
             seed: Of the plan.
             epoch: Its number.
         """
-        return policy.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
+        balanced: Segments = policy
+        return balanced.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
 
     def find_first(self, position: int) -> int:
         """Return the first batch of the segment that a position is in."""

@@ -43,7 +43,8 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
     """
     if as_policy(policy).zips_parts:
         if not isinstance(store, SupportsParts):
-            policy.split(SequenceIndex.from_store(store))  # raises: it needs parts
+            zip_policy: Any = policy
+            zip_policy.split(SequenceIndex.from_store(store))  # raises: it needs parts
         return ZipEngine(store, policy, options)
     base_policy = find_base_policy(policy)
     if as_policy(base_policy).zips_parts:

@@ -139,6 +139,7 @@ class BasePolicy(ABC):
         A ``balance_ranks`` of its own stays.
         """
         del ranks
+        return None
 
     def for_updates(self, batches_per_update: int) -> Policy | None:
         """Return the policy that keeps the batches of an update together; None: it cannot.
@@ -148,6 +149,7 @@ class BasePolicy(ABC):
                 policy's own stays.
         """
         del batches_per_update
+        return None
 
 
 class _ForeignPolicy(BasePolicy):

@@ -228,8 +228,13 @@ class Curriculum(WrapperPolicy):
             )
         check_counts("curriculum", self, "segment", "batches", optional=True)
         if self.by is not None and not callable(self.by):
-            needed = f"a function of the {self._counted}"
-            raise ConfigError(must_be("policy 'curriculum': `by`", needed, f"{self.by!r}"))
+            raise ConfigError(
+                must_be(
+                    "policy 'curriculum': `by`",
+                    f"a function of the {self._counted}",
+                    f"{self.by!r}",
+                )
+            )
         if self.max_length is not None:
             object.__setattr__(self, "max_length", _make_rules(self.max_length, self._counted))
         _limit_length(self.policy, None)
