@@ -34,8 +34,8 @@ class BufferSource:
 
     Attributes:
         name: The field's name.
-        field: What it holds.
-        kind: What is particular to such fields.
+        field: Dtype, shape and axis of the values.
+        kind: Kind of the field.
         layout: The shards and lengths of its sequences.
         values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
         extents: Per shard, begins and ends of each sequence's values; None: one timestep each.
@@ -45,9 +45,9 @@ class BufferSource:
             in a file.
         engine: The kernel that copies.
         handle: The kernel's handle of the buffers.
-        dtype: Of one element; of texts and bytes uint8.
+        dtype: Type of one element; uint8 for strings and bytes.
         checksums: The checksums to verify by; None: no verification.
-        advice: What to do where bytes are not a value.
+        advice: Remedy for bytes that are not a value.
     """
 
     name: str
@@ -79,8 +79,8 @@ class BufferSource:
         """Return the source of contiguous values.
 
         Args:
-            name: Of the field.
-            field: What it holds.
+            name: Name of the field.
+            field: Dtype, shape and axis of the values.
             layout: The shards and lengths of its sequences.
             values: Per shard, (timesteps, *shape), or bytes, uint8.
             offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
@@ -132,12 +132,12 @@ class BufferSource:
 
     @property
     def stored(self) -> BufferSource:
-        """Itself: it reads the bytes as they are stored."""
+        """This source: it reads the bytes as they are stored."""
         return self
 
     @property
     def texts(self) -> BufferSource | None:
-        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        """This source if it holds strings or bytes; None for arrays."""
         return None if self.kind.is_array else self
 
     def column(self, spans: NDArray[np.int64]) -> SpanColumn | list[Any]:
@@ -297,7 +297,7 @@ class BufferSource:
         )  # fmt: skip
 
     def locate(self, number: int, first: int, last: int) -> DataLocation:
-        """Return the place of some of a sequence's values, for an error.
+        """Return the location of some of a sequence's values, for an error.
 
         Args:
             number: The sequence.
@@ -496,7 +496,7 @@ class IndexedValues:
         """Return the source of a field.
 
         Args:
-            name: Of the field.
+            name: Name of the field.
             field: The field.
             layout: The files and lengths of its sequences.
             values: Per file, the values in its index.

@@ -61,7 +61,7 @@ class DecodedSource:
 
     Attributes:
         name: The field's name.
-        field: What it holds.
+        field: Dtype, shape and axis of the values.
         layout: The lengths of its sequences, and its units, which are the shards.
         decode: Returns a unit.
         cache: Keeps units; may be shared by the fields of a store.
@@ -78,12 +78,12 @@ class DecodedSource:
 
     @property
     def kind(self) -> ValueKind:
-        """What is particular to such fields."""
+        """Kind of the field."""
         return kind_of(self.field)
 
     @property
     def texts(self) -> DecodedSource | None:
-        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        """This source if it holds strings or bytes; None for arrays."""
         return None if self.kind.is_array else self
 
     def take(self, numbers: ArrayLike) -> list[Any]:
@@ -97,7 +97,7 @@ class DecodedSource:
         return concat_texts(self.take(numbers))
 
     def is_readable(self, number: int) -> bool:
-        """Return True: what cannot be read is an error, whose file was looked at."""
+        """Return True; unreadable files have already raised."""
         del number
         return True
 
@@ -201,5 +201,5 @@ class DecodedColumn:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)

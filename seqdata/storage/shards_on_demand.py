@@ -42,11 +42,11 @@ Ranges = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardRequest:
-    """What a batch needs of one shard.
+    """The part of a batch that one shard holds.
 
     Attributes:
         spans: int64 (n, 3): sequences, counted from the shard's first, and timesteps.
-        names: Of fields.
+        names: Names of the fields.
         axis: The axis that spans cut.
     """
 
@@ -60,7 +60,7 @@ class OpenShard:
     """One shard that is open.
 
     Attributes:
-        number: Of the shard.
+        number: Index of the shard.
         fields: Its fields; sequences are counted from its first one.
         content: Its bytes.
     """
@@ -71,11 +71,11 @@ class OpenShard:
 
 
 class RemoteShards(Protocol):
-    """What a format says of the shards of a store that are not all on this machine."""
+    """Interface of a format to the shards of a store that are not all on this machine."""
 
     @property
     def layout(self) -> ShardLayout:
-        """Where sequences lie, of the whole store."""
+        """Shards, lengths and ids of the sequences of the whole store."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class RemoteShards(Protocol):
 
     @property
     def ids(self) -> TextSource | str | None:
-        """The texts that name sequences, or the field that holds them; None: there are none."""
+        """The ids of the sequences, or the field that holds them; None: there are none."""
         ...
 
     @property
@@ -100,11 +100,11 @@ class RemoteShards(Protocol):
 
     @property
     def file_stats(self) -> dict[int, FileStat]:
-        """Shard -> what it was when it was first read by ranges; filled in."""
+        """Shard -> its size and tag when it was first read by ranges; filled in."""
         ...
 
     def opens_for_texts(self, number: int) -> bool:
-        """Return whether a shard is opened whole to read texts; else they are read by ranges."""
+        """Return whether a shard is opened whole to read strings, or by ranges."""
         ...
 
     def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
@@ -125,15 +125,15 @@ class RemoteShards(Protocol):
         ...
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
-        """Return where a shard lies, and its name there; None: on this machine."""
+        """Return the folder of a shard and its name there; None: it is local."""
         ...
 
     def locate_shard(self, number: int) -> DataLocation:
-        """Return the place of a shard, for an error."""
+        """Return the location of a shard, for an error."""
         ...
 
     def check(self, number: int) -> FileStat:
-        """Compare a shard that is read by ranges with what must be: its size and its ends.
+        """Check the size and the ends of a shard that is read by ranges.
 
         Raises:
             MissingShardError: If it is not there.
@@ -143,7 +143,7 @@ class RemoteShards(Protocol):
         ...
 
     def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
-        """Return fields over a shard of which some ranges are there, found right by nobody yet.
+        """Return fields over a shard of which some ranges are present and not verified yet.
 
         Args:
             number: The shard.
@@ -159,14 +159,14 @@ class RemoteShards(Protocol):
 
 @runtime_checkable
 class SupportsOffsets(Protocol):
-    """Shards whose files say where their values lie; else an index does."""
+    """Shards whose files hold the offsets of their values; otherwise an index does."""
 
     def offset_ranges(self, number: int, request: ShardRequest) -> Iterable[Ranges]:
-        """Yield the ranges that say where the values of a request lie, where that is not known."""
+        """Yield the ranges of unknown offsets of the values of a request."""
         ...
 
     def fill_offsets(self, number: int, request: ShardRequest, content: Any) -> None:
-        """Write into memory where the values of a request lie, where only lengths are known."""
+        """Write the offsets that follow from lengths into memory."""
         ...
 
 
@@ -177,7 +177,7 @@ class ShardsOnDemand:
     """The shards of a store, each brought when it is needed: a ``ShardReader``.
 
     Args:
-        shards: What the format says of them.
+        shards: Their interface to the format.
     """
 
     def __init__(self, shards: RemoteShards) -> None:
@@ -235,7 +235,7 @@ class ShardsOnDemand:
                     raise
 
     def texts(self, name: str) -> TextSource | None:
-        """Return the texts of a field; None: there is no field of texts with this name."""
+        """Return the strings of a field; None: there is no field of strings with this name."""
         field = self._fields.get(name)
         is_text = field is not None and not kind_of(field).is_array
         return _TextsOnDemand(self, name) if is_text else None
@@ -374,7 +374,7 @@ class RangeReader:
     """Reads ranges of shards, and keeps what came while there is room.
 
     Args:
-        shards: Of the store.
+        shards: The shards of the store.
     """
 
     __slots__ = ("_cache", "_files", "_gap", "_offsets", "_shards", "_threads")
@@ -413,7 +413,7 @@ class RangeReader:
             return found
 
     def check(self, numbers: Iterable[int]) -> None:
-        """Compare shards that were not read yet with what must be."""
+        """Check the size and the ends of shards that were not read yet."""
         new = [number for number in numbers if number not in self._shards.file_stats]
         if not new:
             return
@@ -440,7 +440,7 @@ class RangeReader:
         requests: Mapping[int, ShardRequest],
         files: Mapping[int, SparseFile],
     ) -> None:
-        """Bring or write into memory where the values of requests lie."""
+        """Download or compute the offsets of the values of requests."""
         offsets = {n: list(shards.offset_ranges(n, request)) for n, request in requests.items()}
         self.download(files, offsets)
         for number, request in requests.items():

@@ -32,7 +32,7 @@ class FieldSource(Protocol):
 
     @property
     def field(self) -> Field:
-        """What it holds."""
+        """Dtype, shape and axis of the values."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class FieldSource(Protocol):
 
     @property
     def texts(self) -> TextSource | None:
-        """Itself, where it holds texts or bytes; None: it holds arrays."""
+        """This source if it holds strings or bytes; None for arrays."""
         ...
 
     def column(self, spans: NDArray[np.int64]) -> Any:
@@ -57,21 +57,21 @@ class FieldSource(Protocol):
 
 
 class ShardReader(Protocol):
-    """What reads the shards of a store."""
+    """Reader of the shards of a store."""
 
     @property
     def layout(self) -> ShardLayout:
-        """Where sequences lie."""
+        """Shards, lengths and ids of the sequences."""
         ...
 
     @property
     def ids(self) -> TextSource | None:
-        """The texts that name sequences; None: a sequence is named by its number."""
+        """The ids of the sequences; None: their indices."""
         ...
 
     @property
     def is_local(self) -> bool:
-        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        """True if all data is on this machine: nothing is fetched ahead."""
         ...
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class ShardReader(Protocol):
         ...
 
     def texts(self, name: str) -> TextSource | None:
-        """Return the texts of a field; None: there is no field of texts with this name."""
+        """Return the strings of a field; None: there is no field of strings with this name."""
         ...
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
@@ -95,7 +95,7 @@ def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
     """Return a layout whose places name sequences by their ids, as far as they can be read.
 
     Args:
-        layout: Where sequences lie.
+        layout: Shards, lengths and ids of the sequences.
         ids: The field of ids, over a layout without.
     """
 
@@ -148,9 +148,9 @@ class StoreFields:
     """The fields of a store, or of one shard, over all its bytes: a ``ShardReader``.
 
     Attributes:
-        layout: Where sequences lie.
+        layout: Shards, lengths and ids of the sequences.
         sources: Field -> its source.
-        ids: The texts that name sequences; None: a sequence is named by its number.
+        ids: The ids of the sequences; None: their indices.
     """
 
     layout: ShardLayout
@@ -168,8 +168,8 @@ class StoreFields:
         """Return fields over a layout, whose places name sequences by the field of ids.
 
         Args:
-            layout: Where sequences lie.
-            names: Of the fields.
+            layout: Shards, lengths and ids of the sequences.
+            names: Names of the fields.
             key: The field of ids; None: there is none.
             make_source: Makes the source of a field.
         """
@@ -204,7 +204,7 @@ class StoreFields:
         return columns
 
     def texts(self, name: str) -> TextSource | None:
-        """Return the texts of a field; None: there is no field of texts with this name."""
+        """Return the strings of a field; None: there is no field of strings with this name."""
         source = self.sources.get(name)
         return None if source is None else source.texts
 
@@ -224,15 +224,15 @@ class StoreInfo:
     """Metadata of a store.
 
     Attributes:
-        label: What it is called where it is shown.
-        location: Where it lies, without credentials; None: in memory.
+        label: Name in its representation.
+        location: Location without credentials; None: in memory.
         fields: Name -> field.
-        make_fingerprint: Gives the digest of schema and content (32 hex digits).
-        reopen: Gives, of the store, what ``__reduce__`` returns.
+        make_fingerprint: Callable that computes the digest of schema and content.
+        reopen: Callable that builds the value of ``__reduce__`` of a store.
         verify: When checksums are compared: off, first_read or always.
-        bits: Those that say what was found right, for first_read.
-        manifest: What its writer recorded, where the format has such.
-        folder: Its folder on this machine, where files of ours may be kept; None: there is none.
+        bits: The bits of verified checksums, for first_read.
+        manifest: Record of the writer, if the format has one.
+        folder: Local folder, where measured values may be kept; None: there is none.
         populate: Reads sequences ahead into memory; None: not of such a store.
         is_copied: Whether a pickle holds the data.
     """
@@ -255,7 +255,7 @@ class ShardStore(SequenceStore):
 
     Args:
         info: Its metadata.
-        reader: What reads its shards.
+        reader: Reader of its shards.
     """
 
     def __init__(self, info: StoreInfo, reader: ShardReader) -> None:
@@ -277,12 +277,12 @@ class ShardStore(SequenceStore):
 
     @property
     def location(self) -> str | None:
-        """Where it lies, without credentials; None: in memory."""
+        """Location without credentials; None: in memory."""
         return self._info.location
 
     @property
     def folder(self) -> Path | None:
-        """Its folder on this machine, where what is measured of it may be kept; or None."""
+        """Local folder, where measured values may be kept; None: there is none."""
         return self._info.folder
 
     @property
@@ -292,17 +292,17 @@ class ShardStore(SequenceStore):
 
     @property
     def manifest(self) -> Any:
-        """What its writer recorded, and where it lies; None: the format has no such."""
+        """Record of the writer, with the positions of the data; None: the format has none."""
         return self._info.manifest
 
     @property
     def is_local(self) -> bool:
-        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        """True if all data is on this machine: nothing is fetched ahead."""
         return self._reader.is_local
 
     @property
     def is_copied_to_workers(self) -> bool:
-        """Whether a pickle holds the data; else it opens the store again."""
+        """True if a pickle holds the data; otherwise it opens the store again."""
         return self._info.is_copied
 
     @property
@@ -368,7 +368,7 @@ class ShardStore(SequenceStore):
         return numbers
 
     def place(self, number: int) -> DataLocation:
-        """Return the place of a sequence, for an error; of an unknown one the data set's."""
+        """Return the location of a sequence, for an error; the data set's if it is unknown."""
         layout = self._reader.layout
         if 0 <= number < len(layout):
             return layout.locate(number)

@@ -71,11 +71,11 @@ class ArrowShards:
     """The shards of a store that lie elsewhere: ``RemoteShards``.
 
     Args:
-        files: Where they lie.
-        manifest: What was written.
+        files: The folder of the shards.
+        manifest: The manifest.
         lengths_of: Axis -> timesteps of each sequence, held in the cache.
-        is_verified: Whether checksums are compared.
-        bits: Those that say which were found right; None: each time.
+        is_verified: True if checksums are compared.
+        bits: The bits of verified checksums; None: verify each time.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ArrowShards:
         return self._files.remote
 
     def opens_for_texts(self, number: int) -> bool:
-        """Return whether a copy of a shard is in the cache: none is fetched for texts."""
+        """Return whether a copy of a shard is in the cache: none is fetched for strings."""
         return self._cache.has(self.make_request(number))
 
     def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
@@ -136,11 +136,11 @@ class ArrowShards:
             self._cache.acquire_if_room(request, self.locate_shard(number))
 
     def file(self, number: int) -> tuple[RemoteFiles, str]:
-        """Return where a shard lies, and its name there."""
+        """Return the folder of a shard and its name there."""
         return self._files, self._manifest.shards[number].file
 
     def locate_shard(self, number: int) -> DataLocation:
-        """Return the place of a shard, for an error."""
+        """Return the location of a shard, for an error."""
         return locate_shard(self._files.location, number, self._manifest.shards[number])
 
     def check(self, number: int) -> FileStat:
@@ -164,7 +164,7 @@ class ArrowShards:
         )  # fmt: skip
 
     def offset_ranges(self, number: int, request: ShardRequest) -> Iterator[Ranges]:
-        """Yield the ranges of where texts begin and end; of numbers, lengths tell."""
+        """Yield the ranges of the offsets of strings; those of numbers follow from lengths."""
         shard, local = self._manifest.shards[number], request.spans[:, 0]
         for name in request.names:
             if not kind_of(self.fields[name]).is_array:
@@ -172,7 +172,7 @@ class ArrowShards:
                 yield np.stack([begins, begins + 2 * _OFFSET_BYTES], axis=1)
 
     def fill_offsets(self, number: int, request: ShardRequest, content: Any) -> None:
-        """Write where the numbers of a request begin and end, by their lengths."""
+        """Write the offsets of the numbers of a request, by their lengths."""
         shard, local = self._manifest.shards[number], request.spans[:, 0]
         for name in request.names:
             field = self.fields[name]
@@ -206,7 +206,7 @@ class ArrowShards:
         return build_fields(self._manifest, layout, contents, found)
 
     def make_request(self, number: int) -> CacheRequest:
-        """Return what the cache is asked for a shard."""
+        """Return the request of a shard to the cache."""
         shard = self._manifest.shards[number]
         return CacheRequest(shard.file, shard.bytes, shard.sha256)
 
@@ -236,7 +236,7 @@ class ArrowShards:
         return build_fields(manifest, layout, [content], found)
 
     def _find_offsets(self, number: int, axis: str) -> NDArray[np.int64]:
-        """Return where the sequences of a shard begin, int64 (sequences+1,)."""
+        """Return the offsets of the sequences of a shard, int64 (sequences+1,)."""
         found = self._offsets.get((number, axis))
         if found is None:
             first, stop = self.layout.shard_offsets[number : number + 2]

@@ -208,8 +208,8 @@ def build_fields(
     """Return the fields of a manifest over mapped shards.
 
     Args:
-        manifest: What was written.
-        layout: Where its sequences lie.
+        manifest: The manifest.
+        layout: Shards, lengths and ids of its sequences.
         mappings: Per shard, its bytes.
         checksums: Field -> what it is verified by; fields that are not there are not verified.
     """
@@ -221,12 +221,12 @@ def build_fields(
 
 
 def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:
-    """Return the place of a shard, for an error."""
+    """Return the location of a shard, for an error."""
     return DataLocation(dataset=str(root), shard=i, file=shard.file, verify=True)
 
 
 def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocation:
-    """Return the place of a shard's checksums, for an error."""
+    """Return the location of a shard's checksums, for an error."""
     file_kind = f"checksums of shard {i}"
     return DataLocation(
         dataset=str(root), shard=i, file=file.file, file_kind=file_kind, verify=True
@@ -234,7 +234,7 @@ def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocati
 
 
 def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocation:
-    """Return the place of the lengths along an axis, for an error."""
+    """Return the location of the lengths along an axis, for an error."""
     file = manifest.lengths[axis].file
     return DataLocation(dataset=str(root), file=file, file_kind="lengths", axis=axis)
 
@@ -246,7 +246,7 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
         root: The store's folder.
         name: Name of the file.
         bytes_: Its size by the manifest.
-        location: Of the file, for errors.
+        location: Location of the file, for errors.
         engine: The kernel that maps.
 
     Raises:

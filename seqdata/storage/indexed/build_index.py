@@ -363,7 +363,7 @@ def index_facts(
         dataset: The location, for errors.
         shards: The files, which all have an index.
         new_folders: The folders of the new indexes.
-        file_format: Of the files.
+        file_format: Format of the files.
     """
     indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, file_format))
     return {

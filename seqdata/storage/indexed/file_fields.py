@@ -62,7 +62,7 @@ class FileFields:
         extents: Name of values in indexes -> their extents, for each file.
         checksums: Name of values in indexes -> what they are verified by.
         bits: The bits of verified checksums, for first_read.
-        file_stats: File -> what it was when it was first read by ranges.
+        file_stats: File -> its size and tag when it was first read by ranges.
     """
 
     files: OpenedFiles

@@ -48,7 +48,7 @@ class FileReader:
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         return len(self.content)
 
     def read(self, first: int, stop: int) -> bytes:
@@ -161,12 +161,12 @@ class RandomAccessFile(Protocol):
 
     @property
     def name(self) -> str:
-        """Its path below the folder that was opened."""
+        """Path below the folder that was opened."""
         ...
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         ...
 
     def read(self, first: int, stop: int) -> bytes:
@@ -301,7 +301,7 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
     """Raise if the extents of a field are invalid.
 
     Args:
-        extents: Of all sequences of the file.
+        extents: Extents of all sequences of the file.
         count: How many they are.
         size: Size of the file in bytes.
         where: The format's method and the field, for errors of the format.

@@ -98,7 +98,7 @@ def find_shards(
     Args:
         location: A file, a folder, a glob, braces (``x-{000..017}.tar``), or several, joined by
             ``::``; paths or URLs. A path that is there is taken as it is.
-        file_format: Of the files.
+        file_format: Format of the files.
         remote: The options for URLs; None: through the cache.
         probe: Whether to raise early if a local file, or the first of very many URLs, is missing.
 

@@ -25,9 +25,9 @@ class IndexedField:
     """One field of a data set, and how it is read.
 
     Attributes:
-        name: Of the field.
+        name: Name of the field.
         member: Name of its values in indexes; several fields may be decoded from the same values.
-        field: What it holds.
+        field: Dtype, shape and axis of the values.
         access: ``place``: numbers in place; ``text``: ``str`` or ``bytes`` in place; ``values``:
             from the index, if the bytes are unchanged; ``decode``: by a decoder.
         lengths: int64 (sequences,), timesteps of each; None: there is no axis, or they are counted
@@ -64,7 +64,7 @@ class IndexedFormat(FormatIdentity, Protocol):
 
     @property
     def is_nested(self) -> bool:
-        """Whether names, and indexes, are of the folder that is opened, not of each below it."""
+        """True if names and indexes belong to the opened folder, False if to each below it."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class IndexedFormat(FormatIdentity, Protocol):
 
     @property
     def needs_command(self) -> bool:
-        """Whether indexes are built only on request."""
+        """True if indexes are built only on request."""
         ...
 
     def make_index(

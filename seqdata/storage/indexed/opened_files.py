@@ -39,14 +39,14 @@ class OpenedFiles:
     Args:
         location: Their location, without credentials.
         shards: The files.
-        indexes: Of each.
-        file_format: Of the files.
+        indexes: The index of each file.
+        file_format: Format of the files.
         ids: The ids of all sequences.
         verify: When checksums are compared: off, first_read or always.
         remote: How those behind URLs are read.
 
     Attributes:
-        names: Of the files.
+        names: Names of the files.
         starts: File -> its first sequence, with the total at the end.
         sizes: File -> its bytes.
     """

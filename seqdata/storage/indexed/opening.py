@@ -62,7 +62,7 @@ class Options:
 
     Attributes:
         location: Where the files lie, with what may be secret.
-        file_format: Of the files.
+        file_format: Format of the files.
         verify: When checksums are compared; None: at the first read.
         keys: ``unique``, or ``by_shard``: an id is unique in its file only.
         remote: How URLs are read.
@@ -371,7 +371,7 @@ def index_files(
 
     Args:
         location: A file, a folder of them, a glob, braces, or a list of these.
-        file_format: Of the files.
+        file_format: Format of the files.
         rebuild: Whether to rebuild existing indexes.
         executor: Where files are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function

@@ -87,7 +87,7 @@ class ShardIndex:
         key_ends: int64 (sequences+1,).
         members: Field -> its values, in order of occurrence.
         declared: Field -> (name, dtype, shape, axis), if our writer wrote the file.
-        format_identity: That of the format that built it; "": that of the suffix.
+        format_identity: Identity of the format that built it; "": the suffix identifies it.
         is_numbered: Whether ids are generated from the file's name and a number.
         siblings: The files that it was built with, and which belong to it.
         table: The table of files of a catalog; see ``catalogs``. None: it is of one file.
@@ -358,7 +358,7 @@ class NumberedIds:
 
     Attributes:
         location: The data set, for messages.
-        names: Of the files.
+        names: Names of the files.
         starts: File -> its first sequence, with the total at the end.
     """
 

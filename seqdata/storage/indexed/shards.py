@@ -157,7 +157,7 @@ class LocalShard:
 
     @property
     def path(self) -> Path:
-        """Its path."""
+        """Path of the file."""
         return self.root / self.name
 
     @property
@@ -296,7 +296,7 @@ class RemoteShard:
     """A file behind a URL.
 
     Attributes:
-        url: Of its folder.
+        url: URL of its folder.
         name: Its name there.
         remote: How it is read.
         listed: What the list of its folder says of it; None: there is none.

@@ -124,7 +124,7 @@ class SmallFiles:
         return 1.0
 
     def texts(self, name: str) -> TextSource | None:
-        """Return the texts of a field; None: there is no field of texts with this name."""
+        """Return the strings of a field; None: there is no field of strings with this name."""
         field = self._fields.get(name)
         is_text = field is not None and not kind_of(field).is_array
         return _SmallTexts(self, name) if is_text else None

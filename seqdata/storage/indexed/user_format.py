@@ -55,7 +55,7 @@ class UserFormat:
 
     @property
     def name(self) -> str:
-        """Its name in messages: its class, in lower case."""
+        """Name in messages: the class of the format, in lower case."""
         return type(self.format).__name__.lower()
 
     @functools.cached_property
@@ -72,7 +72,7 @@ class UserFormat:
 
     @property
     def _remedy_for_dtypes(self) -> str:
-        """What to do with files of several dtypes: the format may know more."""
+        """Advice for files of several dtypes, which the format may give."""
         return str(getattr(self.format, "remedy_for_dtypes", _TWO_STORES))
 
     @property

@@ -60,7 +60,7 @@ class DownloadSpec:
 
     Attributes:
         files: The folder of the file.
-        name: Of the file.
+        name: Name of the file.
         size: Its expected size in bytes.
         sha256: Its expected digest; None if it is not known.
         stat: Its size and tag; None: they are requested.

@@ -49,7 +49,7 @@ async def make_guarded_client(
         cookies: The user's, by name.
         auth: The user's ``aiohttp.BasicAuth``.
         cookie_jar: The user's own; each cookie in it must have a domain.
-        options: Of the session.
+        options: Options of the session.
 
     Raises:
         ConfigError: If cookies in the jar would go to every server.

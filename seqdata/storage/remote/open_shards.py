@@ -28,7 +28,7 @@ class HasNumber(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number in the data set."""
+        """Index in the data set."""
         ...
 
 

@@ -153,7 +153,7 @@ def test_a_sibling_that_is_replaced_where_nothing_can_be_written_is_read(tmp_pat
 
     def count_damages(repair):
         _, reports = audit_files(
-            str(path), file_format, shard=None, repair=repair, on_bytes=lambda _: None
+            str(path), file_format, shard=None, repair=repair, on_progress=lambda _: None
         )
         return [report.damages for report in reports]
 
