@@ -33,11 +33,16 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.loading.fetcher import WorkerFetcher
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.step_requests import StepRequest
-from seqdata.loading.workers import diagnosis
-from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers import handle as handles
+from seqdata.loading.workers import messages as slots
 from seqdata.loading.workers.handle import WorkerHandle, WorkerTask, needs_script, start_worker
-from seqdata.loading.workers.messages import unpack_columns, unpack_object, write_requests
-from seqdata.loading.workers.shared_slots import SharedSlots, receive_overflow
+from seqdata.loading.workers.messages import (
+    SharedSlots,
+    receive_overflow,
+    unpack_columns,
+    unpack_object,
+    write_requests,
+)
 from seqdata.loading.workers.worker import MESSAGE, OVERFLOW, STOP, WorkerTraceback
 from seqdata.storage.local_files import describe_limit
 
@@ -253,11 +258,11 @@ class WorkerPool:
         while _has_message(worker.connection) and self._read_message(worker):
             pass
         worker.process.join(timeout=_EXIT_TIMEOUT)
-        stack = diagnosis.read_stack(worker.stacks)
+        stack = handles.read_stack(worker.stacks)
         store = self._fetcher.reader.store
         self._fail_worker(
             worker,
-            diagnosis.make_died_error(
+            handles.make_died_error(
                 self._take_snapshot(worker), worker.process.exitcode, stack, store
             ),
         )
@@ -285,18 +290,18 @@ class WorkerPool:
         seconds, limit = worker.idle_seconds, self._options.stall_timeout
         store = self._fetcher.reader.store
         if seconds >= limit:
-            stack = diagnosis.dump_stack(worker.pid, worker.stacks)
+            stack = handles.dump_stack(worker.pid, worker.stacks)
             self._fail_worker(
                 worker,
-                diagnosis.make_stalled_error(self._take_snapshot(worker), seconds, stack, store),
+                handles.make_stalled_error(self._take_snapshot(worker), seconds, stack, store),
             )
         elif seconds >= min(_WARN_SECONDS, limit / 2) and not worker.has_warned:
             worker.has_warned = True
             LOG.warning(
-                "loader: %s", diagnosis.describe_slow(self._take_snapshot(worker), seconds, store)
+                "loader: %s", handles.describe_slow(self._take_snapshot(worker), seconds, store)
             )
 
-    def _take_snapshot(self, worker: WorkerHandle) -> diagnosis.WorkerSnapshot:
+    def _take_snapshot(self, worker: WorkerHandle) -> handles.WorkerSnapshot:
         """Return the state of a worker and its last work."""
         status = self._status[worker.number].tolist()
         is_ready, batch_sequences = status[slots.PROGRESS] > 0, tuple[int, ...]()
@@ -306,7 +311,7 @@ class WorkerPool:
             if num_done < len(task.requests):
                 batch_sequences = tuple(task.requests[num_done].ids.tolist())
         sequence = status[slots.SEQUENCE] if status[slots.SEQUENCE] in batch_sequences else None
-        return diagnosis.WorkerSnapshot(
+        return handles.WorkerSnapshot(
             worker=worker.number, pid=worker.pid, is_ready=is_ready, sequence=sequence,
             batch_sequences=batch_sequences, peak_kib=status[slots.MEMORY],
         )  # fmt: skip
@@ -351,7 +356,7 @@ def _make_start_error(error: OSError | EOFError, count: int) -> ConfigError:
     where = f"loader: cannot start {count} worker processes"
     if isinstance(error, BrokenPipeError | ConnectionResetError | EOFError):  # it has ended
         return ConfigError(
-            f"{where}: one ended while it was sent its work ({reason}); {diagnosis.SCRIPT_REMEDY}."
+            f"{where}: one ended while it was sent its work ({reason}); {handles.SCRIPT_REMEDY}."
         )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         needed = _DESCRIPTORS_TO_START + _DESCRIPTORS_OF_WORKER * count

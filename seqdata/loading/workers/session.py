@@ -18,9 +18,8 @@ from seqdata.loading.options import EngineOptions
 from seqdata.loading.prefetch import HANDOVER_BYTES
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers.handle import WorkerTask
-from seqdata.loading.workers.messages import count_request_bytes
+from seqdata.loading.workers.messages import MAX_REQUESTS, SLOT_HEADER, count_request_bytes
 from seqdata.loading.workers.pool import SLOT_BYTES, TASK_SECONDS, WorkerPool
-from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER
 
 _END_TIMEOUT = 5.0  # seconds that ``end`` waits for a thread that takes
 

@@ -29,16 +29,16 @@ import numpy as np
 
 from seqdata.errors import CacheError, ConfigError, DataError, RemoteReadError, SeqDataError
 from seqdata.loading.fetcher import Fetcher, WorkerFetcher
-from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers import messages as slots
 from seqdata.loading.workers.forkserver import STACK_SIGNAL, end_with_parent, ignore_signals
 from seqdata.loading.workers.messages import (
     ColumnsMessage,
     ObjectMessage,
     OnSequence,
+    SharedSlots,
     read_requests,
     reduce_tensor,
 )
-from seqdata.loading.workers.shared_slots import SharedSlots
 from seqdata.protocols import Store, SupportsBase, SupportsCopy, SupportsObserver, SupportsStores
 from seqdata.storage.data_location import DataLocation, SupportsLocation
 from seqdata.storage.local_files import check_fingerprint

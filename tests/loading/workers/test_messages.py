@@ -10,13 +10,14 @@ from seqdata.errors import LimitError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers.messages import (
+    MAX_REQUESTS,
+    SLOT_HEADER,
     ColumnsMessage,
     count_request_bytes,
     read_requests,
     unpack_columns,
     write_requests,
 )
-from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER
 from seqdata.storage.array_column import ArrayColumn
 
 CASES = settings().max_examples

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import WorkerDiedError
-from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers import messages as slots
 from seqdata.loading.workers.handle import WorkerHandle
 from seqdata.loading.workers.pool import WorkerPool
 from tests.loading.workers import parts
@@ -31,10 +31,10 @@ def watching():
 def test_a_slow_worker_that_makes_progress_is_not_given_up(monkeypatch):
     told = []
     monkeypatch.setattr(
-        "seqdata.loading.workers.diagnosis.make_stalled_error", lambda *known: told.append(known)
+        "seqdata.loading.workers.handle.make_stalled_error", lambda *known: told.append(known)
     )
-    monkeypatch.setattr("seqdata.loading.workers.diagnosis.dump_stack", lambda *known: "")
-    monkeypatch.setattr("seqdata.loading.workers.diagnosis.describe_slow", lambda *known: "slow")
+    monkeypatch.setattr("seqdata.loading.workers.handle.dump_stack", lambda *known: "")
+    monkeypatch.setattr("seqdata.loading.workers.handle.describe_slow", lambda *known: "slow")
     crew = watching()
     (member,) = crew._workers
     crew._fail_worker = lambda member, error: told.append("given up")

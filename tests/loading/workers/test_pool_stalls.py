@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seqdata.errors import StallError
-from seqdata.loading.workers import diagnosis
+from seqdata.loading.workers import handle as handles
 from seqdata_testing.waiting import patient, until
 from tests.loading.workers import parts
 from tests.loading.workers.parts import BEFORE, At, Heard, lives, play_until_error, playing
@@ -25,7 +25,7 @@ def stalls(clock):
 
 
 def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_DUMP_TIMEOUT", patient())
+    monkeypatch.setattr(handles, "_DUMP_TIMEOUT", patient())
     heard = Heard()
     logging.getLogger("seqdata").addHandler(heard)
     try:
@@ -44,7 +44,7 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monke
 
 
 def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
-    monkeypatch.setattr(diagnosis, "_DUMP_TIMEOUT", 0.1)
+    monkeypatch.setattr(handles, "_DUMP_TIMEOUT", 0.1)
     _, error = play_until_error(
         At(parts.is_stopped), StallError, match="its process wrote no stack", stall_timeout=stalls
     )

@@ -1,7 +1,7 @@
 """Slots and lines of status lie apart in shared memory."""
 
-from seqdata.loading.workers import shared_slots as slots
-from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER, SharedSlots
+from seqdata.loading.workers import messages as slots
+from seqdata.loading.workers.messages import MAX_REQUESTS, SLOT_HEADER, SharedSlots
 
 
 def test_slots_and_lines_of_status_do_not_touch_each_other():

@@ -27,7 +27,7 @@ from seqdata.errors import (
     RemoteReadError,
     WorkerDiedError,
 )
-from seqdata.loading.workers import diagnosis
+from seqdata.loading.workers import handle as handles
 from seqdata.loading.workers.worker import WorkerTraceback
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until, within
@@ -228,7 +228,7 @@ def test_a_worker_killed_from_outside_says_what_it_had():
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
         for member in members:
             os.kill(member.pid, signal.SIGUSR1)  # writes its stack, and goes on
-        assert until(lambda: all(diagnosis.read_stack(member.stacks) for member in members))
+        assert until(lambda: all(handles.read_stack(member.stacks) for member in members))
         assert until(lambda: any(is_held(pool, member) for member in members))
         hit = next(member for member in members if is_held(pool, member))  # the other may have done
         os.kill(hit.pid, signal.SIGKILL)
@@ -259,7 +259,7 @@ def last(**known):
         "batch_sequences": (),
         "peak_kib": 0,
     }
-    return diagnosis.WorkerSnapshot(**given | known)
+    return handles.WorkerSnapshot(**given | known)
 
 
 STORE = MemoryStore.of([[1], [2, 2]])
@@ -300,7 +300,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("known", "exitcode", "text"), WORDS)
 def test_every_end_has_its_words(known, exitcode, text):
-    error = diagnosis.make_died_error(known, exitcode, "", STORE)
+    error = handles.make_died_error(known, exitcode, "", STORE)
     assert str(error).startswith(f"loader: worker 1 (pid 77) {text}")
     assert error.details["rss"] == known.peak_kib << 10
     again = pickle.loads(pickle.dumps(error))
