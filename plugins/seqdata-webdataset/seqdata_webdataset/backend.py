@@ -70,7 +70,9 @@ class WebDataset:
         self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
     ) -> tuple[int, Iterator[Any]]:
         """Audit shards; see ``seqdata.protocols.SupportsAudit``."""
-        return FormatBackend(IndexedTar()).audit(location, shard=shard, repair=repair, on_progress=on_progress)
+        return FormatBackend(IndexedTar()).audit(
+            location, shard=shard, repair=repair, on_progress=on_progress
+        )
 
     def write(
         self,
