@@ -140,3 +140,34 @@ def test_a_policy_without_segments_takes_no_weights():
     loader = Loader([np.ones(3)] * 8, Bucketed(4))
     with pytest.raises(ResumeError, match="must be None, since the policy has no segments, but"):
         loader.load_state_dict(loader.state_dict(), weights=[1.0] * 8)
+
+
+def set_back(loader, state, earlier, weights):
+    """Continue from a state with weights that are set there; return the rest of the epoch."""
+    loader.load_state_dict(state, weights=earlier)
+    loader.set_weights(weights)
+    return [(batch.part, batch.ids.tolist()) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", ["weighted", "mixture"])
+def test_a_loader_that_has_gone_on_is_set_back_as_a_new_one(kind):
+    """To any of its states, again and again; weights are set where each of them is."""
+    if kind == "weighted":
+        data, policy, first, second = DATA, POLICY, FEW, FEW[::-1]
+    else:
+        data = {"a": DATA[:12], "b": DATA[12:]}
+        policy = Segments(Mix({"a": 1, "b": 2}, Fixed(2), batches=24), 6)
+        first, second = {"a": 1, "b": 0}, {"a": 1, "b": 9}
+    loader = Loader(data, policy, prefetch=0)
+    batches, states = iter(loader), []
+    for segment in range(3):
+        for _ in range(6):
+            next(batches)
+        states.append((loader.state_dict(), first if segment and kind == "weighted" else None))
+        if segment < 2:
+            loader.set_weights(first)
+    list(batches)
+    for number in (2, 1, 0, 1, 2, 0):
+        due = set_back(Loader(data, policy, prefetch=0), *states[number], second)
+        assert len(due) == 24 - 6 * (number + 1)
+        assert set_back(loader, *states[number], second) == due

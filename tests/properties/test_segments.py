@@ -166,7 +166,7 @@ def test_shares_of_a_mixture_hold_over_changes_and_resumes(seed, length, keep, c
         expected += weights / weights.sum()
         position += 1
         counts = np.array([sum(part == name for part, _, _ in met) for name in PARTS])
-        assert (np.abs(counts - expected) < (3 * 4 if keep == "update" else 3)).all()
+        assert (np.abs(counts - expected) < (3 * 2 if keep == "update" else 3)).all()
     assert position == 60
     for name, store in PARTS.items():
         own = [one[1:] for one in met if one[0] == name]

@@ -9,10 +9,31 @@ import numpy as np
 import pytest
 
 from seqdata import CorruptSampleError, CorruptShardError, Fixed, Loader, Remote, open_store
+from seqdata.errors import DataError
+from seqdata.storage.remote.copy_repair import CopyRepair
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient
 from tests.storage.remote.cached import folder_in
 from tests.storage.remote.samples import read_all, spans_of, write
+
+
+@pytest.mark.parametrize("damaged", [(True, False), (False, True), (True, True)])
+def test_copies_are_looked_at_again_until_all_are_as_their_sources(damaged):
+    """One of them may be the damaged one, and be damaged again later."""
+    looked = []
+
+    def look(number):
+        looked.append(number)
+        return len(looked) <= 2 and damaged[number]
+
+    repair = CopyRepair([lambda: look(0), lambda: look(1)])
+    assert [repair(DataError("wrong")) for _ in range(4)] == [True, True, False, False]
+    assert looked == [0, 1, 0, 1]
+
+
+def test_a_source_that_differs_each_time_is_not_asked_for_ever():
+    repair = CopyRepair([lambda: True])
+    assert [repair(DataError("wrong")) for _ in range(10)] == [True] * 8 + [False] * 2
 
 
 class Source:

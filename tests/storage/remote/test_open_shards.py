@@ -77,6 +77,17 @@ def test_those_that_were_used_least_recently_are_closed():
     assert shards.held == [3, 4]  # in use
 
 
+def test_a_shard_that_was_used_again_is_not_the_next_one_to_be_closed():
+    shards = Shards(cache_bytes=240, count=50)  # three shards, an eighth of the cache
+    for number in (0, 1, 2, 0, 3):
+        shards.get(number)
+    assert shards.held == [0, 2, 3]
+    shards.get(2)
+    shards.get(4)
+    assert shards.held == [2, 3, 4]
+    assert shards.opened == [0, 1, 2, 3, 4]
+
+
 def test_where_the_cache_is_full_all_that_is_not_in_use_is_released():
     shards = Shards()
     shards.get(0, 1)

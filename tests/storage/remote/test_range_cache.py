@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from seqdata import TBPTT, Loader, Remote, RemoteReadError, open_store, write_store
-from seqdata.storage.remote.range_cache import RangeCache
+from seqdata.errors import FingerprintMismatch
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.range_cache import (
+    RangeCache,
+    RangeDownload,
+    SparseFile,
+    allocate_sparse,
+    download_missing,
+)
+from seqdata.storage.remote.transport import ForkSafeThreadPool
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient
@@ -39,6 +48,46 @@ def test_a_file_that_holds_its_share_begins_anew():
     assert take(RangeCache(0), {0: 100})[0].present.tolist() == [[0, 10]]
     nothing = RangeCache(0)
     assert take(nothing, {0: 100})[0] is not take(nothing, {0: 100})[0]
+
+
+def test_files_of_one_read_share_the_room():
+    kept = RangeCache(40)
+    first = take(kept, {0: 100, 1: 100}, 19)
+    assert take(kept, {0: 100, 1: 100}, 20)[1] is first[1]
+    assert take(kept, {0: 100, 1: 100})[1] is not first[1]
+
+
+class FewFiles:
+    """Files of a folder, by name; each byte is its place."""
+
+    remote = Remote(gap=0)
+
+    def read(self, name, low, high, location):
+        return bytes(range(low, high))
+
+
+@pytest.mark.parametrize("replaced", [0, 1, 2])
+def test_where_one_of_the_files_was_replaced_what_came_of_none_counts(replaced):
+    files = {number: SparseFile(allocate_sparse(100)) for number in range(3)}
+    wanted = {number: [np.array([[number, 20 + number]])] for number in files}
+
+    def make_download(number, file, ranges):
+        return RangeDownload(
+            FewFiles(), str(number), file.content, ranges, DataLocation(dataset="d")
+        )
+
+    def check_unchanged(number):
+        if number == replaced:
+            raise FingerprintMismatch.at("replaced")
+
+    with pytest.raises(FingerprintMismatch, match="replaced"):
+        download_missing(files, wanted, make_download, check_unchanged, ForkSafeThreadPool(2))
+    assert [len(file.present) for file in files.values()] == [0, 0, 0]
+    replaced = None
+    download_missing(files, wanted, make_download, check_unchanged, ForkSafeThreadPool(2))
+    for number, file in files.items():
+        assert file.present.tolist() == [[number, 20 + number]]
+        assert file.content[number : 20 + number] == bytes(range(number, 20 + number))
 
 
 @pytest.fixture
