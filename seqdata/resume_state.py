@@ -108,12 +108,12 @@ class ResumeState:
 
     @property
     def owner(self) -> str:
-        """What loads the state, for messages."""
+        """Name of the object that loads the state, for messages."""
         return self._WHERE
 
     @property
     def alternative(self) -> str:
-        """What to do with a state that does not fit, for messages."""
+        """Advice on a state that does not fit, for messages."""
         return self._ELSE
 
     @property

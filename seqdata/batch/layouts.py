@@ -21,7 +21,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 class Layout(ABC):
-    """How the ragged values of a batch lie in tensors; everywhere else a layout is a name.
+    """Arrangement of the ragged values of a batch in tensors; everywhere else a layout is a name.
 
     Attributes:
         name: Its name.

@@ -53,7 +53,7 @@ class SupportsJointTargets(Protocol):
 
 
 class PaddedOffsets(NamedTuple):
-    """Where the pieces of a column begin in flat padded rows.
+    """Positions of the pieces of a column in flat padded rows.
 
     Attributes:
         offsets: int64 (n+1,), offset of each of n pieces, and the end.

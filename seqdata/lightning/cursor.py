@@ -138,7 +138,7 @@ class ResumePoint:
 
 
 class Pending(Enum):
-    """What a fit had still to do behind its latest step when a checkpoint was saved."""
+    """Work that a fit had still to do after its latest step when a checkpoint was saved."""
 
     NOTHING = "nothing"
     STEP_END = "validation, if it is due, and schedulers"

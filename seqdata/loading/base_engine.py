@@ -1,4 +1,4 @@
-"""What plays epochs for one rank, whatever its batches are made of.
+"""Engines that play epochs for one rank, whatever their batches are made of.
 
 An engine has no position: each iteration is told where to begin, so that a resume costs no more
 than a start. Place in the flow: between the Loader or the DataModule, which keep the position, and
@@ -168,7 +168,7 @@ class EpochBatches(Iterator[Any]):
 
 
 StepBatch = SequenceBatch | dict[str, SequenceBatch]
-"""What a step trains: a batch, or one of each part that is zipped."""
+"""Data of a step: a batch, or one of each part that is zipped."""
 
 _CACHED_PLANS = 2
 _MANY_FETCHES = 2  # times the data in an epoch, from which on it is said

@@ -107,7 +107,7 @@ class FieldReader:
 
     @property
     def length_advice(self) -> str:
-        """What to do if a length differs from the planned one."""
+        """Advice for a length that differs from the planned one."""
         if self.measured_view is not None:
             return "Measure again (cache=False) if the transform was changed, else change it"
         if self.length_map is not None:

@@ -1,4 +1,4 @@
-"""Where a resumed run begins: over the plan of its state, or with other parts of a mixture.
+"""The start of a resumed run: over the plan of its state, or with other parts of a mixture.
 
 The parts of a mixture may be replaced where a segment begins. Each part that stays continues in its
 own epochs, from what the state says alone: the data of the parts before is not needed. Place in the

@@ -242,7 +242,7 @@ DEFAULT_PREFETCH = 2
 """Groups of batches that a thread makes ahead, by default."""
 
 OnChanged = Literal["error", "next_epoch", "next_segment"]
-"""What a resumed run does if its data has changed: raise, or begin the next epoch or segment."""
+"""Behavior of a resumed run whose data has changed: raise, or begin the next epoch or segment."""
 OnError = Literal["raise", "mask", "replace"]
 
 DEFAULT_STALL_TIMEOUT = 120.0
@@ -414,7 +414,7 @@ class EngineOptions(ReadOptions):
 
 @dataclass(frozen=True, slots=True)
 class UpdateSchedule:
-    """How steps make optimizer updates, which determines ``loss_scale`` and ``update_num_tokens``.
+    """Grouping of steps into optimizer updates, for ``loss_scale`` and ``update_num_tokens``.
 
     Args:
         accumulate: Number of steps of an update.

@@ -330,7 +330,7 @@ class BlockPolicy(BasePolicy):
 
     @property
     def items_per_sequence(self) -> int | None:
-        """How many items each sequence makes that is not left out; None: it differs."""
+        """Number of items of each sequence that is not left out; None: it differs."""
         items: int | None = self._make_rule().items_per_sequence
         return items
 

@@ -34,7 +34,7 @@ _MARGIN = 1 << 16  # a rate this near to an integer is not touched by what round
 
 @dataclass(frozen=True, eq=False)
 class DrawRates:
-    """How often each sequence is drawn in an epoch on average.
+    """Expected number of draws of each sequence in an epoch.
 
     Attributes:
         fixed: int64 (n,), in units of 2^-32; they add up to ``draws``.

@@ -27,7 +27,7 @@ Keep = Literal["first", "last"]
 
 
 class ItemRule(Protocol):
-    """How sequences become items, by length alone. Hashable: it is the key of cached counts."""
+    """Rule by which sequences become items, by length alone. Hashable: it is the key of cached counts."""
 
     @property
     def run_items(self) -> int:
@@ -119,7 +119,7 @@ class WholeSequences:
 
     @property
     def items_per_sequence(self) -> int | None:
-        """How many items each sequence makes that is not left out; None: it differs."""
+        """Number of items of each sequence that is not left out; None: it differs."""
         return None if self.max_length is not None and self.too_long == "split" else 1
 
     def longest(self, lengths: NDArray[np.int64]) -> int:

@@ -186,7 +186,7 @@ class SupportsWeightChanges(Protocol):
 
     @property
     def max_changes(self) -> int | None:
-        """How many of the last changes are kept; None: a segment's plan depends on all."""
+        """Number of the last changes that are kept; None: a segment's plan depends on all."""
         ...
 
     def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:

@@ -46,7 +46,7 @@ _BIT_SHIFTS = np.array([0, 16, 32, 48], dtype=np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """How chunk lengths vary: normal around the usual length or, rarely, around half of it.
+    """Variation of chunk lengths: normal around the usual length or, rarely, around half of it.
 
     Args:
         short: Fraction of chunks around half the usual length.

@@ -114,7 +114,7 @@ class Windows(BlockPolicy):
 
     @property
     def items_per_sequence(self) -> int | None:
-        """How many items each sequence makes that is not left out; None: it differs."""
+        """Number of items of each sequence that is not left out; None: it differs."""
         return self.per_sequence if self.random else None
 
     def _make_cutter(self) -> FixedSizeCutter:

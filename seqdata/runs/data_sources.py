@@ -88,12 +88,12 @@ class DataSources:
 
     @property
     def options(self) -> DataOptions:
-        """What the DataModule was asked for."""
+        """Options of the DataModule."""
         return self._options
 
     @property
     def given_facts(self) -> CodeFacts:
-        """What processes of a run compare of the options, as they were before they were used."""
+        """Options that processes of a run compare, as they were before they were used."""
         if self._given_facts is None:
             self._given_facts = self._options.describe()
         return self._given_facts

@@ -48,7 +48,7 @@ class FitGeometry:
 
     @property
     def run_position(self) -> RunPosition:
-        """Where it began."""
+        """Position at which the run began."""
         return RunPosition(self.epoch, self.position)
 
     @property

@@ -40,7 +40,7 @@ _HEADER_KEYS = {"version": int, "fit": int, "rank": int, "world": int, "score": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossHeader:
-    """What a file is about.
+    """Subject of a file.
 
     Attributes:
         fit: Number of the fit in its folder, from 1.
@@ -95,7 +95,7 @@ class LossBlock:
 
     @property
     def batch_of_row(self) -> NDArray[np.int64]:
-        """Which batch of the block each sequence is in, int64 (n,)."""
+        """Batch of the block that each sequence is in, int64 (n,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def select(self, is_chosen: NDArray[np.bool_]) -> LossBlock:

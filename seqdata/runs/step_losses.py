@@ -34,7 +34,7 @@ _CANDIDATES = 20  # steps per wanted one whose distance is computed exactly
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What is usual around a step.
+    """Usual losses around a step.
 
     Attributes:
         value: The median.

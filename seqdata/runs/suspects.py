@@ -59,7 +59,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What is known of a step.
+    """Facts of a step.
 
     Attributes:
         step: The optimizer's step, from 0.
@@ -199,7 +199,7 @@ def _is_explained(first: Suspect, own: _Rows, usual_level: Usual) -> bool:
 
 
 class _LevelCache:
-    """What is usual around steps, computed once for each."""
+    """Usual losses around steps, computed once for each."""
 
     def __init__(self, table: StepLosses) -> None:
         self._table = table

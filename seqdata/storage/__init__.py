@@ -1,1 +1,1 @@
-"""How sequences lie on disk and in memory, and how spans of them are read."""
+"""Storage of sequences on disk and in memory, and reading of spans of them."""

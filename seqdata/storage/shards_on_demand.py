@@ -90,7 +90,7 @@ class RemoteShards(Protocol):
 
     @property
     def remote(self) -> Remote:
-        """How shards are read."""
+        """Options of reading shards."""
         ...
 
     @property

@@ -39,7 +39,7 @@ from seqdata.storage.store_rows import Predicate, iter_answers, iter_dicts, read
 
 
 class SequenceStore(Store):
-    """What every opened store has: to look at sequences and fields, and to select from them.
+    """Base of every opened store: look at sequences and fields, and select from them.
 
     All of it is made of the members of ``protocols.Store``. A backend's store may inherit this
     class; one that does not is wrapped in a view of all its sequences when it is opened.
@@ -218,7 +218,7 @@ class View(SequenceStore):
 
     @property
     def has_all_sequences(self) -> bool:
-        """Whether it has all sequences, in the base's order."""
+        """Whether all sequences of the base are selected, in their order."""
         return self._numbers is None
 
     @property

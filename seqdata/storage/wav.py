@@ -34,11 +34,11 @@ _DTYPES = {
 
 
 class Readable(Protocol):
-    """What is asked of a file: see ``seqdata.backends.RandomAccessFile``."""
+    """Protocol of a file: see ``seqdata.backends.RandomAccessFile``."""
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
         ...
 
     def read(self, first: int, stop: int) -> bytes:
@@ -190,7 +190,7 @@ def _content(file: Readable, head: bytes, at: int, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a chunk ``fmt`` says; see ``WavHeader``."""
+    """Content of a chunk ``fmt``; see ``WavHeader``."""
 
     rate: int
     channels: int

@@ -21,7 +21,7 @@ from seqdata_models.parallel.deferred import DeferredLayer, DeferredLinear, Weig
 from seqdata_models.parallel.slices import BatchPart
 
 State = Any
-"""Of an LSTM (h, c), of a GRU h; each (layers, rows, size)."""
+"""State of an LSTM (h, c) or a GRU h; each (layers, rows, size)."""
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 _KINDS: dict[str, Callable[..., nn.RNNBase]] = {

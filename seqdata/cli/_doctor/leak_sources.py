@@ -1,4 +1,4 @@
-"""What ``seqdata doctor --leaks`` looks at: the parts of a run, and the statistics it uses.
+"""Sources of ``seqdata doctor --leaks``: the parts of a run, and the statistics it uses.
 
 A run file names both. Any other YAML file names parts by path, as the data of LightningCLI does, or
 the split that makes them; and files of statistics.

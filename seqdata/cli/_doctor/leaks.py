@@ -41,7 +41,7 @@ _MIN_TEXT_BYTES = 32  # of a text whose copies are no accident
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorePieces:
-    """What a part has of a store.
+    """Hashes of the sequences of a part in a store.
 
     Attributes:
         store: It selects from no other store.
@@ -125,7 +125,7 @@ class PartContents:
 
     @cached_property
     def contents(self) -> dict[str, tuple[Hashes, NDArray[np.float64]]]:
-        """What -> hashes of it, and about how many bits each holds; 0 if it is constant."""
+        """Name of a content -> its hashes, and about how many bits each holds; 0: constant."""
         store, found = self.store, {}
         for axis in dict.fromkeys(field.axis for field in store.fields.values() if field.axis):
             names = [name for name, field in store.fields.items() if field.axis == axis]
@@ -306,7 +306,7 @@ def _check_pair(
 
 
 Leak = tuple[str, str, str]
-"""What it is called, what was seen, and what to do."""
+"""Title, finding and advice."""
 
 
 def _check_same_sequences(

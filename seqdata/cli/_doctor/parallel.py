@@ -309,7 +309,7 @@ def format_count(count: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelQuery:
-    """What the user asks about.
+    """Question of the user.
 
     Attributes:
         model: As ``load_model`` takes it.

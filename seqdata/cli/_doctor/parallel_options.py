@@ -1,4 +1,4 @@
-"""What splitting data, layers or time over devices would bring, by formula and from counts.
+"""Gain of splitting data, layers or time over devices, by formula and from counts.
 
 Stages that take c_1 .. c_S for an item need sum(c) + (N - 1) max(c) for N items; of equal stages
 the speedup is N S / (N + S - 1). Bytes are what the process that sends most hands over in one
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from seqdata.cli._doctor.stack_counts import PartCounts, StackCounts
 
 Cost = Callable[[PartCounts, int], float]
-"""What a timestep of a part costs, of so many rows, forward and backward."""
+"""Cost of a timestep of a part, of so many rows, forward and backward."""
 
 _WEIGHT_COPIES = 3  # gradient and two moments of Adam
 _LANE_GROUPS = 4  # of a ring, as `RingStrategy` has
@@ -74,7 +74,7 @@ class ParallelOption:
 
     @property
     def devices(self) -> int:
-        """How many it uses."""
+        """Number of devices that are used."""
         return self.data * self.size
 
 

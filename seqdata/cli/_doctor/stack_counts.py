@@ -136,7 +136,7 @@ class PartCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackCounts:
-    """What is counted of a model.
+    """Counts of a model.
 
     Attributes:
         name: Of the model.

@@ -1,1 +1,1 @@
-"""What commands print: batches, statistics, plots of padding and lanes."""
+"""Output of commands: batches, statistics, plots of padding and lanes."""

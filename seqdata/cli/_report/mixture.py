@@ -143,7 +143,7 @@ def compute_zip_stats(
 
 @dataclass(frozen=True, slots=True)
 class PartStats:
-    """What an epoch draws of one part.
+    """Draws of an epoch from one part.
 
     Attributes:
         part: Its name.

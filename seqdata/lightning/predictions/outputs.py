@@ -42,7 +42,7 @@ class PredictionField:
 
 @dataclass(frozen=True, slots=True)
 class PredictionSpec:
-    """Which outputs are written, and whether per sequence, timestep or span.
+    """Outputs that are written, each per sequence, timestep or span.
 
     Args:
         names: Names of the entries of a dict, or of a tensor; None: all, or ``prediction``.

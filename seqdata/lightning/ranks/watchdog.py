@@ -118,7 +118,7 @@ def _read_process_stat(pid: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimeouts:
-    """How long ranks wait for each other, in seconds.
+    """Bounds on the time that ranks wait for each other, in seconds.
 
     Attributes:
         heartbeat: Time between two exchanges, in which a killed rank is noticed.

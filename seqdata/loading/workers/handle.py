@@ -249,7 +249,7 @@ SCRIPT_REMEDY = (
     "its error is printed above; put the call of a script under `if __name__ == '__main__':`, or "
     "pass start_method='fork'"
 )
-"""What to do about a worker that ends before it is ready."""
+"""Advice on a worker that ends before it is ready."""
 
 
 def make_died_error(

@@ -212,7 +212,7 @@ def _from_root(location: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignFiles:
-    """Which versions of foreign files a store reads.
+    """Versions of the foreign files that a store reads.
 
     Attributes:
         version_digest: Digest by which the same files are recognized when they are opened again.

@@ -58,7 +58,7 @@ KEY_MODES = ("unique", "by_shard")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a store is opened; all of it is pickled with it.
+    """Options by which a store is opened; they are pickled with it.
 
     Attributes:
         location: Where the files lie, with what may be secret.

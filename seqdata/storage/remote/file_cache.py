@@ -195,7 +195,7 @@ class FileCache:
 
     @property
     def remote(self) -> Remote:
-        """How files are read."""
+        """Options of reading files."""
         return self._files.remote
 
     def acquire(

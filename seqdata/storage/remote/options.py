@@ -18,7 +18,7 @@ _MINIMUM = {"cache_bytes": 1, "memory_bytes": 0, "gap": 0, "connections": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """How a remote location is read.
+    """Options of reading a remote location.
 
     Attributes:
         how: ``"cache"``: whole shards are downloaded into a folder of this machine; ``"ranges"``:

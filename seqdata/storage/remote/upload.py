@@ -37,7 +37,7 @@ _CONCURRENT_FILES = 4  # files
 
 
 class UploadPlan(Protocol):
-    """How stores of one kind are written, and which files they have."""
+    """Writing of stores of one kind, and the files that they have."""
 
     @property
     def last(self) -> str:

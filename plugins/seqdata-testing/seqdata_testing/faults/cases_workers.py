@@ -39,7 +39,7 @@ _SLACK = 2  # descriptors more or less
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSetup:
-    """How the loader is made.
+    """Options of the loader.
 
     Attributes:
         target: What it plays.
