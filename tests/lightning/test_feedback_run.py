@@ -299,3 +299,34 @@ def test_scores_of_a_fit_that_failed_do_not_count_where_its_objects_fit_again(
         trainer.fit(model, datamodule=data, ckpt_path=checkpoint)
     assert model.log_of.train == whole.log_of.train[done:]
     assert model.parameters_of() == whole.parameters_of()
+
+
+def test_the_callback_of_a_further_fit_weighs_by_its_own_function_and_score():
+    class Scoring(Feeding):
+        def training_step(self, batch, batch_idx):
+            outputs = super().training_step(batch, batch_idx)
+            return {**outputs, "seven": torch.full((len(batch),), 7.0)}
+
+    data = SequenceDataModule(
+        seed=3, batches_per_update=GROUP, on_changed="error", **POLICIES["weighted"]()
+    )
+    seen = {"first": [], "second": [], "third": []}
+    for fit, score in (("first", "row_loss"), ("second", "row_loss"), ("third", "seven")):
+
+        def weigh(scores, own=seen[fit]):
+            own.append(scores)
+            return np.ones(30)
+
+        before = {name: len(scores) for name, scores in seen.items()}
+        with quietly():
+            trainer = pl.Trainer(
+                **QUIET, max_epochs=EPOCHS, enable_checkpointing=False,
+                callbacks=[Feedback(score, 2, weigh)],
+            )  # fmt: skip
+            trainer.fit(Scoring(), datamodule=data)
+        after = {name: len(scores) for name, scores in seen.items()}
+        assert after[fit] > 0
+        assert {name for name in seen if after[name] > before[name]} == {fit}
+    met = ~np.isnan(seen["third"][0])  # of the first segment alone
+    assert 0 < met.sum() <= 2 * 2 * GROUP
+    assert set(seen["third"][0][met].tolist()) == {7.0}

@@ -194,6 +194,19 @@ def test_random_crops_are_those_of_the_parts_own_epoch():
     assert len({tuple(sorted(found)) for found in starts.values() if len(found) == 6}) > 4
 
 
+def test_random_crops_are_told_apart_beside_windows_that_are_not_random():
+    crops = Windows(3, batch_size=2, random=True, per_sequence=2)
+    mix = Mix({"a": Part(1, crops), "b": Part(1, Windows(3, batch_size=2))}, batches=48)
+    long = [{"x": np.arange(40)} for _ in range(3)]
+    numbers = [
+        number
+        for batch in Loader({"a": long, "b": long}, mix, transform=noise)
+        if batch.part == "a"
+        for number in batch["r"].flatten().tolist()
+    ]
+    assert len(set(numbers)) == len(numbers) > 30
+
+
 CROPS = Windows(3, batch_size=2, random=True, per_sequence=2)
 SKEWED = [1.0, 1.0, 1.0, 5.0]
 
