@@ -72,7 +72,7 @@ class BlockCost(NamedTuple):
 
 
 class Cutter(Protocol):
-    """Rule by which the items of one block become batches. Hashable: it is the key of cached counts."""
+    """Rule by which items of a block become batches. Hashable: it is the key of cached counts."""
 
     @property
     def is_arranged(self) -> bool:

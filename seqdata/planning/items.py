@@ -27,7 +27,7 @@ Keep = Literal["first", "last"]
 
 
 class ItemRule(Protocol):
-    """Rule by which sequences become items, by length alone. Hashable: it is the key of cached counts."""
+    """Rule by which sequences become items, by length. Hashable: it is the key of cached counts."""
 
     @property
     def run_items(self) -> int:

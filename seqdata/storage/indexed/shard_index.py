@@ -35,7 +35,7 @@ _DTYPES = ("|u1", "<u2", "<u4", "<i8")
 INVALID_JSON = (
     ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-"""Errors that parsing of untrusted JSON may raise; infinite numbers and deep nesting are among it."""
+"""Errors of parsing untrusted JSON; infinite numbers and deep nesting are among its causes."""
 Siblings = Mapping[str, tuple[int, str]]
 """Name -> (bytes, digest of both ends) of the sibling files that an index was built with."""
 
