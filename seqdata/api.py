@@ -176,7 +176,7 @@ def split(  # noqa: PLR0913
     """Split sequences into parts by a hash of each id or of a field, or along time.
 
     A sequence stays in its part when data is appended or reordered, and sequences with one value of
-    ``by`` stay together. The hash of a text, or of the 8 bytes of a number, is the same everywhere.
+    ``by`` stay together. Hashes of a string, and of the 8 bytes of a number, are equal everywhere.
     Parts have *about* their fractions; with ``exact`` they have them, and a few sequences may
     change their part when data is appended.
 

@@ -255,7 +255,7 @@ def _find_code(handler: Any) -> CodeType | None:
 
 
 def check_flags(owner: str, **flags: object) -> None:
-    """Raise if arguments are neither True nor False: a text such as "false" would mean True.
+    """Raise if arguments are neither True nor False: a string such as "false" would mean True.
 
     Args:
         owner: What takes them, for messages.

@@ -17,11 +17,11 @@ _MOST_CHUNKS = 4096
 
 
 class Readable(Protocol):
-    """What is asked of a file: see ``seqdata.backends.RandomAccessFile``."""
+    """A file that can be read at any offset: see ``seqdata.backends.RandomAccessFile``."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in errors."""
         ...
 
     @property

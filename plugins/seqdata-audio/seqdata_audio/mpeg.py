@@ -91,7 +91,7 @@ def count_frames(content: bytes) -> MpegFrames | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What the frames of a file have in common, and the size of one.
+    """Properties that all frames of a file share, and the size of one.
 
     Attributes:
         head: The second byte of their headers, without the bit for a checksum.

@@ -1,4 +1,4 @@
-"""What a sound file holds, and its samples: WAV by the core's reader, all else by libsndfile."""
+"""The content of sound files and their samples: WAV by the core's reader, others by libsndfile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEAD = 12
 
 @dataclass(frozen=True, slots=True)
 class SoundInfo:
-    """What the header of a file says.
+    """The facts in the header of a file.
 
     Attributes:
         rate: Samples per second.

@@ -42,7 +42,7 @@ TREATMENTS: tuple[TooLong, ...] = ("split", "truncate", "drop")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a plan is made of, and the world it is shared in."""
+    """The inputs of a plan, and the world it is shared in."""
 
     policy: Policy
     index: SequenceIndex

@@ -206,5 +206,5 @@ def _sequence_offsets(content: bytes, at: int, count: int, itemsize: int) -> NDA
 
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, FileFormat]:
-    """Offer the format under its name."""
+    """Register the format ``tokens``."""
     return {"tokens": Tokens()}

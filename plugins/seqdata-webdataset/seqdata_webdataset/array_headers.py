@@ -77,7 +77,7 @@ class ArrayHeader:
 
 
 def is_dtype(descr: str) -> bool:
-    """Return whether a text is a NumPy dtype of numbers that can be stored."""
+    """Return whether a string is a NumPy dtype of numbers that can be stored."""
     return descr in _THREE_BYTES or (
         _DTYPE_PATTERN.fullmatch(descr) is not None and np.dtype(descr).name in NUMBER_DTYPES
     )

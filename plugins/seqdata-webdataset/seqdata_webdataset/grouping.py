@@ -28,7 +28,7 @@ from seqdata_webdataset.tar_headers import (
 MAX_FIELDS = 64
 """Maximum members of one sample, and extensions of one shard."""
 MAX_NUMBER_BYTES = 24
-"""Maximum bytes of a text that is parsed as an integer."""
+"""Maximum bytes of a string that is parsed as an integer."""
 _MAX_HEADERS = 1 << 16
 NUMBER_EXTENSIONS = ("cls",)
 """Extensions of integers."""
@@ -192,7 +192,7 @@ def _add_member(
 
 
 def _parse_integer(text: bytes) -> int | None:
-    """Return the integer of a text, as ``int`` parses it; None if it is not an integer."""
+    """Return the integer in a string, as ``int`` parses it; None if there is none."""
     try:
         number = int(text)
     except ValueError:

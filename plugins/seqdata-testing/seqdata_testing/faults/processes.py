@@ -160,7 +160,7 @@ def raise_unheard() -> None:
 
 
 class Unheard(Exception):
-    """An exception whose constructor takes more than a text.
+    """An exception whose constructor takes more than a message.
 
     Args:
         text: A text.

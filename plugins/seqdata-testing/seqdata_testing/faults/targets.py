@@ -1,4 +1,4 @@
-"""What faults are tried on: a kind of data set, how it is written and opened, and its files.
+"""Targets of faults: a kind of data set, how it is written and opened, and its files.
 
 A plugin makes a ``FaultTarget`` of its own and names it: ``python -m seqdata_testing.faults
 --target MODULE:NAME``, or gives it to ``cases.cases_for``. All faults are tried on it.
@@ -76,7 +76,7 @@ class FaultTarget:
 
     @property
     def verified(self) -> tuple[str, ...]:
-        """Those of ``verify`` that look at checksums."""
+        """The modes of ``verify`` that compare checksums."""
         return tuple(mode for mode in self.verify if mode != "off")
 
 
