@@ -18,11 +18,21 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.axes import Axes, AxisMap, FieldMap, format_unknown_name
-from seqdata.batch.layouts import LAYOUTS, LayoutName, check_layout, offsets_from_lengths, pack
-from seqdata.batch.rows import select_rows
-from seqdata.batch.validation import ON_CPU, ON_DEVICE, find_faults, format_shape
-from seqdata.errors import ConfigError, UnknownNameError
+from seqdata.batch.layouts import (
+    LAYOUTS,
+    LayoutName,
+    check_layout,
+    offsets_from_lengths,
+    pack,
+    view_dtype,
+    view_signed,
+)
+from seqdata.errors import ConfigError, UnknownNameError, must_be
 
+ON_CPU = ("lengths", "ids", "start", "positions")
+"""int64 (r,), on the CPU wherever the data is."""
+ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
+"""(r,), where the data is."""
 _LANE_ATTRIBUTES = ("weight", "lanes", "reset")
 _OPTIONAL_ATTRIBUTES = ("lanes", "reset", "burn_in", "positions")
 _DEFAULT_AXES = Axes()
@@ -422,3 +432,109 @@ def batch_size_fn(batch: SequenceBatch) -> int:
 def length_fn(batch: SequenceBatch) -> int:
     """Return the timesteps of a batch that count, for Lightning's ``ThroughputMonitor``."""
     return batch.num_tokens
+
+
+def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
+    """Return the attributes of a batch that differ if it keeps some of its rows only.
+
+    Args:
+        batch: A batch of a layout with rows.
+        selected: bool (r,), the rows to keep, on the device of ``batch.weight``.
+
+    Returns:
+        Attribute -> value: ``data``, the tensors with one value per row, ``lengths_of`` and
+        ``segments``, whose row numbers are those of the smaller batch.
+    """
+    on_device, on_cpu = selected.nonzero().flatten(), selected.cpu().nonzero().flatten()
+    changed: dict[str, Any] = {
+        name: _select(getattr(batch, name), on_device, on_cpu) for name in (*ON_CPU, *ON_DEVICE)
+    }
+    changed["data"] = {
+        name: _select(_crop(batch, name, on_cpu), on_device, on_cpu) for name in batch.data
+    }
+    for name in ("part", "part_epoch"):  # lists, where rows are of several parts
+        if isinstance(getattr(batch, name), list):
+            changed[name] = _select(getattr(batch, name), on_device, on_cpu)
+    changed["lengths_of"] = AxisMap(
+        {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
+    )
+    if batch.whole is not None:
+        changed["whole"] = batch.whole.real()  # of the same weights
+    if batch.segments is not None:
+        changed["segments"] = _select_segments(batch.segments, on_cpu, len(batch))
+    return changed
+
+
+def _crop(batch: SequenceBatch, name: str, rows: Tensor) -> Any:
+    """Return a field; of another axis than that of the plan, as wide as these rows need it."""
+    value, axis = batch.data[name], batch.axes.along(name)
+    lengths = None if axis in (None, batch.axes.axis) else batch.lengths_of.get(str(axis))
+    if lengths is None or batch.layout != "padded" or not isinstance(value, Tensor):
+        return value
+    return value[:, : max(1, int(lengths[rows].max()) if len(rows) else 1)]
+
+
+def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
+    """Return the rows of a tensor, by their numbers on its device, or of a list of texts."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        rows = on_device if value.device == on_device.device else on_cpu
+        return view_dtype(view_signed(value)[rows], value.dtype)
+    return [value[row] for row in on_cpu.tolist()]
+
+
+def _select_segments(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
+    new_rows = torch.full((num_rows,), -1, dtype=torch.int64, device=rows.device)
+    new_rows[rows] = torch.arange(len(rows), device=rows.device)
+    selected_segments = segments[new_rows[segments[:, 0]] >= 0]
+    selected_segments[:, 0] = new_rows[selected_segments[:, 0]]
+    return selected_segments
+
+
+def find_faults(batch: SequenceBatch) -> Iterator[str]:
+    """Yield the parts of a batch that do not fit together."""
+    rows, width = len(batch), batch.extent(batch.axes.axis)[1] - batch.horizon
+    for name in ON_CPU:
+        value = getattr(batch, name)
+        if value is None:
+            continue
+        if value.dtype != torch.int64 or value.shape != (rows,) or value.device.type != "cpu":
+            yield (
+                must_be(
+                    f"`{name}`",
+                    f"int64 ({rows},) on the CPU",
+                    f"{value.dtype} {format_shape(value)}",
+                )
+            )
+    for name in ON_DEVICE:
+        value = getattr(batch, name)
+        if value is not None and value.shape != (rows,):
+            yield f"`{name}` has shape {format_shape(value)}, but must be ({rows},)"
+    if rows and int(batch.lengths.max()) > width:
+        yield f"`lengths` go up to {int(batch.lengths.max())}, but must be at most {width}"
+    padded = batch if batch.layout == "padded" else batch.as_layout("padded")
+    for name, value in padded.data.items():
+        if len(value) != rows:
+            yield f"field {name!r} has {len(value)} rows, but must have {rows}"
+        axis = batch.axes.along(name)
+        if isinstance(value, Tensor) and axis is not None:
+            longest = batch.extent(axis)[1]
+            if value.shape[1] != longest:
+                yield (
+                    f"field {name!r} must have {longest} timesteps, but has shape "
+                    f"{format_shape(value)}"
+                )
+    if batch.segments is not None and batch.segments.shape[1:] != (4,):
+        yield f"`segments` has shape {format_shape(batch.segments)}, but must be (spans, 4)"
+    counted = int(batch.score.sum())
+    if counted != batch.num_tokens:
+        yield must_be("`num_tokens`", f"score.sum() = {counted}", f"{batch.num_tokens}")
+
+
+def format_shape(value: Any) -> str:
+    """Return the shape of a value as text."""
+    if isinstance(value, PackedSequence):
+        return f"packed {tuple(value.data.shape)}"
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"

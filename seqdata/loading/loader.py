@@ -7,6 +7,7 @@ delivered batches of its plan.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from seqdata.arguments import check_arguments
 from seqdata.code_digest import describe_code
 from seqdata.errors import ConfigError, SeqDataWarning, as_integer, must_be
 from seqdata.host import default_host
-from seqdata.loading.accelerate_state import announce_epoch
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.mixture_changes import check_next_segment, describe_parts, find_start
 from seqdata.loading.options import (
@@ -172,11 +172,7 @@ class Loader:
             name=name,
         )
         self._update_schedule = UpdateSchedule(accumulate)
-        if batching is None:
-            raise ConfigError(
-                "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
-            )
-        rule = resolve_policy(batching)
+        rule = _resolve_batching(batching)
         self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
 
@@ -461,5 +457,50 @@ def _resolve_data(store: Any, rule: Policy, lengths: Any, names: Sequence[str] |
     return resolve_store(store, lengths=lengths, names=names)
 
 
+def _resolve_batching(batching: Policy | str | None) -> Policy:
+    if batching is None:
+        raise ConfigError(
+            "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
+        )
+    return resolve_policy(batching)
+
+
 def _notify_plugins(plan: Plan) -> None:
     default_host().plan_ready(plan)
+
+
+class EpochEnd:
+    """What Accelerate asks the loader that is iterated over.
+
+    Args:
+        progress: Of the epoch.
+    """
+
+    def __init__(self, progress: EpochProgress) -> None:
+        self._progress = progress
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the last batch of the epoch has been delivered."""
+        return self._progress.is_delivered
+
+    @property
+    def remainder(self) -> int:
+        """0: no row of the last batch is repeated; -1: ranks may have filler, of weight 0."""
+        return 0 if self._progress.share.world.size == 1 else -1
+
+
+def announce_epoch(progress: EpochProgress, iteration: object) -> None:
+    """Make an epoch known to Accelerate, as long as its iteration lives.
+
+    Args:
+        progress: Of the epoch, updated with each delivered batch.
+        iteration: Delivers the batches.
+    """
+    module = sys.modules.get("accelerate.state")
+    gradient_state: Any = getattr(module, "GradientState", None)
+    if gradient_state is None or not gradient_state._shared_state:  # no Accelerator was made
+        return
+    epoch_end, shared = EpochEnd(progress), gradient_state()
+    shared._add_dataloader(epoch_end)
+    weakref.finalize(iteration, shared._remove_dataloader, epoch_end).atexit = False

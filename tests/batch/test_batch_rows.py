@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.batch.batch import SequenceBatch
-from seqdata.batch.rows import select_rows
+from seqdata.batch.batch import SequenceBatch, select_rows
 from seqdata.errors import UnknownNameError
 from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
