@@ -227,8 +227,9 @@ def make_shard_index(
     """
     using = choose_algorithm()
     places = [(member.begins, member.sizes) for member in members.values()]
+    sums: Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]
     if all(_are_few(*extents) for extents in places):
-        sums = iter([_compute_few_sums(content, *extents, using) for extents in places])
+        sums = (_compute_few_sums(content, *extents, using) for extents in places)
     else:
         sums = compute_checksums(content, places, using)
     last = max(0, len(content) - ENDS) if last is None else last
@@ -308,7 +309,7 @@ def _compute_few_sums(
     begins: NDArray[np.int64],
     sizes: NDArray[np.int64],
     using: str,
-) -> tuple[NDArray[np.uint32], None]:
+) -> tuple[NDArray[np.uint32], NDArray[np.int64] | None]:
     """Return the checksums of a few small values; a faster ``compute_checksums``."""
     engine = get_kernel()
     sums = np.zeros(len(begins), dtype=np.uint32)
