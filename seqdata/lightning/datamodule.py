@@ -16,10 +16,13 @@ from seqdata.code_digest import CodeFacts
 from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.lightning import adapter, statistics_state
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
-from seqdata.lightning.ranks import environment
-from seqdata.lightning.ranks.collect import agree
+from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
-from seqdata.lightning.ranks.settings import describe_settings
+from seqdata.lightning.ranks.settings import (
+    describe_settings,
+    get_environment,
+    get_versions,
+)
 from seqdata.lightning.safe_classes import register_safe_classes
 from seqdata.lightning.train_run import TrainRun, make_run_context
 from seqdata.lightning.trainer_loader import (
@@ -260,11 +263,12 @@ class SequenceDataModule(_Base):
             error = failure
         world = adapter.get_world(self.trainer)
         if world.size == 1:
-            agree(world, facts, error)
+            check_consistent(world, facts, error)
         else:
             device = None if self.trainer is None else self.trainer.strategy.root_device
-            advisory = {**environment.get_environment(device), **noted}
-            agree(world, {**environment.get_versions(), **facts}, error, advisory=advisory)
+            advisory = {**get_environment(device), **noted}
+            facts = {**get_versions(), **facts}
+            check_consistent(world, facts, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the position and statistics of a saved fit; outside a fit only its statistics.
@@ -310,9 +314,9 @@ class SequenceDataModule(_Base):
         return self._make_evaluation_loaders("predict")
 
     def stop(self, why: str) -> None:
-        """Make every rank raise ``PreemptedError`` before the same next batch of training or evaluation.
+        """Make every rank raise ``PreemptedError`` before the same next batch.
 
-        It only sets a flag, so a signal handler may call it, on any rank.
+        Of training or evaluation. It only sets a flag: a signal handler may call it, on any rank.
 
         Args:
             why: Part of the message, such as the signal's name.

@@ -20,7 +20,7 @@ from seqdata.errors import (
 from seqdata.lightning import adapter, lane_checkpoint, statistics_state, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.feedback_run import FeedbackRun, SupportsFeedback, count_segment_batches
-from seqdata.lightning.ranks.collect import agree
+from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.lightning.trainer_loader import ErrorCount, IterationStart, LoaderIterator
 from seqdata.loading.base_engine import BaseEngine
@@ -370,7 +370,7 @@ class TrainRun:
             "epoch": run_position.epoch,
             "position": run_position.position,
         }
-        agree(self._world, facts)
+        check_consistent(self._world, facts)
 
     def _on_started(self) -> None:
         """Compare the ranks, and warn of what will differ on another number of ranks."""
@@ -390,7 +390,7 @@ class TrainRun:
             }
         except SeqDataError as failure:
             error = failure
-        agree(self._world, facts, error)
+        check_consistent(self._world, facts, error)
         self._record_begin(self.get_run_position())
         if self.trainer.enable_validation:
             trainer_settings.warn_of_validations(self.trainer, steps)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from seqdata.errors import SeqDataError, SeqDataWarning
-from seqdata.lightning.ranks import environment
+from seqdata.lightning.ranks import settings
 from seqdata.runs import run_record
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import noisy
@@ -67,7 +67,7 @@ def prepared(spec: dict[str, Any]) -> dict[str, Any]:
         torch.set_float32_matmul_precision(spec["precision"])
     os.environ.update(spec.get("variables", {}))
     if "driver" in spec:  # what a machine with cards says of it
-        environment._DRIVER = Path(spec["driver"])
+        settings._DRIVER = Path(spec["driver"])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -17,7 +17,7 @@ from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning import adapter
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.metrics import ExactMean
-from seqdata.lightning.ranks.collect import agree
+from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
@@ -182,7 +182,9 @@ def compare(spec: dict[str, Any]) -> str:
     rank = torch.distributed.get_rank()
     error = DecodeError.at("field 'x' is bad", shard=7) if spec.get("failing") == rank else None
     try:
-        agree(World(rank, spec["world"]), {"data": "a", "position": spec["position"]}, error)
+        check_consistent(
+            World(rank, spec["world"]), {"data": "a", "position": spec["position"]}, error
+        )
     except SeqDataError as different:
         return f"{type(different).__name__}: {different} {different.details}"
     return "equal"

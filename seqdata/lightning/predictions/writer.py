@@ -32,7 +32,7 @@ from seqdata.lightning.predictions.outputs import (
     make_ambiguity_error,
 )
 from seqdata.lightning.predictions.spill import SpillManifest, SpillWriter, merge_spills
-from seqdata.lightning.ranks.collect import agree, all_gather
+from seqdata.lightning.ranks.collect import all_gather, check_consistent
 from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.sharing import World
@@ -351,7 +351,7 @@ class _PredictionSession:
                 "saved there. Free space, or pass another location"
             )
             error.__cause__ = failure
-        agree(self._world, {}, error, timeout=WRITE_TIMEOUT)
+        check_consistent(self._world, {}, error, timeout=WRITE_TIMEOUT)
         return result
 
 

@@ -1,8 +1,9 @@
 """The gather over all ranks, and the comparison of ranks before a fit.
 
 All gathers use ``gather``: over a persistent group (``GatherGroup``), over a temporary group
-(``all_gather``), or while ranks are watched (``lockstep``). ``agree`` compares facts of the ranks:
-ranks with different data or positions would train with wrong batches, or hang far from the cause.
+(``all_gather``), or while ranks are watched (``lockstep``). ``check_consistent`` compares facts of
+the ranks: those with different data or positions would train with wrong batches, or hang far from
+the cause.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GATHER_TIMEOUT = timedelta(seconds=60)
 Value = TypeVar("Value")
 
 
-def agree(
+def check_consistent(
     world: World,
     facts: Facts,
     error: SeqDataError | None = None,

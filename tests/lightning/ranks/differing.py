@@ -124,7 +124,7 @@ DATA_FREE: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 LOADER_FREE: dict[str, tuple[Any, Any]] = {
     "error_log": (None, "errors.jsonl"), "name": ("", "other"),
-    "world": (UNSET, UNSET), "policy": (UNSET, UNSET),  # the rank itself; an alias of `batching`
+    "world": (UNSET, UNSET),  # the rank itself
     **DATA_FREE, "pin_memory": (False, UNSET),
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from seqdata.lightning.ranks.environment import get_environment, get_versions
+from seqdata.lightning.ranks.settings import get_environment, get_versions
 
 
 def test_versions_and_settings_are_plain_and_known():
