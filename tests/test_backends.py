@@ -10,7 +10,7 @@ import pytest
 from seqdata import backends
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatReader
 from seqdata.errors import ConfigError
-from seqdata.readers.source import ReadOptions, find_files
+from seqdata.readers.source import ReadOptions, find_source
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (DOCS / "reference" / "backends.md", DOCS / "how-to" / "own-format.md")
@@ -45,7 +45,7 @@ def test_the_face_is_small_and_each_name_is_in_an_example():
 
 
 def test_files_are_read_once_as_input_and_others_are_skipped(folder):
-    rows = list(FormatReader(Bytes())(find_files(folder), ReadOptions()))
+    rows = list(FormatReader(Bytes())(find_source(folder)[0], ReadOptions()))
     assert [(row["id"], row["x"].tolist(), int(row["head"])) for row in rows] == [
         ("a.raw", [97] * 3, 97),
         ("b.raw", [98] * 3, 98),
@@ -55,4 +55,4 @@ def test_files_are_read_once_as_input_and_others_are_skipped(folder):
 
 def test_options_of_tables_are_refused(folder):
     with pytest.raises(ConfigError, match="`group` must be left out"):
-        list(FormatReader(Bytes())(find_files(folder), ReadOptions(group="g")))
+        list(FormatReader(Bytes())(find_source(folder)[0], ReadOptions(group="g")))
