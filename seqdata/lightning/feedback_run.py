@@ -68,7 +68,7 @@ class SupportsFeedback(Protocol):
 
     @property
     def feedback_options(self) -> FeedbackOptions:
-        """Its options."""
+        """Options of the callback."""
         ...
 
     feedback_run: FeedbackRun | None

@@ -21,12 +21,12 @@ class Readable(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in errors."""
+        """Name of the file in errors."""
         ...
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
         ...
 
     def read(self, first: int, stop: int) -> bytes:
@@ -36,7 +36,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """How a kind of file is made of chunks.
+    """Chunks of a kind of file.
 
     Attributes:
         first: Where the first one begins.

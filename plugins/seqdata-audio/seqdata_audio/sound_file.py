@@ -60,7 +60,7 @@ class Content:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
         return len(self.content)
 
     def read(self, first: int, stop: int) -> bytes:

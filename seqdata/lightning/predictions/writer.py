@@ -42,7 +42,7 @@ from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
 from seqdata.storage.writing.table_files import check_table_target, find_table_kind
 
 WRITE_TIMEOUT = timedelta(days=1)
-"""How long ranks wait for a slower one, and for rank 0 to write; a dead rank is noticed earlier"""
+"""Bound on waiting for a slower rank, and for rank 0 to write; a dead rank is noticed earlier."""
 
 
 class PredictionWriter(Callback):

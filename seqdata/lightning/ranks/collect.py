@@ -22,7 +22,7 @@ from seqdata.loading.rank_comparison import Facts, describe_differences
 from seqdata.sharing import World
 
 GATHER_TIMEOUT = timedelta(seconds=60)
-"""How long a rank waits for the others, which normally takes milliseconds."""
+"""Bound on the time that a rank waits for the others, which normally takes milliseconds."""
 
 Value = TypeVar("Value")
 
