@@ -11,7 +11,9 @@ import seqdata
 import seqdata.backends
 from tests.library_files import ROOT, list_library, walk
 
-OPENINGS = re.compile(r"(Gives?|Tells?|Says?|Lets?)\b")
+OPENINGS = re.compile(
+    r"(Gives?|Tells?|Says?|Lets?|What|Where|How|Which|Who|Whose|Those|Its|Of (a|an|the))\b"
+)
 """No docstring begins so: it begins with "Return", another verb of what is done, or a noun."""
 
 UNCLEAR = re.compile(
@@ -101,6 +103,10 @@ def test_docstrings_and_messages_are_plain_english():
         ("Gives the length.", True, ["Gives"]),
         ("Let a batch come.", True, ["Let"]),
         ("Give way", False, []),
+        ("What a store is.", True, ["What"]),
+        ("How long ranks wait.", True, ["How"]),
+        ("Of the plan.", True, ["Of"]),
+        ("Whether a file exists.", True, []),
         ("`size` is 0, must be at least 1", False, [", must"]),
         ("it is not there, must; restore it", False, [", must"]),
         ("`size` must be at least 1, but is 0. Pass 1.", False, []),

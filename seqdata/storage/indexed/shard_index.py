@@ -393,7 +393,7 @@ class NumberedIds:
 
 
 SHARD_LIST = "shards.json"
-"""Its name in the folder of indexes."""
+"""Name of the list in the folder of indexes."""
 _VERSION = 1
 _LEADS_ELSEWHERE = re.compile(r"(^|/)\.{0,2}(/|$)|^[A-Za-z]:|[\\\x00-\x1f\x7f-\x9f]")
 DeclaredFields = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
