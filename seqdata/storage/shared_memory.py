@@ -77,6 +77,13 @@ class SharedBits:
         self.fingerprint = fingerprint
         self._memory = AnonymousMemory(max(1, -(-count // 8))) if memory is None else memory
 
+    @classmethod
+    def reuse(cls, bits: SharedBits | None, count: int, fingerprint: str) -> SharedBits:
+        """Return bits of another process if they are of this store, else new ones."""
+        if bits is not None and (bits.count, bits.fingerprint) == (count, fingerprint):
+            return bits
+        return cls(count, fingerprint)
+
     @property
     def buffer(self) -> mmap.mmap:
         """The writable bytes of the bits, the lowest bit of a byte first."""

@@ -28,6 +28,7 @@ from seqdata.storage.arrow.store import (
     MappedFiles,
     build_fields,
     check_footer,
+    get_footer,
     load_checksums,
     locate_checksums,
     locate_lengths,
@@ -227,7 +228,9 @@ def _audit_shard(
                 _describe_remedy(checksums is not None),
             )
         )
-        footer_matches = findings.run_check(lambda: check_footer(mapped[0], location, shard))
+        footer_matches = findings.run_check(
+            lambda: check_footer(get_footer(mapped[0], shard), location, shard)
+        )
         if checksums is not None and not (digest_matches and findings.damages):
             _audit_sequences(
                 _AuditedShard(root, manifest, i, mapped[0], checksums, lengths_of), findings

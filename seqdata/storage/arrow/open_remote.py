@@ -6,7 +6,6 @@ lengths, checksums, shards. Makes: fields of shards.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,6 @@ from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
     STORE_FILES,
-    ArrowShard,
     Manifest,
     check_manifest_size,
     describe_missing_manifest,
@@ -38,7 +36,9 @@ from seqdata.storage.arrow.manifest import (
 from seqdata.storage.arrow.store import (
     MappedFiles,
     build_fields,
+    check_footer,
     check_lengths_checksum,
+    check_size,
     check_total_timesteps,
     count_checksums,
     load_checksums,
@@ -113,7 +113,7 @@ class ArrowShards:
 
     @property
     def remote(self) -> Remote:
-        """How shards are read."""
+        """Options of reading shards."""
         return self._files.remote
 
     def opens_for_texts(self, number: int) -> bool:
@@ -147,21 +147,18 @@ class ArrowShards:
         """Compare the size and the footer of a shard; see ``RemoteShards``."""
         shard, location = self._manifest.shards[number], self.locate_shard(number)
         stat = self._files.stat(shard.file, location)
-        check_shard_size(stat, shard, location)
+        check_size(stat.size, shard.bytes, location)
         self._load_checksums(number)
         start = shard.bytes - shard.footer_bytes
-        found = ""
-        for _ in range(2):  # it may have come wrong
-            footer = self._files.read(shard.file, start, shard.bytes, location)
-            found = hashlib.sha256(footer).hexdigest()
-            if found == shard.footer_sha256:
-                return stat
-        raise replace(location, offset=start, length=shard.footer_bytes).make_error(
-            CorruptShardError,
-            f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: it is "
-            "another file or damaged. Restore it, or write the store again",
-            expected=shard.footer_sha256, found=found,
-        )  # fmt: skip
+        for is_last_try in (False, True):  # it may have come wrong
+            try:
+                footer = self._files.read(shard.file, start, shard.bytes, location)
+                check_footer(footer, location, shard)
+                break
+            except CorruptShardError:
+                if is_last_try:
+                    raise
+        return stat
 
     def offset_ranges(self, number: int, request: ShardRequest) -> Iterator[Ranges]:
         """Yield the ranges of the offsets of strings; those of numbers follow from lengths."""
@@ -285,22 +282,6 @@ def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
     return bit_offsets
 
 
-def check_shard_size(stat: FileStat, shard: ArrowShard, location: DataLocation) -> None:
-    """Refuse a shard of another size.
-
-    Raises:
-        CorruptShardError: If it has one.
-    """
-    if stat.size != shard.bytes:
-        shorter, longer = sorted((stat.size, shard.bytes))
-        raise replace(location, offset=shorter, length=longer - shorter).make_error(
-            CorruptShardError,
-            f"must have {shard.bytes} bytes, but has {stat.size}. Restore it, or write the store "
-            "again",
-            expected=shard.bytes, found=stat.size,
-        )  # fmt: skip
-
-
 def read_manifest(files: RemoteFiles) -> Manifest:
     """Return the manifest of a remote store.
 
@@ -383,9 +364,7 @@ def open_from_manifest(
             check_lengths_checksum(lengths_of[axis], dataset, manifest, axis, get_kernel())
         check_total_timesteps(lengths_of[axis], dataset, manifest, axis)
     if verify == "first_read":
-        count, fingerprint = count_checksums(manifest), manifest.fingerprint
-        if bits is None or (bits.count, bits.fingerprint) != (count, fingerprint):
-            bits = SharedBits(count, fingerprint)
+        bits = SharedBits.reuse(bits, count_checksums(manifest), manifest.fingerprint)
     bits_in_use = bits if verify == "first_read" else None
     shards = ArrowShards(files, manifest, lengths_of, verify != "off", bits_in_use)
     info = StoreInfo(
@@ -408,7 +387,7 @@ def _check_shard_sizes(files: RemoteFiles, manifest: Manifest) -> None:
         location = locate_shard(files.location, number, shard)
         size = sizes.get(shard.file)
         stat = files.stat(shard.file, location) if size is None else FileStat(size, None)
-        check_shard_size(stat, shard, location)
+        check_size(stat.size, shard.bytes, location)
 
     ForkSafeThreadPool(files.remote.connections).map(check, range(len(manifest.shards)))
 

@@ -88,7 +88,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
     for i, shard in enumerate(manifest.shards):
         location = locate_shard(root, i, shard)
         shards.append(map_file(root, shard.file, shard.bytes, location, engine))
-        check_footer(shards[-1], location, shard)
+        check_footer(get_footer(shards[-1], shard), location, shard)
     lengths_of = {axis: map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
     if not verify:
         return MappedFiles(shards, lengths_of, None)
@@ -254,15 +254,7 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
         CorruptShardError: If its size differs.
     """
     with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
-        if size != bytes_:
-            shorter, longer = sorted((size, bytes_))
-            have, them = ("has", "it") if location.file_kind is None else ("have", "them")
-            raise replace(location, offset=shorter, length=longer - shorter).make_error(
-                CorruptShardError,
-                f"must have {bytes_} bytes, but {have} {size}. Restore {them}, or write the store "
-                "again",
-                expected=bytes_, found=size,
-            )  # fmt: skip
+        check_size(size, bytes_, location)
         try:
             return engine.map_file(descriptor, size) if size else b""
         except OSError as error:
@@ -273,14 +265,36 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
             ) from error
 
 
-def check_footer(mapping: Any, location: DataLocation, shard: ArrowShard) -> None:
+def get_footer(mapping: Any, shard: ArrowShard) -> memoryview:
+    """Return the bytes of the footer of a mapped shard."""
+    return memoryview(mapping)[shard.bytes - shard.footer_bytes :]
+
+
+def check_size(size: int, expected: int, location: DataLocation) -> None:
+    """Raise if a file has another size than was written.
+
+    Raises:
+        CorruptShardError: If it has.
+    """
+    if size != expected:
+        shorter, longer = sorted((size, expected))
+        have, them = ("has", "it") if location.file_kind is None else ("have", "them")
+        raise replace(location, offset=shorter, length=longer - shorter).make_error(
+            CorruptShardError,
+            f"must have {expected} bytes, but {have} {size}. Restore {them}, or write the store "
+            "again",
+            expected=expected, found=size,
+        )  # fmt: skip
+
+
+def check_footer(footer: bytes | memoryview, location: DataLocation, shard: ArrowShard) -> None:
     """Compare the digest of a shard's footer, which differs between all shards.
 
     Raises:
         CorruptShardError: If it differs.
     """
     start = shard.bytes - shard.footer_bytes
-    found = hashlib.sha256(memoryview(mapping)[start:]).hexdigest()
+    found = hashlib.sha256(footer).hexdigest()
     if found != shard.footer_sha256:
         raise replace(location, offset=start, length=shard.footer_bytes).make_error(
             CorruptShardError,
@@ -394,9 +408,7 @@ def _open(
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
     mapped = map_files(root, manifest, get_kernel(), verify=verify != "off")
     if verify == "first_read":
-        count = count_checksums(manifest)
-        if bits is None or (bits.count, bits.fingerprint) != (count, fingerprint):
-            bits = SharedBits(count, fingerprint)
+        bits = SharedBits.reuse(bits, count_checksums(manifest), fingerprint)
     bits_in_use = bits if verify == "first_read" else None
     names = [shard.file for shard in manifest.shards]
     offsets = [0, *itertools.accumulate(shard.sequences for shard in manifest.shards)]

@@ -85,7 +85,7 @@ class FileFields:
 
     @property
     def remote(self) -> Remote:
-        """How files behind URLs are read."""
+        """Options of reading files behind URLs."""
         return self.files.remote
 
     @property
@@ -304,8 +304,7 @@ def _make_checksums(
         count = edges[-1]
     if files.verify == "always":
         return checksums, None
-    if bits is None or (bits.count, bits.fingerprint) != (count, digest):
-        bits = SharedBits(count, digest)
+    bits = SharedBits.reuse(bits, count, digest)
     return {name: replace(each, bits=bits.buffer) for name, each in checksums.items()}, bits
 
 
