@@ -36,14 +36,14 @@ class RepairedBatch:
         columns: The columns of all rows.
         axes: Which field runs along which axis.
         errors: Number of a span -> its error.
-        donor: Number of the row that replaces those that fail; None: they are masked.
+        replacement_row: Number of the row that replaces those that fail; None: they are masked.
     """
 
     step: Step
     columns: Columns
     axes: Axes
     errors: Mapping[int, Exception]
-    donor: int | None = None
+    replacement_row: int | None = None
 
 
 def is_about_data(error: Exception) -> bool:
@@ -91,9 +91,9 @@ def repair_batch(
     if not errors and not is_idle.all():
         return None
     replacement = _find_replacement(request, errors)
-    donor = replacement if on_error == "replace" and step.rows is None else None
-    if donor is not None:
-        step = _replace_bad_rows(step, request, rows, errors, donor, axes)
+    replacement_row = replacement if on_error == "replace" and step.rows is None else None
+    if replacement_row is not None:
+        step = _replace_bad_rows(step, request, rows, errors, replacement_row, axes)
     else:
         step = _mask_bad_rows(step, errors)
     if replacement is not None:
@@ -105,7 +105,7 @@ def repair_batch(
             rows[number] = _make_zeros(fetcher, request, number, template, axes)
     if planned_step.extended is not None:
         step = planned_step._replace(weights=step.weights)
-    return RepairedBatch(step, _make_columns(rows, template), axes, errors, donor)
+    return RepairedBatch(step, _make_columns(rows, template), axes, errors, replacement_row)
 
 
 def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
@@ -165,7 +165,7 @@ def _replace_bad_rows(
     step: Step, request: StepRequest, rows: list[dict[str, Any]], errors: Mapping[int, Exception],
     replacement: int, axes: Axes,
 ) -> Step:  # fmt: skip
-    """Replace each bad row by the donor, cropped to the planned length; its weight counts."""
+    """Replace each bad row by another, cropped to the planned length; its weight counts."""
     spans, weights = request.spans.copy(), step.weights.copy()
     weights[list(errors)] = weights[replacement]
     replacement_length = int(request.lengths[replacement])

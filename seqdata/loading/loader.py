@@ -19,6 +19,7 @@ from seqdata.arguments import check_arguments
 from seqdata.code_digest import describe_code
 from seqdata.errors import ConfigError, SeqDataWarning, as_integer, must_be
 from seqdata.host import default_host
+from seqdata.loading.engine import make_engine
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.mixture_changes import check_next_segment, describe_parts, find_start
 from seqdata.loading.options import (
@@ -32,7 +33,6 @@ from seqdata.loading.options import (
     check_on_changed,
 )
 from seqdata.loading.rank_comparison import RankComparison
-from seqdata.loading.zip_engine import make_engine
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import (
@@ -284,7 +284,7 @@ class Loader:
 
     @property
     def batch_sampler(self) -> EpochSetter:
-        """What a Trainer tells its epoch, so that it resumes after one with the next."""
+        """Object that a Trainer passes its epoch to, so that it resumes after one with the next."""
         return EpochSetter(self._skip_to)
 
     @property
@@ -412,7 +412,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class EpochSetter:
-    """What Lightning's Trainer looks for in a loader to tell its epoch: a batch sampler's sampler.
+    """Object by which Lightning's Trainer sets the epoch of a loader: a batch sampler's sampler.
 
     Attributes:
         set_epoch: Called with the number of an epoch before it begins.
@@ -470,7 +470,7 @@ def _notify_plugins(plan: Plan) -> None:
 
 
 class EpochEnd:
-    """What Accelerate asks the loader that is iterated over.
+    """Attributes that Accelerate reads of the loader that is iterated over.
 
     Args:
         progress: Of the epoch.

@@ -276,7 +276,7 @@ class BatchPipeline:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._describe(self._preparer.prepare(step), number)
         batch.axes = repaired.axes
-        if repaired.donor is not None and isinstance(batch.part, list):
+        if repaired.replacement_row is not None and isinstance(batch.part, list):
             batch.part = _copy_label(batch.part, repaired)
             batch.part_epoch = _copy_label(batch.part_epoch, repaired)
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
@@ -326,5 +326,8 @@ class BatchPipeline:
 
 
 def _copy_label(labels: Any, repaired: RepairedBatch) -> list[Any]:
-    """Return the labels of rows, with that of the donor for the rows that it replaces."""
-    return [labels[repaired.donor if row in repaired.errors else row] for row in range(len(labels))]
+    """Return the labels of rows; replaced rows have that of the row that replaces them."""
+    return [
+        labels[repaired.replacement_row if row in repaired.errors else row]
+        for row in range(len(labels))
+    ]

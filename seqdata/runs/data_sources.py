@@ -12,9 +12,9 @@ from seqdata.code_digest import CodeFacts
 from seqdata.errors import ConfigError
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
+from seqdata.loading.engine import make_engine
 from seqdata.loading.error_log import LOG, ErrorLog
 from seqdata.loading.options import EngineOptions
-from seqdata.loading.zip_engine import make_engine
 from seqdata.planning.policy import disable_shuffle, group_updates, has_draws
 from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy, Store
