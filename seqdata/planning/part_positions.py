@@ -28,7 +28,7 @@ _DIGEST_BYTES = 4  # which part has changed; whether one has is said by the dige
 
 
 class PartPosition(NamedTuple):
-    """How far a part is in its own epochs.
+    """Position of a part in its own epochs.
 
     Attributes:
         epoch: Its own epoch.
@@ -56,7 +56,7 @@ class PartPositions:
 
     @staticmethod
     def is_text(text: str) -> bool:
-        """Return whether a text is meant as a ``digest``."""
+        """Return whether a string is meant as a ``digest``."""
         return text.startswith(_MARK)
 
     @classmethod
@@ -121,7 +121,7 @@ class SavedParts:
 
     @classmethod
     def from_text(cls, text: str) -> SavedParts:
-        """Return what a text has.
+        """Return the parts that a string describes.
 
         Raises:
             ResumeError: If it is damaged.
@@ -142,7 +142,7 @@ class SavedParts:
 
 
 class PartChanges(NamedTuple):
-    """How the parts of a mixture differ from those of a state.
+    """Differences between the parts of a mixture and those of a state.
 
     Attributes:
         added: Names of the parts that the state does not have.

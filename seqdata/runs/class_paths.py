@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError
-from seqdata.planning.sequence_weights import WeightArray
+from seqdata.policies.weighted import WeightArray
 from seqdata.runs.side_files import MOST_NUMBERS, Arrays, read_arrays
 
 CLASS_PATH, INIT_ARGS = "class_path", "init_args"

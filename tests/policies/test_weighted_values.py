@@ -5,7 +5,7 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.planning.sequence_weights import (
+from seqdata.policies.weighted import (
     balance_labels,
     check_labels,
     check_weights,
