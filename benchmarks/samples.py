@@ -19,7 +19,7 @@ class Samples:
     """Sequences, one after the other in one array.
 
     Args:
-        values: Of all sequences, (timesteps,) or (timesteps, FRAME).
+        values: Values of all sequences, (timesteps,) or (timesteps, FRAME).
         offsets: Where each begins, and where the last one ends, int64 (count + 1,).
     """
 

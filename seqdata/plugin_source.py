@@ -83,10 +83,10 @@ class PluginSource:
     """A plugin that is imported when it is needed.
 
     Args:
-        name: Of its entry point.
+        name: Name of its entry point.
         load: Returns the module or object with the hooks.
         distribution: The installed package that brings it; empty for an object given in code.
-        version: Of the distribution.
+        version: Version of the distribution.
         module: Where it is imported from.
 
     Attributes:

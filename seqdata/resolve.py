@@ -116,7 +116,7 @@ def resolve_parts(
     Args:
         data: Name -> whatever ``resolve_store`` takes.
         policy: That is to draw from them.
-        lengths: Of the items of Datasets: name -> lengths, or a function of an item.
+        lengths: Lengths of the items of Datasets: name -> lengths, or a function of an item.
         names: As in ``resolve_store``.
 
     Raises:

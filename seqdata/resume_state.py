@@ -73,10 +73,10 @@ class ResumeState:
     Attributes:
         epoch: Epoch of the plan.
         position: Batches of that plan that all ranks have trained.
-        fingerprint: Of that plan.
+        fingerprint: Fingerprint of that plan.
         data: Fingerprint of the data.
         policy: The policy, as text.
-        seed: Of the order.
+        seed: Seed of the order.
         shift: Timesteps between inputs and targets.
         world_size: Data-parallel ranks of the run that saved it.
         transform: Its name and a digest of its code; None if the state does not have it.
@@ -166,7 +166,7 @@ class ResumeState:
         Args:
             described: What the plan depends on: ``describe()`` of the engine.
             start: The position.
-            fingerprint: Of the plan of its epoch.
+            fingerprint: Fingerprint of the plan of its epoch.
             **more: The other attributes.
         """
         return cls(

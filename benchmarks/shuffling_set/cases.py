@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
     Args:
         policy: The policy.
-        index: Of the data, or of its parts.
+        index: Index of the data, or of its parts.
         lengths: int64 (n,), timesteps of each sequence; so are the labels.
         labels: Classes, from 0 on.
     """

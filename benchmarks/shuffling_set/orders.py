@@ -71,7 +71,7 @@ def count_values(order: Order, values: NDArray[Any], batches: int = 1) -> NDArra
     Args:
         order: Whose batches.
         values: Integers (sequences,) from 0 on.
-        batches: Of a run.
+        batches: Batches of a run.
 
     Returns:
         int64 (runs,).

@@ -35,7 +35,7 @@ def make_examples(
     Args:
         labels: int64 (n,).
         spread: How far classes lie apart, in deviations of an example from its class.
-        seed: Of the classes and the deviations.
+        seed: Seed of the classes and the deviations.
     """
     rng = np.random.default_rng(seed)
     centers = spread * rng.normal(size=(int(labels.max()) + 1, WIDTH)).astype(np.float32)

@@ -28,7 +28,7 @@ class Ask:
         cache: An empty folder of this reading, for libraries that copy before they read.
         workers: Worker processes.
         shuffle: In an order of its own, or as it was written.
-        rank: Of this process.
+        rank: Rank of this process.
         world: Processes that share the epoch.
         state: What ``Reading.state`` gave in another process, to go on from.
         state_after: Batches after which the state is asked for; 0: never.

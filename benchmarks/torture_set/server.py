@@ -25,7 +25,7 @@ class Server:
     """A process that does the cases of one library.
 
     Args:
-        python: Of the environment that has it.
+        python: Python of the environment that has it.
         reader: Module of ``readers``.
         root: A folder for its records and caches, and its home.
     """

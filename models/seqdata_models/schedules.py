@@ -47,7 +47,7 @@ class OneCycle(OneCycleLR):
     """Rises to a peak and falls to nearly 0; what comes after the cycle keeps its last rate.
 
     Args:
-        optimizer: Of one peak.
+        optimizer: Optimizer with one peak.
         peak: The highest rate.
         total: Updates of the whole fit.
         done: Updates that were made before.

@@ -54,7 +54,7 @@ class SequenceBatch:
         ids: int64 (r,), numbers in the base store; on the CPU. ``store.keys(batch)`` names them.
         weight: float32 (r,), multiplies the loss; 0 = filler or idle lane.
         start: int64 (r,), the row's first timestep in its sequence; on the CPU.
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         number: Batch of the plan; for a filler that of its step's first batch.
         num_tokens: ``score.sum()`` of this rank, as planned.
         global_num_tokens: The same over all ranks of the step.

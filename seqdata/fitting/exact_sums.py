@@ -50,7 +50,7 @@ class ExactSums:
         """Add other sums.
 
         Args:
-            other: Of the same features.
+            other: Accumulator of the same features.
             rows: The group here of each group there, int64 (groups of ``other``,), none of them
                 twice; None: they are the same.
         """

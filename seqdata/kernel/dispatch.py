@@ -70,7 +70,7 @@ class Kernel(Protocol):
         hold, nothing outside of them is read or written.
 
         Args:
-            source: Of the field.
+            source: Source of the field.
             spans: int64 (n, 3), C-contiguous: sequence, start, stop in timesteps.
             bounds: int64 (n+1,), non-decreasing: span i goes to timestep ``bounds[i]`` of ``out``,
                 and the rest up to ``bounds[i+1]`` is padding.

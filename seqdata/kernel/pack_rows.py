@@ -28,11 +28,11 @@ class FieldBuffer(NamedTuple):
     """The buffer for the values of one field.
 
     Attributes:
-        name: Of the field.
+        name: Name of the field.
         kind: Kind of its values.
         type: Python's own type of a number, or NumPy's scalar type; None if it is not a number.
         dtype: Of arrays; of numbers NumPy's scalar type; None where it is text.
-        shape: Of one timestep, or of the whole value.
+        shape: Shape of one timestep, or of the whole value.
         width: Bytes of the same.
         values: Where values go; writable, C-contiguous.
         used: Bytes of ``values`` that are taken.

@@ -36,7 +36,7 @@ class BatchScores:
 
     Attributes:
         step: The number that was passed with it: of the optimizer's step.
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         number: Batch of the plan.
         ids: int64 (n,), numbers of the sequences in their store.
         parts: Name of the part of each sequence; None without parts.

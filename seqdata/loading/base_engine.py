@@ -447,7 +447,7 @@ class BaseEngine(ABC):
             steps: This rank's steps of the epoch.
             epoch: Its number.
             update_schedule: How steps make optimizer updates.
-            numbers: Of the steps, one after another.
+            numbers: Numbers of the steps, one after another.
         """
 
     @abstractmethod
@@ -466,7 +466,7 @@ class BaseEngine(ABC):
 
         Args:
             steps: The steps of any rank.
-            epoch: Of its plan.
+            epoch: Epoch of its plan.
             number: Number of the step.
             update_schedule: How steps make optimizer updates.
             fill: Whether to read the data.

@@ -51,7 +51,7 @@ class RunStart:
         """Set the weights of the state, or the parts that replace those of the state.
 
         Args:
-            engine: Of the run.
+            engine: Engine of the run.
             run_position: Where it continues: that of the start, or later.
             digest: What the state has of the weights.
             values: The weights, where a digest is not all of them.
@@ -113,7 +113,7 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
     """Raise if a run has no segment at which parts could change.
 
     Args:
-        engine: Of the run, to which ``on_changed='next_segment'`` was given.
+        engine: Engine of the run, to which ``on_changed='next_segment'`` was given.
         owner: What it was given to, for messages.
 
     Raises:
@@ -145,7 +145,7 @@ def find_start(
     """Return where a resumed run begins, and make the engine continue in its order.
 
     Args:
-        engine: Of the run.
+        engine: Engine of the run.
         saved: The state.
         make_state: Returns the state of a position, with the current data and policy.
         on_changed: What to do if the data has changed, or the rules by which plans are made.

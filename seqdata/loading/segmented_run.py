@@ -46,7 +46,7 @@ class SegmentedRun:
 
         Args:
             policy: The policy, balanced for the ranks of the epoch.
-            seed: Of the plan.
+            seed: Seed of the plan.
             epoch: Its number.
         """
         balanced: Segments = policy
@@ -66,7 +66,7 @@ class SegmentedRun:
         """Yield the rest of an epoch's batches; a segment begins when its first one is asked for.
 
         Args:
-            progress: Of the epoch.
+            progress: Progress of the epoch.
             first_step: The step to begin with.
             schedule: How steps make optimizer updates.
             iterate_steps: Returns the batches of some steps.
@@ -154,7 +154,7 @@ class SegmentedRun:
 
         Args:
             run_position: Its position.
-            digest: Of its weights; None if it had set none.
+            digest: Digest of its weights; None if it had set none.
             values: The weights.
 
         Raises:

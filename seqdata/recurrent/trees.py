@@ -68,7 +68,7 @@ def iter_contained(
 
     Args:
         kind: Their class.
-        path: Of the value; that of an item has its index or key behind it, ``path[0]['a']``.
+        path: Path of the value; that of an item has its index or key behind it, ``path[0]['a']``.
         value: Any value, such as an object of the kind.
         seen: Identities of lists and dicts that are not looked into again.
     """

@@ -69,7 +69,7 @@ class SegmentFiles:
         """Set the weights of a segment as the run had them.
 
         Args:
-            segments: Of an engine that has drawn nothing yet.
+            segments: Segments of an engine that has drawn nothing yet.
             run_position: Position of a batch of the segment.
 
         Raises:

@@ -21,8 +21,8 @@ class ArrayColumn:
     """One field of the spans that were read: a ``Column``.
 
     Attributes:
-        dtype: Of one element.
-        shape: Of one timestep.
+        dtype: Dtype of one element.
+        shape: Shape of one timestep.
         pieces: (length, *shape) each, of that dtype.
     """
 

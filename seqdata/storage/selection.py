@@ -102,7 +102,7 @@ def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
     """Return the names of all fields of a store, some renamed, as names of a view of it.
 
     Args:
-        fields: Of the store.
+        fields: Fields of the store.
         names: Name -> new name.
 
     Raises:

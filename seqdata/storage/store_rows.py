@@ -71,7 +71,7 @@ class SequenceRange:
         """Return the value of a field for one sequence: an array, a number, ``str`` or ``bytes``.
 
         Args:
-            name: Of the field.
+            name: Name of the field.
             at: The sequence, counted from the first one.
         """
         self.read([name])

@@ -52,7 +52,7 @@ class WavHeader:
 
     Attributes:
         rate: Samples per second.
-        channels: Of each sample.
+        channels: Channels of each sample.
         stored: Dtype of one number, with its byte order; ``<i3`` and ``>i3`` of 24 bits; None:
             compressed.
         begin: The first byte of the samples.

@@ -43,8 +43,8 @@ def check_scores(trainer: Trainer, batches: int) -> None:
     """Return if the loss of an update is that of the batch with which callbacks record it.
 
     Args:
-        trainer: Of the fit.
-        batches: Of an update, over all replicas.
+        trainer: Trainer of the fit.
+        batches: Batches of an update, over all replicas.
 
     Raises:
         ConfigError: If an update has several batches, and a callback records losses of batches.

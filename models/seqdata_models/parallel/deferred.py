@@ -83,7 +83,7 @@ class DeferredLayer:
     One product for all inputs before the scan, one product of the state at each timestep in it.
 
     Args:
-        layer: Of one layer, rows first; its weights are used.
+        layer: Module of one layer, rows first; its weights are used.
         weights: Where its gradients wait.
     """
 

@@ -42,7 +42,7 @@ def run_pipeline(
 
     Args:
         items: In order, the same on all stages.
-        position: Of this stage, from 0.
+        position: Position of this stage, from 0.
         size: Number of stages.
         forward: Runs an item.
         backward: Runs the oldest item that was not run backward.
@@ -171,7 +171,7 @@ class Engine(ABC):
         """Return the 2-norm of gradients, float64; all processes call it.
 
         Args:
-            parameters: Of the model, the same on all processes; None: all.
+            parameters: Parameters of the model, the same on all processes; None: all.
         """
         norms = [
             parameter.grad.detach().norm(dtype=torch.float64)
@@ -194,7 +194,7 @@ class Engine(ABC):
 
         Args:
             max_norm: From 0.
-            parameters: Of the model, the same on all processes; None: all.
+            parameters: Parameters of the model, the same on all processes; None: all.
 
         Returns:
             The norm before.

@@ -121,7 +121,7 @@ class Link:
         Args:
             key: Never set before, and not by this process.
             event: What is waited for, for errors.
-            rank: Of the process that sets it.
+            rank: Rank of the process that sets it.
             patience: Seconds after which a warning names what is waited for.
 
         Raises:

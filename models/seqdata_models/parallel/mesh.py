@@ -113,7 +113,7 @@ class Mesh:
 
         Args:
             value: Its shape is known to the receiver.
-            position: Of the receiver.
+            position: Position of the receiver.
             kind: Values of a kind arrive in the order in which they were sent.
         """
         target = self.replica * self.size + position
@@ -128,7 +128,7 @@ class Mesh:
 
         Args:
             value: Contiguous, of the shape and dtype that are sent.
-            position: Of the sender.
+            position: Position of the sender.
             kind: As with ``send``.
 
         Raises:
@@ -177,7 +177,7 @@ class Mesh:
         ``model`` those of one replica.
 
         Args:
-            value: Of one shape on all of them.
+            value: Tensor of one shape on all of them.
             axis: ``data`` or ``model``.
         """
         ranks = range(self.position, self.world, self.size)
@@ -194,7 +194,7 @@ class Mesh:
 
         Args:
             value: Contiguous, of one shape everywhere.
-            position: Of the stage that has it.
+            position: Position of the stage that has it.
         """
         if self.size > 1:
             self.barrier("broadcast")

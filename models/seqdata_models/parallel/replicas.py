@@ -20,7 +20,7 @@ class Replicas:
 
     Args:
         size: Stages or parts of a replica.
-        rank: Of this process.
+        rank: Rank of this process.
         world: Number of processes; all of them make this together.
 
     Attributes:

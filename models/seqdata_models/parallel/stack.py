@@ -49,7 +49,7 @@ class SupportsStages(Protocol):
         """Return the loss of each timestep, (r, T), 0 where it is not scored.
 
         Args:
-            outputs: Of the last part, (r, T, ...).
+            outputs: Outputs of the last part, (r, T, ...).
             batch: The same rows.
         """
         ...
@@ -63,7 +63,7 @@ class Step:
         module: What runs; a layer shares its weights with the recurrent part that it is cut from.
             Of a dropout, the module whose mode decides.
         number: In the stack.
-        layer: Of the recurrent part; None: another part.
+        layer: Layer of the recurrent part; None: another part.
         drop: Share of activations that are dropped; 0: this is not a dropout.
         deferred: What runs in its place, if weight gradients wait.
     """
@@ -250,7 +250,7 @@ def dropout_mask(
     at the part's first timestep.
 
     Args:
-        part: Of a batch.
+        part: Part of a batch.
         shape: (r, T, F).
         drop: In [0, 1].
         key: Seed, and number of the step in the stack.

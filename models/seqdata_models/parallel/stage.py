@@ -57,7 +57,7 @@ class Stage:
 
     Args:
         stack: The whole.
-        steps: Of this stage.
+        steps: Steps of this stage.
         lanes: Where states are kept from chunk to chunk; None: each batch begins with zeros.
 
     Attributes:

@@ -259,7 +259,7 @@ class WavefrontStrategy(ParallelStrategy):
 
     Args:
         stages: Into how many the recurrent layers are split.
-        chunks: Of an update: ``Trainer(accumulate_grad_batches=chunks)``, which is checked.
+        chunks: Chunks of an update: ``Trainer(accumulate_grad_batches=chunks)``, which is checked.
         lane_groups: Groups of lanes that follow each other through the stages.
         data: Replicas, for a mesh of data x stages; None: as many as the devices allow.
         engine: ``seqdata`` takes batches of any shape; ``torch`` runs the schedules of

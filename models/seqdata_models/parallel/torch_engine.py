@@ -171,8 +171,8 @@ class TorchWavefront(Wavefront):
         """Run a micro-batch through a stage.
 
         Args:
-            stage: Of this process.
-            number: Of the micro-batch in its update.
+            stage: Stage of this process.
+            number: Number of the micro-batch in its update.
             x: (r, width, size) of the stage before; of the first stage, whatever torch passes.
             width: Timesteps that are sent; None: this is the first stage.
 

@@ -40,7 +40,7 @@ class Wavefront(Engine):
 
     Attributes:
         stages: The steps of each stage.
-        placement: Of each stage, the position of the process that runs it.
+        placement: Placement of each stage, the position of the process that runs it.
 
     Examples:
         wave = Wavefront(model, Mesh(2))

@@ -181,7 +181,7 @@ def _walk(content: bytes, begin: int, kind: _Kind, *, is_counted: bool) -> MpegF
     Args:
         content: The file.
         begin: The first byte of the first frame.
-        kind: Of that frame.
+        kind: Kind of that frame.
         is_counted: Whether anything may follow the last one: the file says how many there are.
     """
     at, count, longest, sizes, stop = begin, 0, 0, kind.sizes, len(content)

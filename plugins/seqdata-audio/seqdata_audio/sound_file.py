@@ -34,7 +34,7 @@ class SoundInfo:
 
     Attributes:
         rate: Samples per second.
-        channels: Of each sample.
+        channels: Channels of each sample.
         frames: Timesteps.
         dtype: What its samples are decoded to: what holds them without loss, float32 where they
             were compressed with loss.

@@ -154,7 +154,7 @@ def _check_coverage(
     Args:
         spans: int64 (n, 3), what is scored.
         lengths: int64 (sequences,).
-        report: Of the plan.
+        report: Report of the plan.
         targets_only: Timesteps at the end of a stream that are not scored.
     """
     spans = spans[np.lexsort((spans[:, 2], spans[:, 1], spans[:, 0]))]

@@ -40,13 +40,13 @@ class Row(NamedTuple):
     """A row of weight > 0, as it was delivered.
 
     Attributes:
-        epoch: Of the batch.
+        epoch: Epoch of the batch.
         number: Batch of the plan.
         lane: Its lane; -1 without lanes.
         id: Base number of its sequence.
         start: First timestep.
         length: Timesteps.
-        digest: Of the content of all fields.
+        digest: Digest of the content of all fields.
     """
 
     epoch: int
@@ -79,7 +79,7 @@ class LoaderFactory:
     Args:
         store: What is read.
         policy: How epochs are batched.
-        seed: Of the order.
+        seed: Seed of the order.
         tail: What a rank without a batch gets.
         prefetch: How far a thread reads ahead; 0: no thread.
     """

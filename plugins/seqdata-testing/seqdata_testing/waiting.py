@@ -57,7 +57,7 @@ def within(seconds: float) -> Iterator[None]:
     """Raise a ``ConformanceError`` if the block takes longer.
 
     Args:
-        seconds: Of an idle machine.
+        seconds: Seconds of an idle machine.
     """
     began, before = time.monotonic(), slowness()
     yield

@@ -79,7 +79,7 @@ def _plain_offsets(
 
     Args:
         file: The file.
-        dtype: Of its tokens, if its header does not say it.
+        dtype: Dtype of its tokens, if its header does not say it.
     """
     begin, count, writer = 0, -1, ""
     head = file.read(0, _LLMC_HEAD.size)

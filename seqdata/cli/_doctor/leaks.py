@@ -71,7 +71,7 @@ class PartContents:
     """A part, and what is known of its sequences; computed when it is asked for.
 
     Attributes:
-        name: Of the part.
+        name: Name of the part.
         store: Its sequences.
     """
 

@@ -151,8 +151,8 @@ class ParallelReport:
     """The options for a model on some devices.
 
     Attributes:
-        counts: Of the model.
-        shape: Of an update.
+        counts: Counts of the model.
+        shape: Shape of an update.
         accelerator: ``cpu`` or ``gpu``.
         devices: How many the options are for.
         found: How many this machine has.
@@ -315,7 +315,7 @@ class ParallelQuery:
         model: As ``load_model`` takes it.
         store: Location of the data, for lengths; None: not given.
         backend: That opens it.
-        lanes: Of all ranks together.
+        lanes: Lanes of all ranks together.
         chunk: Timesteps of a lane's row.
         batch_size: Rows of whole sequences.
         max_length: Timesteps of a row of whole sequences.

@@ -26,9 +26,9 @@ class UpdateShape:
     """The batches of an optimizer update on one device.
 
     Attributes:
-        rows: Of a batch: lanes, or sequences.
-        timesteps: Of a row: the chunk, or the longest sequence.
-        batches: Of an update.
+        rows: Rows of a batch: lanes, or sequences.
+        timesteps: Timesteps of a row: the chunk, or the longest sequence.
+        batches: Batches of an update.
         is_carried: Whether states go from batch to batch, by lane.
     """
 
@@ -46,13 +46,13 @@ class ParallelOption:
         axis: What is split: ``data``, ``layers``, ``time``, or two of them.
         data: Replicas.
         size: Stages or parts of a replica.
-        formula: Of the speedup, with its numbers.
+        formula: Formula of the speedup, with its numbers.
         speedup: Over one device, with stages of their own costs.
         split_backward: The same where the weight part of backward is done apart; 0: does not apply.
         bubble: Share of the devices' time that they wait.
         memory: Bytes of the device that needs most: weights, gradients, Adam, kept values.
         sent: Bytes that the device that sends most sends in an update.
-        operations: Of an update, by stage or part.
+        operations: Operations of an update, by stage or part.
         gives_up: What differs from one device.
         why_not: Why it cannot be used, or should not; empty if it can.
         code: To paste.
@@ -88,8 +88,8 @@ class OptionTable:
     """Computes the options for a model and the shape of its updates.
 
     Args:
-        counts: Of the model.
-        shape: Of an update.
+        counts: Counts of the model.
+        shape: Shape of an update.
         accelerator: ``cpu`` or ``gpu``.
         cost: From counts, or measured.
     """
@@ -251,8 +251,8 @@ class OptionTable:
 
         Args:
             parts: That it runs.
-            rows: Of an item.
-            timesteps: Of an item.
+            rows: Rows of an item.
+            timesteps: Timesteps of an item.
             graphs: Items that wait for their backward at a time.
             stepped: Number of weights that it has gradients of; it holds all.
         """

@@ -41,7 +41,7 @@ class StackTimer:
 
     Args:
         device: ``cpu`` or ``cuda``.
-        dtype: Of the weights.
+        dtype: Dtype of the weights.
         timesteps: How many are measured.
     """
 
@@ -54,7 +54,7 @@ class StackTimer:
         """Return the seconds of one timestep of a part, forward and backward.
 
         Args:
-            part: Of a model; weights are random.
+            part: Part of a model; weights are random.
             rows: At a time.
         """
         if not part.cost:
@@ -105,7 +105,7 @@ class PartCounts:
     """One recurrent layer, or another part of a model that runs at each timestep.
 
     Attributes:
-        name: Of its weights: ``rnn.l0``, ``head``.
+        name: Name of its weights: ``rnn.l0``, ``head``.
         cell: ``lstm``, ``gru``, ``rnn``; empty: another part.
         inputs: Size of what it reads, per timestep.
         hidden: Size of its state; 0: it has none.
@@ -139,9 +139,9 @@ class StackCounts:
     """Counts of a model.
 
     Attributes:
-        name: Of the model.
+        name: Name of the model.
         parts: In the order in which they run.
-        parameters: Of the whole model; what several parts share is counted once.
+        parameters: Parameters of the whole model; what several parts share is counted once.
         shared: Of those, how many several parts share.
         itemsize: Bytes of a weight.
         recurrent: Names of its recurrent modules.

@@ -55,8 +55,8 @@ def make_zip(
     """Return the policy of a step with a batch of each of several stores.
 
     Args:
-        locations: Of the stores.
-        sizes: Of a batch of each.
+        locations: Locations of the stores.
+        sizes: Sizes of a batch of each.
         lead: Name of the store whose epochs are those of the steps; None: the longest.
         make_policy: Returns the policy of a store, from the size of its batches.
 
@@ -148,9 +148,9 @@ class PartStats:
     Attributes:
         part: Its name.
         batches: Batches of the epoch.
-        share: Of the batches of the epoch, in [0, 1].
+        share: Share of the batches of the epoch, in [0, 1].
         timesteps: Real timesteps of these batches.
-        timestep_share: Of all real timesteps, in [0, 1].
+        timestep_share: Share of all real timesteps, in [0, 1].
         passes: How often the epoch goes through the part.
     """
 
@@ -183,9 +183,9 @@ def make_mixture(
     """Return the mixture of several stores.
 
     Args:
-        locations: Of the stores.
+        locations: Locations of the stores.
         weights: Of each.
-        options: Of the mixture.
+        options: Options of the mixture.
         make_policy: Returns the policy of the parts; called once all else is checked.
 
     Raises:
@@ -219,8 +219,8 @@ def compute_part_stats(
     Args:
         mix: The mixture.
         index: The lengths of all parts.
-        plan: Of the epoch.
-        measures: Of its batches.
+        plan: Plan of the epoch.
+        measures: Measures of its batches.
     """
     names = list(index.parts)
     labels = plan.label_parts(range(len(plan))) or []

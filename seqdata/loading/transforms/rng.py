@@ -39,7 +39,7 @@ class Occurrences:
 
         Args:
             spans: int64 (n, 3), the first of a batch.
-            epoch: Of its plan.
+            epoch: Epoch of its plan.
             drawn: What tells draws of one sequence apart; None: each is drawn once.
         """
         if drawn is not None:

@@ -33,9 +33,9 @@ class Outcome:
             ``short`` (it ended early, as if that were all), ``error``, ``died`` (the process ended)
             ``stuck``, ``broken`` (the test of the fault itself failed) or ``n/a`` (this system
             cannot do it).
-        kinds: Of an error: its class, then those it is one of.
-        text: Of an error: its message; else what happened.
-        details: Of an error; of what was mended, of the first one.
+        kinds: Kinds of an error: its class, then those it is one of.
+        text: Text of an error: its message; else what happened.
+        details: Details of an error; of what was mended, of the first one.
         delivered: Batches that came before it ended.
         planned: Batches that had to come.
         seconds: From the fault, or else from opening, to the end.

@@ -42,7 +42,7 @@ def as_grid(results: Sequence[Result]) -> str:
     """Return the matrix of what came of each fault: a row per fault and policy, a column per form.
 
     Args:
-        results: Of all cases.
+        results: Results of all cases.
     """
     forms = _forms([result.case for result in results])
     found: dict[tuple[str, str, str], Counter[str]] = {}
