@@ -11,7 +11,7 @@ from seqdata.api import write_store
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Bucketed
 from seqdata.policies.weighted import Weighted
 from seqdata.runs import segment_files
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch
@@ -104,6 +104,20 @@ def test_a_fit_in_the_same_folder_leaves_no_segments_of_the_one_before(tmp_path)
         f"epoch-1-batch-{first}.npz" for first in (0, 16, 8)
     ]
     assert "mine.npz" in left
+
+
+def test_a_resumed_fit_in_the_same_folder_keeps_the_segments_before_it(tmp_path):
+    saves = [ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)]
+    whole = fit(data_of("weighted", tmp_path), saves=saves)
+    weights = Path("seqdata-run-weights")
+    before = {path.name: path.read_bytes() for path in weights.iterdir()}
+    rest = fit(data_of("weighted", tmp_path), ckpt=tmp_path / "step=8.ckpt")
+    first = min(rest)
+    assert first[0] == 1
+    assert first[1] > 0
+    assert {path.name: path.read_bytes() for path in weights.iterdir()} == before
+    for epoch, number in [min(whole), first, max(whole)]:
+        assert replayed(epoch, number) == whole[epoch, number]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ import pytest
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
 from seqdata.storage import file_lock
 from seqdata.storage.remote import cache_folder
-from seqdata.storage.remote.file_cache import CacheRequest
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults import network
 from seqdata_testing.faults.limits import small_files
 from seqdata_testing.waiting import patient
@@ -32,6 +34,25 @@ def test_a_file_is_fetched_once_and_found_again(web, tmp_path):
     assert first(cache.acquire(CacheRequest("b"))) == 1
     assert [one for one in web.requests if one[0] == "GET"] == gets
     assert list(files_in(tmp_path).values()) == [SIZE]
+
+
+def test_files_of_one_name_size_and_tag_in_two_folders_are_two_files(tmp_path):
+    for folder, value in (("old", 1), ("new", 2)):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        (tmp_path / "data" / folder / "b").write_bytes(bytes([value]) * 1000)
+    source = network.folder_of(tmp_path / "data")
+
+    def answer(asked):
+        found = source(asked)
+        headers = [(name, '"1"' if name == "ETag" else value) for name, value in found.headers]
+        return replace(found, headers=tuple(headers))
+
+    with network.served(answer) as server:
+        for folder, value in (("old", 1), ("new", 2), ("old", 1)):
+            files = make_remote_files(
+                f"{server.url}/{folder}", Remote(cache_dir=tmp_path / "cache")
+            )
+            assert first(make_cache(files).acquire(CacheRequest("b"))) == value
 
 
 def name_of(cache, name):
@@ -136,12 +157,14 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(web, tmp_path):
         cache_at(web, tmp_path).acquire(CacheRequest("a"))
 
 
-def test_a_cached_file_that_was_cut_is_fetched_again(web, tmp_path):
+@pytest.mark.parametrize("size", [0, 100, SIZE + 1])
+def test_a_cached_file_of_another_size_is_fetched_again(web, tmp_path, size):
     cache = cache_at(web, tmp_path)
     path = cache.acquire(CacheRequest("b")).path
-    os.truncate(path, 100)
+    os.truncate(path, size)
     held = cache.acquire(CacheRequest("b"))
     assert bytes(memoryview(held.mapping)) == bytes([1]) * SIZE
+    assert path.stat().st_size == SIZE
 
 
 def test_threads_that_want_the_same_file_fetch_it_once(web, tmp_path):
