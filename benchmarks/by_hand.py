@@ -23,7 +23,7 @@ class Sequences(Dataset[torch.Tensor]):
     """Sequences of two memory-mapped files.
 
     Args:
-        data: What was written.
+        data: Data set that was written.
         change: Applied to each sequence.
         tuned: With plain arrays and integers in place of ``np.memmap``, whose slices cost more.
     """
@@ -61,12 +61,12 @@ def loader(
     """Return the DataLoader: random batches, or those that are given.
 
     Args:
-        data: What was written.
+        data: Data set that was written.
         batches: Numbers of the sequences of each batch.
         change: Applied to each sequence.
         tuned: See ``Sequences``.
         workers: Worker processes, kept from epoch to epoch.
-        method: How they are started.
+        method: Start method.
     """
     make_loader = partial(
         DataLoader, Sequences(data, change, tuned), collate_fn=collate, num_workers=workers,

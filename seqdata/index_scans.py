@@ -25,7 +25,7 @@ def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
 
     Args:
         bases: Position -> number of the sequence in the data.
-        count: How many positions there are.
+        count: Number of positions.
 
     Returns:
         None if each occurs once; if numbers are increasing, nothing is sorted or stored.
@@ -51,7 +51,7 @@ def has_repeats(bases: NumberMap, count: int) -> bool:
 
     Args:
         bases: Position -> number of the sequence in the data.
-        count: How many positions there are.
+        count: Number of positions.
     """
     last = -1
     for first in range(0, count, SCAN_CHUNK):

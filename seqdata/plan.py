@@ -35,7 +35,7 @@ class PlanOrigin:
     Attributes:
         fingerprint: Returns the digest of it.
         report: Returns the report of the batches.
-        order: How the epoch is shuffled, in words; None: unknown, or as ``with_table`` is given it.
+        order: Order of the epoch in words; None: unknown, or as ``with_table`` is given it.
     """
 
     fingerprint: Callable[[], str]
@@ -102,7 +102,7 @@ class Plan:
 
         Args:
             table: Makes the batches.
-            origin: What the plan is made from.
+            origin: Inputs of the plan.
             lanes: As in ``Plan``; so are the next three.
             overlap: …
             carry: …
@@ -163,7 +163,7 @@ class Plan:
 
         Args:
             wrap: Called with what makes the batches.
-            origin: What the new plan is made from.
+            origin: Inputs of the new plan.
         """
         if origin.order is None:
             origin = replace(origin, order=self.order)

@@ -28,7 +28,7 @@ class World:
     Args:
         rank: Number of this rank along the data-parallel dimension, from 0.
         size: Number of data-parallel ranks.
-        time_part: Which part of each row's timesteps this process receives, from 0.
+        time_part: Index of the part of each row's timesteps that this process receives, from 0.
         time_parts: Number of parts; 1: rows are whole.
 
     Raises:
@@ -203,7 +203,7 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
         world: The rank and the number of ranks; of a ring, the part of each row's timesteps.
         first: Batches of the plan that all ranks together have trained in this epoch (0: from the
             start).
-        tail: What a rank without a batch in the last step receives. ``fill``: row 0 of the step's
+        tail: Treatment of ranks without a batch in the last step. ``fill``: row 0 of the step's
             first batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch
             ``i mod batches`` again, with weight 1.
 
@@ -259,7 +259,7 @@ class RankPlan:
     Attributes:
         plan: The whole plan.
         world: The rank and the number of ranks.
-        tail: What a rank without a batch receives.
+        tail: Treatment of ranks without a batch in the last step.
         first: Batches of the plan trained before ``first_step``.
         first_step: The step at which the epoch continues.
         steps: Steps of the whole epoch, ``len()``.

@@ -10,8 +10,8 @@ class Row(NamedTuple):
 
     Args:
         table: Letter of the table of issue 39; F: the places of sequences over many epochs.
-        case: What was tried.
-        figure: What was measured.
+        case: Case that was tried.
+        figure: Name of the measured figure.
         here: Of seqdata.
         plain: Of a plain global permutation of the same sequences.
         aim: What it must be; empty: there is no aim.

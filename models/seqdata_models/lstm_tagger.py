@@ -30,7 +30,7 @@ class LSTMTagger(L.LightningModule):
         layers: Stacked LSTM layers.
         bidirectional: Whether a label may also depend on later timesteps.
         dropout: Share of activations dropped between layers and before the head.
-        layout: How to train: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
+        layout: Layout of training: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
         learning_rate: Of Adam.
         x: Name of the field of features.
         y: Name of the field of labels.

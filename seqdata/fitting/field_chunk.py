@@ -23,7 +23,7 @@ class FieldChunk:
     """The values of a field in some spans.
 
     Attributes:
-        store: Whose field it is.
+        store: Store of the field.
         name: Name of the field.
         values: (rows, features): a row per timestep, or per sequence. A list of texts if the field
             holds texts.

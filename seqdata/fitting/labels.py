@@ -87,7 +87,7 @@ class ClassesAccumulator:
     """Counts each class.
 
     Args:
-        estimator: What is fitted.
+        estimator: Estimator that was asked for.
     """
 
     def __init__(self, estimator: Labels) -> None:
@@ -122,7 +122,7 @@ class FittedLabels:
 
     Args:
         name: Name of the field.
-        plain: What the accumulator made.
+        plain: Result of the accumulator.
 
     Attributes:
         classes: In the order of their numbers.

@@ -37,7 +37,7 @@ class MeanStd:
 
     Args:
         by: A field with one value per sequence, such as ``"site"``: statistics for each value.
-        nan: What a NaN is: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
+        nan: Treatment of NaN: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
             left out, and becomes the mean.
         unknown: What a group is that had no value: ``error``, or ``overall`` for the statistics of
             all groups.
@@ -69,7 +69,7 @@ class MomentsAccumulator:
     """Collects exact sums by group.
 
     Args:
-        estimator: What is fitted.
+        estimator: Estimator that was asked for.
         name: Name of the field.
         field: Its field.
     """
@@ -185,7 +185,7 @@ class FittedMeanStd:
 
     Args:
         name: Name of the field.
-        plain: What the accumulator made.
+        plain: Result of the accumulator.
 
     Attributes:
         mean: float64 (*shape), of all values.

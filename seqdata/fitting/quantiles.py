@@ -32,7 +32,7 @@ class Quantiles:
 
     Args:
         *levels: At least one, in [0, 1], rising.
-        nan: What a NaN is: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
+        nan: Treatment of NaN: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
             left out, and becomes the median.
 
     Raises:
@@ -73,7 +73,7 @@ class DigitsAccumulator:
     follows the digits that are known of a rank's number.
 
     Args:
-        estimator: What is fitted.
+        estimator: Estimator that was asked for.
         name: Name of the field.
         field: Its field.
     """
@@ -198,7 +198,7 @@ class FittedQuantiles:
 
     Args:
         name: Name of the field.
-        plain: What the accumulator made.
+        plain: Result of the accumulator.
 
     Attributes:
         levels: The levels.

@@ -46,7 +46,7 @@ class Statistics:
     It is made of plain data, so that it goes into checkpoints, run files and other processes.
 
     Args:
-        content: What was fitted, as JSON; compressed where it is long.
+        content: Fitted values as JSON; compressed where it is long.
         digest: Digest of the JSON, not compressed, 32 hex digits; empty: it is computed. That of
             the compressed content, which releases before saved, is replaced.
         fitted_on: Which view was fitted, by which ``seqdata doctor --leaks`` knows it again: its
@@ -210,7 +210,7 @@ class StatisticsTransform:
     their own, as ``axes`` says.
 
     Args:
-        statistics: What was fitted.
+        statistics: Fitted statistics.
     """
 
     statistics: Statistics
@@ -256,7 +256,7 @@ class StatisticsInverse:
     """Brings predictions back into the unit of the data; made by ``Statistics.inverse``.
 
     Args:
-        statistics: What was fitted.
+        statistics: Fitted statistics.
     """
 
     statistics: Statistics
@@ -287,7 +287,7 @@ def _decode_groups(name: str, encoder: FittedField, groups: Any) -> Any:
 
     Args:
         name: The field that was fitted by group.
-        encoder: What was fitted of the field of groups.
+        encoder: Fitted encoder of the field of groups.
         groups: As a batch has them.
 
     Raises:

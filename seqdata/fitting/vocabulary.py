@@ -29,10 +29,10 @@ class Vocabulary:
     its ids run along its axis.
 
     Args:
-        min_count: How often a token must be there to get an id of its own.
+        min_count: Least number of occurrences of a token with an id of its own.
         max_size: Tokens that get one, at most; None: all.
-        tokens: What a text is split into: ``words`` at white space, or ``characters``.
-        unknown: What a token without an id is: ``token`` (id 1), or ``error``.
+        tokens: Pieces that a text is split into: ``words`` at white space, or ``characters``.
+        unknown: Treatment of a token without an id: ``token`` (id 1), or ``error``.
         axis: The axis that ids of texts run along; None: one with the name of the field. Along the
             axis that is planned on, measure lengths with ``measure_lengths``.
 
@@ -80,7 +80,7 @@ class TokensAccumulator:
     """Counts each token.
 
     Args:
-        estimator: What is fitted.
+        estimator: Estimator that was asked for.
         name: Name of the field.
         field: Its field.
     """
@@ -128,7 +128,7 @@ class FittedVocabulary:
 
     Args:
         name: Name of the field.
-        plain: What the accumulator made.
+        plain: Result of the accumulator.
 
     Attributes:
         tokens: In the order of their ids, which begin at 2.

@@ -23,7 +23,7 @@ def check_autocast(module: nn.Module, device: torch.device | str) -> None:
 
     Args:
         module: The LSTM, or what has it.
-        device: Where it runs.
+        device: Device that it runs on.
 
     Raises:
         ConfigError: If it cannot.

@@ -86,7 +86,7 @@ class Engine(ABC):
     Attributes:
         mesh: Of processes.
         stack: The module's parts.
-        weights: Where gradients of weights wait; None: they do not.
+        weights: Keeper of the gradients of weights; None: none is kept.
         splits_weights: Whether a process steps the weights of its own stage only.
 
     Raises:

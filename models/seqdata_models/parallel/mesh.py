@@ -28,7 +28,7 @@ class Mesh:
     Args:
         size: Stages or parts of a replica.
         data: Replicas; None: as many as the processes allow.
-        timeouts: How long processes wait for each other.
+        timeouts: Bounds on the time that processes wait for each other.
 
     Attributes:
         data: Number of replicas.

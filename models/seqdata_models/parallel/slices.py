@@ -39,7 +39,7 @@ def split_rows(batch: SequenceBatch, groups: int) -> list[BatchPart]:
 
     Args:
         batch: Of r rows.
-        groups: How many.
+        groups: Number of groups.
     """
     batch = batch.as_layout("padded")
     bounds = [len(batch) * number // groups for number in range(groups + 1)]
@@ -56,7 +56,7 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
     Args:
         part: Of whole rows, or of rows of which the loader has read this part only.
         number: From 0.
-        parts: How many.
+        parts: Number of parts.
 
     Raises:
         ConfigError: If a row of the batch is read again by the next one, or has a horizon; or if

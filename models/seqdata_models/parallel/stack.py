@@ -87,7 +87,7 @@ class Stack:
         module: Names its parts.
         seed: Of the dropout masks. Each is drawn for (seed, epoch, batch, step, lane or row), so
             that it is the same however the stack, rows and timesteps are split.
-        weights: Where gradients of layers' weights wait; None: they do not.
+        weights: Keeper of the gradients of layers' weights; None: none is kept.
 
     Attributes:
         steps: In order.
@@ -211,7 +211,7 @@ class Stack:
 
         Args:
             batch: The whole one.
-            lanes: Where states are kept; None: they are zeros.
+            lanes: Keeper of the states; None: they are zeros.
             rows: [first, stop).
         """
         if lanes is None or batch.lanes is None:

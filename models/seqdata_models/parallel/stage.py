@@ -58,7 +58,7 @@ class Stage:
     Args:
         stack: The whole.
         steps: Steps of this stage.
-        lanes: Where states are kept from chunk to chunk; None: each batch begins with zeros.
+        lanes: Keeper of the states from chunk to chunk; None: each batch begins with zeros.
 
     Attributes:
         layers: Numbers of its recurrent layers: [first, stop).

@@ -42,7 +42,7 @@ class ParallelStrategy(DDPStrategy):
         lane_groups: Groups of rows that follow each other.
         split_backward: Whether gradients of weights are computed later than those of inputs.
         seed: Of dropout masks.
-        timeouts: How long processes wait for each other.
+        timeouts: Bounds on the time that processes wait for each other.
         options: Of ``DDPStrategy``: ``timeout``, ``process_group_backend``, ...
     """
 
@@ -270,7 +270,7 @@ class WavefrontStrategy(ParallelStrategy):
             of its weights, where it would stand idle; cells are ours then, slower than torch's.
             ``ZBV`` always does.
         seed: Of dropout masks.
-        timeouts: How long processes wait for each other.
+        timeouts: Bounds on the time that processes wait for each other.
         options: Of ``DDPStrategy``.
 
     Raises:
@@ -356,7 +356,7 @@ class RingStrategy(ParallelStrategy):
         whole_rows: Whether each process reads whole rows, and cuts out its part: for transforms
             that need them.
         seed: Of dropout masks.
-        timeouts: How long processes wait for each other.
+        timeouts: Bounds on the time that processes wait for each other.
         options: Of ``DDPStrategy``.
 
     Examples:

@@ -52,7 +52,7 @@ class StoreContract:
         make: ``make(folder, sequences) -> Store``: writes and opens, in an empty folder.
         sequences: What is written; where a backend cannot hold the sample, another one. With an
             ``id`` in each, the store's ids are compared, unless it has a field of that name.
-        methods: How child processes are started.
+        methods: Start methods of child processes.
     """
 
     make: Callable[[Path, Sequences], Store]

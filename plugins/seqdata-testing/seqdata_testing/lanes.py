@@ -68,7 +68,7 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
 
     Args:
         plan: A plan dealt by rows.
-        index: What it was planned over.
+        index: Index that it was planned over.
         axis: The axis that was planned on.
 
     Raises:
@@ -106,7 +106,7 @@ class _Lane:
     Attributes:
         name: For messages.
         lengths: int64 (n,), of the sequences.
-        plan: What is read.
+        plan: Plan that is read.
         rows: What it read, a list of spans per row.
         scored: Timesteps that are not context.
     """

@@ -89,7 +89,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
 
     Args:
         plan: A plan of whole sequences, their parts or their chunks.
-        index: What it was planned over.
+        index: Index that it was planned over.
         axis: The axis that was planned on.
 
     Raises:
@@ -113,7 +113,7 @@ def check_draws(
 
     Args:
         plan: A plan of whole sequences or their parts, some of them several times.
-        index: What it was planned over.
+        index: Index that it was planned over.
         expected: float64 (n,), how often each sequence is drawn on average.
         axis: The axis that was planned on.
 

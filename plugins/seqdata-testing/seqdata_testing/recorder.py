@@ -77,10 +77,10 @@ class LoaderFactory:
     """Make a loader per world; pickles, so that other processes can make one too.
 
     Args:
-        store: What is read.
-        policy: How epochs are batched.
+        store: Store to read.
+        policy: Policy that batches epochs.
         seed: Seed of the order.
-        tail: What a rank without a batch gets.
+        tail: Treatment of ranks without a batch in the last step.
         prefetch: How far a thread reads ahead; 0: no thread.
     """
 

@@ -48,7 +48,7 @@ def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fi
         plan: The plan of an epoch.
         size: World size.
         first: Batches of the plan trained before.
-        tail: What a rank without a batch gets.
+        tail: Treatment of ranks without a batch in the last step.
 
     Raises:
         ConformanceError: If a length, a first step or a position is wrong, or a step is missing.
@@ -171,7 +171,7 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
         plan: The plan of an epoch.
         size: World size.
         cuts: Rising steps at which it is left; the state goes through JSON.
-        tail: What a rank without a batch gets.
+        tail: Treatment of ranks without a batch in the last step.
 
     Raises:
         ConformanceError: If a step after a resume differs from the uninterrupted epoch's.

@@ -39,7 +39,7 @@ class SimulatedShare(NamedTuple):
         plan: The plan of an epoch.
         size: World size.
         first: Batches of the plan trained before.
-        tail: What a rank without a batch got.
+        tail: Treatment of ranks without a batch in the last step.
         ranks: The share of each rank.
         steps: Per step, what each rank does in it.
     """

@@ -31,9 +31,9 @@ def check_store(store: Store, sequences: Sequences, *, methods: Sequence[str] = 
 
     Args:
         store: The store.
-        sequences: What it should hold: per sequence, field -> array, number, str or bytes; and
+        sequences: Expected content: per sequence, field -> array, number, str or bytes; and
             ``id`` -> its id, where the store has no field of that name.
-        methods: How child processes are started, to read there too: ``fork``, ``spawn``.
+        methods: Start methods of child processes, to read there too: ``fork``, ``spawn``.
 
     Raises:
         ConformanceError: If a promise is not kept.
@@ -104,7 +104,7 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
 
     Args:
         store: The store.
-        sequences: What it should hold.
+        sequences: Expected content.
         rounds: Batches of random spans per axis.
 
     Raises:
@@ -239,7 +239,7 @@ def check_processes(store: Store, methods: Sequence[str]) -> None:
 
     Args:
         store: The store; it is read here first.
-        methods: How they are started: ``fork``, ``spawn`` or ``forkserver``.
+        methods: Start methods: ``fork``, ``spawn`` or ``forkserver``.
 
     Raises:
         ConformanceError: If a child reads something else, or nothing in time.

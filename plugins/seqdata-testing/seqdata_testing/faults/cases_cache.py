@@ -297,7 +297,7 @@ def cases(target: FaultTarget, runs: int) -> list[FaultCase]:
     """Return the cases of the cache.
 
     Args:
-        target: What is served.
+        target: Data set to serve.
         runs: How often instants are drawn.
     """
     pairs = max(1, runs // 2)

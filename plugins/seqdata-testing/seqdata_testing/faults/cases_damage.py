@@ -30,11 +30,11 @@ class DamageSpec:
     Attributes:
         fault: Its name in ``FAULTS``.
         harms: Draws the damage.
-        part: Which files: ``shards`` or the ``others``.
+        part: Kind of files: ``shards`` or the ``others``.
         kinds: What must come of it.
         details: That the errors must have.
         count: Trials at most.
-        named: Which part of the errors must name the sequence.
+        named: Share of the errors that must name the sequence.
         off: Why it cannot be noticed with ``verify`` off; empty: it is.
         unread: Whether it may be in files that nobody reads with ``verify`` off.
     """
@@ -122,7 +122,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of D1 to D9.
 
     Args:
-        target: What is damaged.
+        target: Data set to damage.
         quick: Whether only the cases that run at every change, which try little.
     """
     checked = bool(target.verified)
@@ -152,7 +152,7 @@ def mended_cases(
     """Return the cases of loaders that continue: bad sequences are replaced, or masked.
 
     Args:
-        target: What is damaged.
+        target: Data set to damage.
         specs: The damage that reaches sequences.
         quick: Whether each tries little.
     """

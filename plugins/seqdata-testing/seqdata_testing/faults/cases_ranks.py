@@ -38,7 +38,7 @@ def cases(
     """Return the cases of R1 to R3.
 
     Args:
-        target: What is trained on.
+        target: Data set to train on.
         worlds: How many ranks there are, and which of them is struck.
         mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
     """

@@ -44,7 +44,7 @@ class WorkerSetup:
     Attributes:
         target: What it plays.
         workers: Its processes.
-        method: How they are started.
+        method: Start method.
         stall_timeout: Seconds after which one is given up.
         is_counted: Whether descriptors are; not where the server is a part of this process.
     """
@@ -86,7 +86,7 @@ def play_signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
     """Play until a process gets a signal, in the middle of the epoch.
 
     Args:
-        setup: How the loader is made.
+        setup: Options of the loader.
         number: The signal.
         whom: ``worker``, ``self`` (the training process) or ``group`` (all of them).
     """
@@ -127,7 +127,7 @@ def end_and_resume(setup: WorkerSetup, number: int) -> list[Outcome]:
     """Play until all processes get a signal; take the state, shut down, and play the rest.
 
     Args:
-        setup: How the loader is made.
+        setup: Options of the loader.
         number: The signal.
     """
     root, sequences = _write_dataset(setup.target)
@@ -289,8 +289,8 @@ def cases(
     """Return the cases of W1 to W5, D10 and X1.
 
     Args:
-        target: What is played.
-        methods: How workers are started; None: in every way that there is.
+        target: Data set to play.
+        methods: Start methods of workers; None: in every way that there is.
         mapped: Whether its files are mapped where they lie, and may be cut off then.
     """
     found: list[FaultCase] = []

@@ -34,7 +34,7 @@ def play_limited(
     """Open and play under one limit after the other.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         workers: Processes of the loader.
         limit: Sets it, and gives what undoes it.
         values: What it is set to.
@@ -57,7 +57,7 @@ def play_with_little_shared(target: FaultTarget, workers: int, size: int) -> lis
     """Play with a small /dev/shm.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         workers: Processes of the loader.
         size: Bytes of it.
     """
@@ -89,9 +89,9 @@ def stop_writer(target: FaultTarget, number: int, instants: int) -> list[Outcome
     """Stop a writer by a signal between two calls; after each, read, write again, and compare.
 
     Args:
-        target: What is written.
+        target: Data set to write.
         number: The signal.
-        instants: How often.
+        instants: Number of instants.
     """
     sequences = target.dataset()
     calls = [0]
@@ -127,7 +127,7 @@ def lose_power(target: FaultTarget, instants: int) -> list[Outcome]:
     """Lose the power before each call of a writer, and at its end; read what may be left then.
 
     Args:
-        target: What is written.
+        target: Data set to write.
         instants: How often another writer resumes from what is left.
     """
     sequences = target.dataset()
@@ -179,7 +179,7 @@ def write_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Write until there is no room; read, make room, write again, and compare.
 
     Args:
-        target: What is written.
+        target: Data set to write.
         disk: Whether a disk is full, or only a file as large as it may be.
     """
     sequences = target.dataset()
@@ -251,7 +251,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of V1 to V5 and X2.
 
     Args:
-        target: What is written.
+        target: Data set to write.
         quick: Whether each tries little.
     """
     instants = _QUICK_INSTANTS if quick else INSTANTS

@@ -98,6 +98,6 @@ def put_back(path: Path, content: bytes) -> None:
 
     Args:
         path: The file.
-        content: What it once was.
+        content: Earlier content.
     """
     path.write_bytes(content)

@@ -73,7 +73,7 @@ class FaultCase:
         must: What every outcome must be.
         bound: Seconds that the whole case may take.
         quick: Whether it is run at every change; the others only at night.
-        named: Which part of the errors must name the sequence.
+        named: Share of the errors that must name the sequence.
         form: Where the data lies, and as what: ``arrow``, ``arrow remote``, …
         policy: The loader's ``on_error``.
     """

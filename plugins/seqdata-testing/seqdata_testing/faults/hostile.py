@@ -71,7 +71,7 @@ def play_endless(target: FaultTarget, mode: str) -> list[Outcome]:
     """Play a data set whose shards never end.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         mode: ``cache`` or ``ranges``.
     """
     fault = Endless(4 * _TAKEN)
@@ -109,7 +109,7 @@ def play_bomb(target: FaultTarget, mode: str) -> list[Outcome]:
     """Play a data set whose shards unpack to very much.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         mode: ``cache`` or ``ranges``.
     """
     fault = Bomb()
@@ -136,7 +136,7 @@ def play_redirected(target: FaultTarget, mode: str) -> list[Outcome]:
     """Play a data set whose server, which wants a cookie, sends every request on to another one.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         mode: ``cache`` or ``ranges``.
     """
     root, sequences, open_it = Path("data").resolve(), target.dataset(), target.served

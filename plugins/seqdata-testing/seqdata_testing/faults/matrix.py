@@ -28,15 +28,15 @@ class Result:
     """The result of a case.
 
     Attributes:
-        case: What was tried.
+        case: Case that was tried.
         names: Class of error, or what happened -> how often; only ``not run`` if it was not.
         slowest: Seconds of the slowest outcome.
         silent: Outcomes that nobody would have noticed.
         stuck: Outcomes that did not come.
-        complaints: What is not as it must be.
+        complaints: Differences from the expected outcome.
         not_run: Why this proves nothing: the fault did not happen, or cannot on this system.
         cannot: Whether it cannot happen on this system.
-        seconds: That it took.
+        seconds: Duration.
     """
 
     case: FaultCase

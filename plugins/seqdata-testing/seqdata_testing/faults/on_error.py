@@ -26,7 +26,7 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
 
     Args:
         open_it: Makes it, with ``on_error`` of ``mask`` or ``replace``.
-        sequences: What its store should hold.
+        sequences: Expected content of the store.
     """
     began = time.monotonic()
     delivered = planned = rows = 0
@@ -90,7 +90,7 @@ def find_different_row(batch: Any, sequences: Sequences, masked: set[int]) -> st
 
     Args:
         batch: A padded ``SequenceBatch``.
-        sequences: What the store should hold.
+        sequences: Expected content of the store.
         masked: Gets the numbers of sequences that are masked.
     """
     for row, number in enumerate(batch.ids.tolist()):

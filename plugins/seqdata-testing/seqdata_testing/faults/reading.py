@@ -27,7 +27,7 @@ def read_through(open_it: Callable[[], Store], sequences: Sequences) -> Outcome:
 
     Args:
         open_it: Opens it.
-        sequences: What it should hold: per sequence, field -> array, number, ``str`` or ``bytes``.
+        sequences: Expected content: per sequence, field -> array, number, ``str`` or ``bytes``.
     """
     began = time.monotonic()
     delivered = 0
@@ -79,7 +79,7 @@ def play_through(
 
     Args:
         open_it: Makes it.
-        sequences: What its store should hold.
+        sequences: Expected content of the store.
         since: Gives when the fault happened, by ``time.monotonic``; None: when it began.
         each: Is called after each batch with its number.
     """
@@ -118,7 +118,7 @@ def find_difference(batch: Any, sequences: Sequences, fields: Iterable[str] | No
 
     Args:
         batch: A ``SequenceBatch``.
-        sequences: What the store should hold.
+        sequences: Expected content of the store.
         fields: Which are looked at; None: all that the batch has.
     """
     names = list(batch.data) if fields is None else list(fields)

@@ -49,7 +49,7 @@ class DamageRequest:
         root: Its folder.
         names: The files that are to be harmed.
         random: To draw from.
-        count: How many acts of damage.
+        count: Number of acts of damage.
     """
 
     target: FaultTarget
@@ -83,11 +83,11 @@ def try_damages(
     """Try one act of damage after the other on a data set in the present folder.
 
     Args:
-        target: What is damaged.
+        target: Data set to damage.
         mode: ReadMode it is opened and read.
         harms: Gives the damage.
-        count: How many to try.
-        part: Which files: ``shards``, or the ``others``.
+        count: Number of tries.
+        part: Kind of files: ``shards``, or the ``others``.
     """
     sequences = target.dataset()
     root = Path("data").resolve()

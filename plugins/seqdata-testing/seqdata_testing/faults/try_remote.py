@@ -78,7 +78,7 @@ def play_failing(
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         fault: Makes the fault.
@@ -96,7 +96,7 @@ def play_replaced(target: FaultTarget, mode: str, workers: int, policy: OnError)
     """Play a remote store whose shards are replaced by others of their sizes whenever one is read.
 
     Args:
-        target: What is played.
+        target: Data set to play.
         mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         policy: The loader's ``on_error``.
@@ -119,7 +119,7 @@ def open_served(
     """Write a data set into the present folder, serve it and open it: what is small is here then.
 
     Args:
-        target: What is written.
+        target: Data set to write.
         mode: ``cache`` or ``ranges``.
         passes: Whether reads are tried for long.
     """
@@ -143,7 +143,7 @@ def read_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Read through a cache that has no room on its disk; then through one that has.
 
     Args:
-        target: What is read.
+        target: Data set to read.
         disk: Whether the disk is full, or only a file as large as it may be.
     """
     sequences, root = write_dataset(target)
