@@ -78,8 +78,8 @@ class SequenceBatch:
         segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: each row is one.
         padded_length: T; 0 for the longest length.
         horizon: Timesteps of a window's future, which ``data`` holds after ``lengths``.
-        layout: Of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a nested
-            tensor; ``varlen``, flat (N, *shape), row after row.
+        layout: Layout of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
+            nested tensor; ``varlen``, flat (N, *shape), row after row.
         axes: The axis of each field.
         whole: The whole rows, without data, where this is a part of their timesteps; else None.
     """
@@ -475,7 +475,7 @@ def _crop(batch: SequenceBatch, name: str, rows: Tensor) -> Any:
 
 
 def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
-    """Return the rows of a tensor, by their numbers on its device, or of a list of texts."""
+    """Return the rows of a tensor, by their indices on its device, or of a list of strings."""
     if value is None:
         return None
     if isinstance(value, Tensor):

@@ -24,7 +24,7 @@ class Layout(ABC):
     """Arrangement of the ragged values of a batch in tensors; everywhere else a layout is a name.
 
     Attributes:
-        name: Its name.
+        name: Name of the layout.
         has_rows: Whether tensors are (r, T, *shape), with padding where rows are shorter.
     """
 

@@ -30,7 +30,7 @@ class Samples:
 
     Args:
         collate_fn: ``collate_fn(samples) -> anything``.
-        form: What the Dataset's items look like; None: dicts of tensors.
+        form: Form of the Dataset's items; None: dicts of tensors.
     """
 
     output_field: ClassVar[str] = COLLATED

@@ -109,15 +109,15 @@ class SequenceDataModule(_Base):
         collator: A collator, or its registered name; None: padded. A function of one argument is a
             torch ``collate_fn``, whose result is returned.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
-        tail: What a rank without a batch in the last step of training receives: ``fill`` (a row of
+        tail: Batch of a rank that has none left in the last step of training: ``fill`` (a row of
             weight 0), ``drop`` (the last uneven step is left out), ``repeat`` (an earlier batch).
             An evaluation delivers every row once: ``fill``.
-        on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
+        on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
             batch, cropped. The number of steps and rows does not change; ids go to
             ``seqdata-errors-rank0.jsonl`` in the log folder.
         max_errors: Most of these errors in a run, over all ranks and resumes, each counted once.
-        on_changed: What to do if the training data changed since a state was saved: ``error``;
+        on_changed: Treatment of training data that changed since a state was saved: ``error``;
             ``next_epoch`` to begin the next epoch with it, at an epoch's end also with another
             policy or seed; ``next_segment``, with
             ``Segments(Mix(...), batches=...)`` or ``Feedback``, to continue with other parts or
@@ -343,7 +343,7 @@ class SequenceDataModule(_Base):
 
         Args:
             epoch: Epoch of the plan.
-            batch: Its number in the plan.
+            batch: Number of the batch in the plan.
             step: In place of ``batch``: a step.
             rank: The rank of the step; with ``batch``: the rank of the lanes.
             world: Number of ranks.
@@ -374,7 +374,7 @@ class SequenceDataModule(_Base):
 
         Args:
             epoch: Epoch of the plan.
-            batch: Its number in the plan.
+            batch: Number of the batch in the plan.
             kind: ``train``, ``val``, ``test`` or ``predict``.
             name: Name of the data set, if there are several of that kind.
         """

@@ -195,10 +195,10 @@ class LoaderIterator:
     """An iteration over a loader; it begins when its first batch is drawn.
 
     Args:
-        loader: Whose.
+        loader: The loader.
 
     Attributes:
-        loader: Whose.
+        loader: The loader.
         has_batch: Whether it has returned a batch, and the next one was not requested yet.
     """
 

@@ -130,7 +130,7 @@ def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
 
 
 def _fetch_one(fetcher: Fetcher, request: StepRequest, number: int) -> tuple[dict[str, Any], Axes]:
-    """Return the pieces of one span by field: arrays (length, *shape), or texts."""
+    """Return the pieces of one span by field: arrays (length, *shape), or strings."""
     only = slice(number, number + 1)
     occurrences = request.occurrences
     single_request = replace(

@@ -197,7 +197,7 @@ class BaseEngine(ABC):
     Attributes:
         index: The lengths that are planned.
         num_batches: Batches of the first epoch, and of every epoch unless they vary.
-        segments: Where weights may change in an epoch; None: nowhere.
+        segments: The run's segments, where weights may change; None without segments.
         order: Ranks that steps are balanced for, where it is not those of the world.
     """
 
@@ -445,7 +445,7 @@ class BaseEngine(ABC):
 
         Args:
             steps: This rank's steps of the epoch.
-            epoch: Its number.
+            epoch: Number of the epoch.
             update_schedule: How steps make optimizer updates.
             numbers: Numbers of the steps, one after another.
         """

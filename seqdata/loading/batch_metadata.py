@@ -58,7 +58,7 @@ class StepPreparer:
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
         plans_offsets: Whether the collator takes the offsets of the pieces of such a column.
         plan: The plan of the epoch.
-        epoch: Its number.
+        epoch: Number of the epoch.
     """
 
     reader: FieldReader
@@ -139,7 +139,7 @@ class StepRun:
         has_single_spans: Whether each step has no segments, since its rows are spans.
         step_spans: Their spans.
         extended_spans: Their spans extended along a stream; the same spans without a stream.
-        offsets: Where the pieces of each step begin in padded rows; None if not known.
+        offsets: Offsets of the pieces of each step in padded rows; None if not known.
         metadata: The metadata of their batches.
     """
 
@@ -186,7 +186,7 @@ class PreparedStep:
     Attributes:
         request: The spans to read.
         run: The run.
-        i: Its number in the run.
+        i: Index of the step in the run.
     """
 
     request: StepRequest
@@ -207,7 +207,7 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
     """Return the metadata of a single step.
 
     Args:
-        step: Its spans, rows and weights.
+        step: The step.
         ids: int64 (n,), base number of each span's sequence.
         plan: The plan of the step.
         axes: Which field runs along which axis.

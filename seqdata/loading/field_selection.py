@@ -266,9 +266,9 @@ def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
     """Raise ConfigError if timesteps that are context might become targets.
 
     Args:
-        store: What is read; a part of a split in time may begin with context.
+        store: The store that is read; a part of a split in time may begin with context.
         policy: Only the futures of its windows are targets, if it has any.
-        reader: Its transform must keep lengths, and it must have no shift.
+        reader: The reader; it must have no shift, and its transform must keep lengths.
     """
     context = find_longest_context(store)
     if not context:
@@ -303,7 +303,7 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
     Args:
         output: The output.
         fields: Names of the fields of the data.
-        on_error: What is done about a sequence that cannot be read; ``replace`` masks, too.
+        on_error: Treatment of a sequence that cannot be read; ``replace`` masks, too.
     """
     fields = list(fields)
     if on_error != "raise" and not output.find_marks(fields):

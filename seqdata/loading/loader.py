@@ -80,10 +80,10 @@ class Loader:
             fields are ragged.
         lengths: Lengths of a torch Dataset's items, integers (items,), or a function item ->
             timesteps that is run once over all of them.
-        tail: What a rank without a batch in the last step receives: ``fill``, ``drop`` or
+        tail: Batch of a rank that has none left in the last step: ``fill``, ``drop`` or
             ``repeat``.
         accumulate: Steps of an optimizer update, for ``loss_scale``.
-        on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
+        on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
             batch, cropped, and ``mask`` if there is none. The number and size of batches do not
             change.
@@ -265,7 +265,7 @@ class Loader:
         ``SeqDataWarning`` says if a loaded position is left for another epoch.
 
         Args:
-            epoch: Its number, from 0.
+            epoch: Number of the epoch, from 0.
 
         Raises:
             ConfigError: If it is no such number.
@@ -344,9 +344,9 @@ class Loader:
         says so.
 
         Args:
-            state: Of ``state_dict``.
+            state: A result of ``state_dict``.
             weights: The weights that ``set_weights`` had set last, if it was called.
-            on_changed: What to do if the data has changed: ``error``; ``next_epoch`` to begin the
+            on_changed: Treatment of changed data: ``error``; ``next_epoch`` to begin the
                 next epoch with it, at an epoch's end also with another policy or seed;
                 ``next_segment``, with ``Segments(Mix(...), batches=...)``, to continue with other
                 parts or shares of the mixture where the next segment begins.
@@ -473,7 +473,7 @@ class EpochEnd:
     """Attributes that Accelerate reads of the loader that is iterated over.
 
     Args:
-        progress: Of the epoch.
+        progress: Progress of the epoch.
     """
 
     def __init__(self, progress: EpochProgress) -> None:
@@ -494,7 +494,7 @@ def announce_epoch(progress: EpochProgress, iteration: object) -> None:
     """Make an epoch known to Accelerate, as long as its iteration lives.
 
     Args:
-        progress: Of the epoch, updated with each delivered batch.
+        progress: Progress of the epoch, updated with each delivered batch.
         iteration: Delivers the batches.
     """
     module = sys.modules.get("accelerate.state")

@@ -32,11 +32,11 @@ class RunStart:
     """The start of a resumed run.
 
     Attributes:
-        run_position: Where it continues.
+        run_position: Position at which the run continues.
         is_changed: Whether it continues over another plan than that of the state.
-        positions: Where parts begin that replace those of the state; None: none do.
-        reason: What has changed, and which batches are left out; for a warning.
-        warning: What is uneven from here on; empty if nothing is.
+        positions: Positions of parts that replace those of the state; None: none do.
+        reason: Changes, and the batches that are left out; for a warning.
+        warning: Unevenness from here on; empty if there is none.
     """
 
     run_position: RunPosition
@@ -52,8 +52,8 @@ class RunStart:
 
         Args:
             engine: Engine of the run.
-            run_position: Where it continues: that of the start, or later.
-            digest: What the state has of the weights.
+            run_position: Position at which the run continues: that of the start, or later.
+            digest: Entry of the state about the weights.
             values: The weights, where a digest is not all of them.
 
         Returns:
@@ -114,7 +114,7 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
 
     Args:
         engine: Engine of the run, to which ``on_changed='next_segment'`` was given.
-        owner: What it was given to, for messages.
+        owner: Name of its receiver, for messages.
 
     Raises:
         ConfigError: If it is not a mixture by segments, or draws the same batches again.
@@ -148,7 +148,7 @@ def find_start(
         engine: Engine of the run.
         saved: The state.
         make_state: Returns the state of a position, with the current data and policy.
-        on_changed: What to do if the data has changed, or the rules by which plans are made.
+        on_changed: Treatment of changed data, or of changed rules of plans.
 
     Raises:
         ResumeError: If the state does not fit, with the reason.

@@ -264,8 +264,8 @@ class ReadOptions:
         check_values: Whether a NaN or an infinity raises an error.
         collator: Lays out columns, or its registered name; None: ``Padded()``.
         shift: Timesteps between inputs and targets, of the only ragged field or by name.
-        tail: What a rank without a batch in the last step receives.
-        on_error: What to do about a sequence that cannot be read or transformed: ``raise``;
+        tail: Batch of a rank that has none left in the last step.
+        on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other one, cropped.
         num_workers: Number of processes that read and transform; 0: this process.
         prefetch: Groups of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
@@ -445,7 +445,7 @@ def check_on_changed(on_changed: OnChanged, owner: str) -> None:
 
     Args:
         on_changed: As given.
-        owner: What it was given to, for messages.
+        owner: Name of its receiver, for messages.
 
     Raises:
         ConfigError: If it is not one of ``OnChanged``.

@@ -63,7 +63,7 @@ class PipelineParts:
         collator: Lays out columns.
         output: Selects the output.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
-        on_error: What to do about a sequence that cannot be read or transformed.
+        on_error: Treatment of a sequence that cannot be read or transformed.
         error_log: Counts these errors.
         replay_hint: Returns the command that replays a batch, from epoch and number; None if there
             is none.

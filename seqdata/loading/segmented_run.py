@@ -47,7 +47,7 @@ class SegmentedRun:
         Args:
             policy: The policy, balanced for the ranks of the epoch.
             seed: Seed of the plan.
-            epoch: Its number.
+            epoch: Number of the epoch.
         """
         balanced: Segments = policy
         return balanced.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
@@ -153,7 +153,7 @@ class SegmentedRun:
         """Continue with the weights of a saved run.
 
         Args:
-            run_position: Its position.
+            run_position: Position of the run.
             digest: Digest of its weights; None if it had set none.
             values: The weights.
 

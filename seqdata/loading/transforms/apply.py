@@ -43,7 +43,7 @@ _MAX_COPIED_BYTES = 8 << 20  # largest column, in bytes, that is copied in one g
 
 
 def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
-    """Return a function that returns a column's pieces by number: writable arrays, or texts.
+    """Return a function that returns a column's pieces by number: writable arrays, or strings.
 
     Args:
         column: A ``Column``, or a list.

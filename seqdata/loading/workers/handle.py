@@ -234,7 +234,7 @@ class WorkerSnapshot:
         is_ready: Whether it had begun a task.
         sequence: Base number of its current sequence; None if unknown.
         batch_sequences: Base numbers of the sequences of its current batch.
-        peak_kib: Its peak resident memory, in KiB.
+        peak_kib: Peak resident memory of its process, in KiB.
     """
 
     worker: int

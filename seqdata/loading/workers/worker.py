@@ -61,7 +61,7 @@ class DeferredPickle:
 
     Args:
         content: Any picklable object; a forked process has it unchanged.
-        memory: Its pickle, in a started process.
+        memory: Memory with the pickle, in a started process.
     """
 
     def __init__(self, content: Any, memory: AnonymousMemory | None = None) -> None:
