@@ -4,6 +4,7 @@ import importlib.util
 import math
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,22 @@ def test_coefficients_are_those_of_librosa(case):
     mfcc = MFCC(rate=golden.RATE, top_db=top_db, n_mfcc=n_mfcc, **options)
     for name, frames in zip(sounds, of(mfcc, *sounds.values()), strict=True):
         close(frames, DUE[f"mfcc {case} {name}"])
+
+
+@pytest.mark.parametrize("at_once", [1, 64, 1000])
+@pytest.mark.parametrize("make", [LogMel, partial(MFCC, n_mfcc=5)], ids=["mel", "mfcc"])
+def test_a_sequence_is_the_same_alone_and_in_a_large_batch(make, at_once, monkeypatch):
+    """However loud the others are, and however many windows are taken at once."""
+    rng = np.random.default_rng(0)
+    sizes = [700, 1, 0, 333, 64, 0, 512]
+    loud = [1e-4, 0.9, 1.0, 1e-2, 0.5, 1.0, 1e-3]
+    sounds = [rng.normal(size=(n, 2)) * level for n, level in zip(sizes, loud, strict=True)]
+    transform = make(**SMALL, top_db=20.0)
+    due = [of(transform, sound)[0] for sound in sounds]
+    assert len({round(float(frames.max())) for frames in due if len(frames)}) > 3
+    monkeypatch.setattr("seqdata_audio.features._AT_ONCE", at_once)
+    for frames, alone in zip(of(transform, *sounds), due, strict=True):
+        close(frames, alone)
 
 
 @pytest.mark.parametrize("case", golden.CASES)
