@@ -77,7 +77,7 @@ def place_of(store, number, name, buffer=0, offset=0):
 
 
 def marked(store):
-    return int(np.unpackbits(np.frombuffer(store._facts.bits.buffer, np.uint8)).sum())
+    return int(np.unpackbits(np.frombuffer(store._info.bits.buffer, np.uint8)).sum())
 
 
 def rewrite(root, **changes):

@@ -93,7 +93,7 @@ def test_a_written_store_has_checksums_and_is_verified_at_the_first_read(root):
     assert all(shard.checksums is not None for shard in store.manifest.shards)
     assert marked(store) == 0
     everything(store)
-    assert marked(store) == store._facts.bits.count == 6 * 5 + 2
+    assert marked(store) == store._info.bits.count == 6 * 5 + 2
 
 
 @pytest.mark.parametrize("verify", ["off", "first_read", "always"])
