@@ -162,7 +162,7 @@ class MixTable(PiecewiseTable):
         """Return the weights of the rows of batches; None: all are 1."""
         if not any(has_importance(run.policy) for run in self.parts):
             return None
-        return PiecewiseTable.row_weights(self, numbers)
+        return self._fill_weights(numbers)
 
     def _drawn_runs(self) -> Iterator[PartRun]:
         """Yield the parts that may be drawn from."""

@@ -170,16 +170,19 @@ class PiecewiseTable(BatchTable):
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
         """Return the weights of the rows of batches; None: all are 1."""
-        pieces = list(self._by_piece(numbers))
-        weights = [piece.plan.row_weights(own) for piece, own in pieces]
-        if all(own is None for own in weights):
+        if all(piece.plan.row_weights(own) is None for piece, own in self._by_piece(numbers)):
             return None
+        return self._fill_weights(numbers)
+
+    def _fill_weights(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Return the weights of the rows of batches, float32 (rows,); 1 where a plan has none."""
         filled: list[NDArray[np.float32]] = []
-        for (piece, numbers_there), own in zip(pieces, weights, strict=True):
-            if own is None:
-                rows = sum(len(piece.plan.batch(number).lengths) for number in numbers_there)
-                own = np.ones(rows, dtype=np.float32)
-            filled.append(own)
+        for piece, own in self._by_piece(numbers):
+            weights = piece.plan.row_weights(own)
+            if weights is None:
+                rows = sum(len(piece.plan.batch(number).lengths) for number in own)
+                weights = np.ones(rows, dtype=np.float32)
+            filled.append(weights)
         return np.concatenate(filled)
 
 
