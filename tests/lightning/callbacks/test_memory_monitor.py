@@ -1,5 +1,6 @@
 """RankMemoryMonitor: figures of every rank, one warning, and what is said where memory ran out."""
 
+import functools
 import re
 import warnings
 
@@ -255,3 +256,13 @@ def test_the_largest_batch_that_passed_need_not_be_the_latest(lengths, said):
     data = seqdata.SequenceDataModule(train=rows, batching=Fixed(1, shuffle=False))
     (note,) = notes_of(Full(at=3), data)
     assert said in note
+
+
+def test_a_monitor_that_is_used_again_begins_anew():
+    """After a fit that failed between two exchanges, and after one that has ended."""
+    data = functools.partial(data_of, val=None)  # six steps
+    monitor = RankMemoryMonitor(every_n_steps=4)
+    assert notes_of(Full(2), data(), monitor)
+    fit(data(), max_epochs=1, callbacks=(monitor,))
+    assert [stats.steps for stats in monitor.ranks] == [2]
+    assert notes_of(Full(0), data(), monitor) == notes_of(Full(0), data())
