@@ -264,9 +264,8 @@ def write(
         else:
             files, found = find_source(source, skip=out)
             warn_left_out([found])
-            if (
-                format == TAR.backend and not is_numbered
-            ):  # its ids have no dot after the last slash
+            # ids of tar shards have no dot after their last slash
+            if format == TAR.backend and not is_numbered:
                 files = drop_suffixes(files)
             store = _write_files(files, out, input_format, options, write_to)
     except (SeqDataError, OSError):
