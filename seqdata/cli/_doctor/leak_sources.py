@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -18,7 +18,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.fitting.statistics import Statistics
 from seqdata.protocols import Store
 
-KINDS = ("train", "val", "test")
+KINDS: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
 _RUN_FILE_MARK = b"\n# /// seqdata-run\n"
 _KEYS = (*KINDS, "predict", "split", "statistics", "stats", "by", "time")
 

@@ -27,7 +27,8 @@ class Played:
 
     def __init__(self, loader):
         self.engine = loader._engine
-        self.last_batch = SimpleNamespace(start_position=SimpleNamespace(epoch=0, position=0), step=0)
+        start = SimpleNamespace(epoch=0, position=0)
+        self.last_batch = SimpleNamespace(start_position=start, step=0)
 
 
 def test_a_batch_has_facts_about_itself(batch):
