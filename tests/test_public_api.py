@@ -1,6 +1,7 @@
 """What ``import seqdata`` shows, and how little it loads."""
 
 import ast
+import dataclasses
 import importlib.metadata
 import subprocess
 import sys
@@ -158,3 +159,12 @@ def test_looking_up_a_policy_loads_no_torch():
 def test_starting_the_command_loads_no_torch():
     code = "import seqdata.cli"
     assert not modules_after(code) & {"torch", "lightning", "pyarrow", "matplotlib"}
+
+
+def test_values_that_are_passed_around_do_not_change():
+    """All but batches: whoever holds one, or has planned by it, can rely on it."""
+    found = {name: getattr(seqdata, name) for name in seqdata.__all__}
+    values = {name: value for name, value in found.items() if dataclasses.is_dataclass(value)}
+    assert len(values) > 20
+    changing = {name for name, value in values.items() if value.__setattr__ is object.__setattr__}
+    assert changing == {"SequenceBatch"}
