@@ -162,8 +162,9 @@ class StepRun:
         spans = step_spans.spans[own]
         epoch, occurrences = preparer.epoch, None
         labels = self.metadata.labels
-        if labels is not None and isinstance(labels[i].epoch, int):
-            epoch = labels[i].epoch  # of rows of several parts, draws are told apart below
+        own_epoch = None if labels is None else labels[i].epoch
+        if isinstance(own_epoch, int):  # of rows of several parts, draws are told apart below
+            epoch = own_epoch
         if preparer.occurrences is not None:
             drawn = preparer.plan.drawn_batch(self.steps.numbers[i])
             if drawn is not None and drawn.epoch is not None:
