@@ -108,7 +108,7 @@ class RunFile:
             option.name: _option_to_plain(
                 option.name, getattr(options, option.name), str(option.type), writer, missing
             )
-            for option in dataclasses.fields(options)
+            for option in _list_options()
         }
         data["seed"] = geometry.seed
         return cls(
@@ -272,7 +272,7 @@ class RunFile:
         else:
             store = self.open_location(location, argument, reader, backend)
             values[kind] = store if name is None else {name: store}
-        for option in dataclasses.fields(DataOptions):
+        for option in _list_options():
             if option.name in values:
                 continue
             if option.name not in self.data:
@@ -334,6 +334,12 @@ def _option_to_plain(
         return f"<{error}>"
     is_imported = name in _IMPORTED and is_call(plain, import_object)
     return plain[INIT_ARGS]["path"] if is_imported else plain
+
+
+def _list_options() -> list[dataclasses.Field[Any]]:
+    """Return the arguments of the DataModule, the data and how it is batched first."""
+    first = (*_KINDS, "batching", "eval_batching")
+    return sorted(dataclasses.fields(DataOptions), key=lambda option: option.name not in first)
 
 
 def _is_named(plain: Any) -> bool:
