@@ -252,3 +252,11 @@ def test_only_statistics_without_ids_of_texts_work_where_time_is_split():
     texts = fit(rows, {"x": MeanStd(), "text": Vocabulary()}).transform()
     with pytest.raises(ConfigError, match="StatisticsTransform must work timestep by timestep"):
         Loader(rows, Fixed(2), transform=texts, world=world)
+
+
+def test_equal_statistics_of_two_views_are_one_value(fitted):
+    again = fit(ROWS[::-1], WHAT)
+    assert again.fitted_on != fitted.fitted_on
+    assert len({again, fitted}) == 1
+    assert len({again.transform(), fitted.transform()}) == 1
+    assert len({again.inverse(), fitted.inverse()}) == 1

@@ -171,3 +171,21 @@ def test_a_loader_that_has_gone_on_is_set_back_as_a_new_one(kind):
         due = set_back(Loader(data, policy, prefetch=0), *states[number], second)
         assert len(due) == 24 - 6 * (number + 1)
         assert set_back(loader, *states[number], second) == due
+
+
+def test_weights_that_are_passed_to_a_mixture_are_those_of_the_last_change():
+    data = {"a": DATA[:12], "b": DATA[12:]}
+    policy = Segments(Mix({"a": 1, "b": 2}, Fixed(2), batches=24), 6)
+    loader, changes = Loader(data, policy, prefetch=0), [{"a": 1, "b": 0}, {"a": 1, "b": 9}]
+    batches = iter(loader)
+    for weights in changes:
+        for _ in range(6):
+            next(batches)
+        loader.set_weights(weights)
+    state, rest = loader.state_dict(), [batch.ids.tolist() for batch in batches]
+    for weights in (None, changes[1]):
+        again = Loader(data, policy, prefetch=0)
+        again.load_state_dict(state, weights=weights)
+        assert [batch.ids.tolist() for batch in again] == rest
+    with pytest.raises(ResumeError, match="the digest of `weights` must be"):
+        Loader(data, policy, prefetch=0).load_state_dict(state, weights=changes[0])
