@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.capabilities import get_base_keys
-from seqdata.code_digest import code_digest
+from seqdata.code_digest import code_digest, describe_code
 from seqdata.errors import ConfigError, StopIterationGuard, must_be
 from seqdata.index import DEFAULT_AXIS
 from seqdata.loading.fetcher import FieldReader
@@ -323,7 +323,9 @@ def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
     if not isinstance(base, SupportsLocality) or base.folder is None:
         return None
     digest = hashlib.sha256()
-    for part in (store.fingerprint, axis, qualified_name(transform), code_digest(transform)):
+    facts = describe_code("transform", transform).fixed  # of base classes and values, too
+    name, code = qualified_name(transform), code_digest(transform)
+    for part in (store.fingerprint, axis, name, code, facts):
         digest.update(f"{part}\n".encode())
     return base.folder / f".seqdata-measured-{digest.hexdigest()[:32]}.npy"
 

@@ -4,6 +4,7 @@ import os
 import pickle
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -131,6 +132,43 @@ def test_other_data_code_or_axis_is_measured_for_itself(folder):
     part = open_store(folder).take([1, 0])
     assert measure_lengths(part, made(2)).lengths.tolist() == view.lengths[[1, 0]].tolist()
     assert len(kept(folder)) == 3
+
+
+class Hops:
+    """Keeps some timesteps; what it keeps is said by a base class and by a static method."""
+
+    def __call__(self, sequence, rng):
+        return {"x": self.keep(sequence["x"])}
+
+    @staticmethod
+    def keep(values):
+        return values[::2]
+
+
+class MoreHops(Hops):
+    pass
+
+
+def keep_from(firsts, hops, sequence, rng):
+    return {"x": sequence["x"][:: sum(hops)]}
+
+
+@pytest.mark.parametrize("make", [Hops, MoreHops])
+@pytest.mark.parametrize("changed", ["keep", "__call__"])
+def test_a_transform_whose_class_was_changed_is_measured_again(folder, make, changed, monkeypatch):
+    before = measure_lengths(folder, make()).lengths.sum()
+    value = (
+        staticmethod(lambda values: values[::3])
+        if changed == "keep"
+        else lambda self, sequence, rng: {"x": sequence["x"][::3]}
+    )
+    monkeypatch.setattr(Hops, changed, value)
+    assert measure_lengths(folder, make()).lengths.sum() < before
+
+
+def test_lists_that_hold_the_same_numbers_in_other_places_are_measured_again(folder):
+    before = measure_lengths(folder, partial(keep_from, [1, 2], [1])).lengths.sum()
+    assert measure_lengths(folder, partial(keep_from, [1], [2, 1])).lengths.sum() < before
 
 
 def test_a_folder_that_cannot_be_written_has_none(folder):
