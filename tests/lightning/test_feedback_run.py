@@ -330,3 +330,31 @@ def test_the_callback_of_a_further_fit_weighs_by_its_own_function_and_score():
     met = ~np.isnan(seen["third"][0])  # of the first segment alone
     assert 0 < met.sum() <= 2 * 2 * GROUP
     assert set(seen["third"][0][met].tolist()) == {7.0}
+
+
+@pytest.mark.parametrize("score", ["row_loss", "seven"])
+def test_the_callback_of_the_module_weighs_in_the_place_of_the_trainers(score):
+    seen = []
+    own = Feedback(score, 2, lambda scores: seen.append(scores) or np.ones(30))
+
+    class Configuring(Feeding):
+        def configure_callbacks(self):
+            return [own]
+
+        def training_step(self, batch, batch_idx):
+            outputs = super().training_step(batch, batch_idx)
+            return {**outputs, "seven": torch.full((len(batch),), 7.0)}
+
+    def refuse(scores):
+        raise AssertionError("the callback was replaced")
+
+    with quietly():
+        trainer = pl.Trainer(
+            **QUIET, max_epochs=1, enable_checkpointing=False,
+            callbacks=[Feedback("row_loss", 2, refuse)],
+        )  # fmt: skip
+        data = SequenceDataModule(seed=3, batches_per_update=GROUP, **POLICIES["weighted"]())
+        trainer.fit(Configuring(), datamodule=data)
+    assert len(seen) == 2
+    met = set(seen[-1][~np.isnan(seen[-1])].tolist())
+    assert (met == {7.0}) == (score == "seven")

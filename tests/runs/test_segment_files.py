@@ -120,6 +120,15 @@ def test_a_resumed_fit_in_the_same_folder_keeps_the_segments_before_it(tmp_path)
         assert replayed(epoch, number) == whole[epoch, number]
 
 
+def test_a_resumed_fit_that_ends_earlier_leaves_no_segments_behind_its_end(tmp_path):
+    saves = [ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)]
+    fit(data_of("weighted", tmp_path), saves=saves)
+    rest = fit(data_of("weighted", tmp_path), ckpt=tmp_path / "step=3.ckpt", max_epochs=1)
+    assert min(rest) == (0, 12)
+    left = sorted(path.name for path in Path("seqdata-run-weights").iterdir())
+    assert left == [f"epoch-0-batch-{first}.npz" for first in (0, 16, 8)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
