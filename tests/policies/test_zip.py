@@ -17,6 +17,7 @@ from seqdata import (
     SequenceIndex,
     TokenBudget,
     Weighted,
+    Windows,
     Zip,
 )
 from seqdata.planning.build import describe_policy
@@ -111,3 +112,12 @@ def test_an_empty_part_is_named():
     for lead in (None, "full", "void"):
         with pytest.raises(PlanError, match=r"part 'void' must have .* 2 sequences make no batch"):
             Zip({"full": Fixed(2), "void": Packed(2, 9)}, lead=lead).num_batches(index)
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_step_reads_ahead_as_far_as_any_of_its_parts(names):
+    policies = {"a": Windows(4, batch_size=2, horizon=3), "b": Fixed(2)}
+    lengths = SequenceIndex.from_lengths([20, 20])
+    index = SequenceIndex.from_parts(dict.fromkeys(names, lengths))
+    policy = Zip({name: policies[name] for name in names})
+    assert policy.plan(index, seed=0, epoch=0).lookahead == 3
