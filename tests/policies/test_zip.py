@@ -121,3 +121,8 @@ def test_a_step_reads_ahead_as_far_as_any_of_its_parts(names):
     index = SequenceIndex.from_parts(dict.fromkeys(names, lengths))
     policy = Zip({name: policies[name] for name in names})
     assert policy.plan(index, seed=0, epoch=0).lookahead == 3
+
+
+@pytest.mark.parametrize(("lead", "axis"), [(None, "time"), ("a", "time"), ("b", "text")])
+def test_its_axis_is_that_of_the_part_that_leads(lead, axis):
+    assert Zip({"a": Fixed(2), "b": Fixed(2, axis="text")}, lead=lead).axis == axis
