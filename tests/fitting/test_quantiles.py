@@ -111,7 +111,7 @@ def test_each_feature_has_its_own_quantiles_and_its_own_missing_values(levels, r
     clipped = np.clip(values, low, high)
     if nan == "impute":
         clipped = np.where(np.isnan(values), np.nanmedian(values, axis=0), clipped)
-    np.testing.assert_allclose(made, clipped, rtol=1e-6)
+    np.testing.assert_allclose(made, clipped, rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=60)
