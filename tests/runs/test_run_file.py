@@ -200,6 +200,18 @@ def test_only_what_a_kind_needs_keeps_it_from_being_replayed(store):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["val", "test", "predict"])
+def test_evaluation_cannot_be_replayed_without_its_policy(store, kind):
+    data = SequenceDataModule(
+        train=store, val=store, batching=Bucketed(4), eval_batching=Odd(lambda: 2)
+    )
+    fit(data, model=Crashing(step=1), max_epochs=1)
+    run_file = RunFile.read(Path(NAME))
+    assert run_file.list_missing("train") == []
+    (line,) = run_file.list_missing(kind)
+    assert line.startswith("eval_batching: ")
+
+
 @dataclass(frozen=True)
 class Odd:
     """A policy with a function that has no import path."""
