@@ -397,11 +397,9 @@ class _ShardFormat:
         pieces, first, last = packed.content
         encoder = self.make_encoder().shard_encoder
         path, name = folder / f"{packed.stem}{self.suffix}", _name_shard(packed.number, self.suffix)
-        content = np.frombuffer(b"".join([*pieces, encoder.end]), dtype=np.uint8)
-        with open(path, "wb") as file:
-            file.write(content.data)
-            file.flush()
-            os.fsync(file.fileno())
+        written_bytes = b"".join([*pieces, encoder.end])
+        write_synced(path, written_bytes)
+        content = np.frombuffer(written_bytes, dtype=np.uint8)
         place = DataLocation(dataset=str(folder), file=name)
         index = self.file_format.make_index(content, name, place)
         written = _WrittenFile(path.name, packed.sequences, len(content), index.sha256)

@@ -65,7 +65,9 @@ def test_a_pickle_is_the_same_store(store):
 
 
 def test_local_data_is_not_fetched_ahead(store):
-    steps = share(TokenBudget(16).plan(SequenceIndex.from_store(store), seed=0, epoch=0), World(0, 1))
+    steps = share(
+        TokenBudget(16).plan(SequenceIndex.from_store(store), seed=0, epoch=0), World(0, 1)
+    )
     assert store.is_local
     assert store.prefetch(np.arange(7)) is True
     assert make_prefetch_hint(store, steps) is None

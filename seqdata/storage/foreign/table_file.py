@@ -35,6 +35,8 @@ from seqdata.storage.limits import MAX_FOOTER, check_size, raise_limit_error
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    ReadColumns = Callable[[int, Sequence[str]], list[pa.Array]]
+
 _ARROW_MAGIC, _PARQUET_MAGIC, _FEATHER_1_MAGIC = b"ARROW1", b"PAR1", b"FEA1"
 _ENCRYPTED_MAGIC = b"PARE"
 _STREAM_MAGICS = (b"\xff\xff\xff\xff",)
@@ -46,9 +48,6 @@ _UNSUPPORTED = re.compile(
     re.I,
 )
 _END_BYTES = 4096  # at each end of a file: part of its version
-
-
-ReadColumns = Callable[[int, Sequence[str]], "list[pa.Array]"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

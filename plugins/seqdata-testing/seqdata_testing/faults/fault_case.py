@@ -42,7 +42,7 @@ FAULTS = {
     "C4": "a file in the cache is damaged",
     "C5": "the folder of the cache is removed while it is read",
     "C6": "a batch needs more shards than the cache has room for",
-    "C7": "the cache is told a folder that holds files of the user's",
+    "C7": "the folder of the cache holds files of the user's",
     "C8": "the file system of the cache has no locks",
     "V1": "a writer is killed",
     "V2": "a writer finds the disk full",

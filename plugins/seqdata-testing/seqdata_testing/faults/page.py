@@ -27,7 +27,7 @@ def as_page(cases: Sequence[FaultCase]) -> str:
     Args:
         cases: Those that are tried at every change.
     """
-    rows = ["| | what happens | what comes of it | within |", "|---|---|---|---|"]
+    rows = ["| | what happens | result | within |", "|---|---|---|---|"]
     for fault, event in FAULTS.items():
         musts = [case.must for case in cases if case.fault == fault]
         kinds = list(dict.fromkeys(kind for must in musts for kind in must.kinds))
