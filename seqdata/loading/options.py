@@ -250,7 +250,7 @@ DEFAULT_STALL_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadOptions:
+class LoaderOptions:
     """The options of a Loader that a DataModule and its engines have, too; the Loader has them all.
 
     Args:
@@ -334,7 +334,7 @@ class ReadOptions:
             ConfigError: If a value is invalid.
         """
         shared = {
-            option.name: getattr(self, option.name) for option in dataclass_fields(ReadOptions)
+            option.name: getattr(self, option.name) for option in dataclass_fields(LoaderOptions)
         }
         return EngineOptions(**(shared | others))
 
@@ -368,7 +368,7 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions(ReadOptions):
+class EngineOptions(LoaderOptions):
     """The options of an ``EpochEngine``.
 
     Args:
@@ -407,7 +407,7 @@ class EngineOptions(ReadOptions):
                 f"loader: `world` must be a World, but is {self.world!r}. Pass World(rank, size), "
                 "or leave it out for the process group's"
             )
-        ReadOptions.__post_init__(self)
+        LoaderOptions.__post_init__(self)
         self._check_count("seed", "in [0, 2**64)", most=1 << 64)
         check_flags("loader", pin_memory=self.pin_memory)
 

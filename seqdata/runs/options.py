@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 from seqdata.code_digest import CodeFacts, describe_code
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
-from seqdata.loading.options import OnChanged, ReadOptions, check_on_changed
+from seqdata.loading.options import LoaderOptions, OnChanged, check_on_changed
 from seqdata.planning.build import describe_policy
 from seqdata.planning.policy import as_policy, find_base_policy
 from seqdata.protocols import Policy, Store, Transform
@@ -32,7 +32,7 @@ DataKind = Literal["train", "val", "test", "predict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DataOptions(ReadOptions):
+class DataOptions(LoaderOptions):
     """The arguments of a ``SequenceDataModule``, which describes them.
 
     Raises:
@@ -78,7 +78,7 @@ class DataOptions(ReadOptions):
         self._check_numbers()
         self._check_lengths()
         ErrorLog(self.max_errors)  # raises
-        ReadOptions.__post_init__(self)
+        LoaderOptions.__post_init__(self)
         if isinstance(self.train, Mapping):
             policy = self.batching
             base = policy if isinstance(policy, str) else find_base_policy(policy)
