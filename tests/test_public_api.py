@@ -162,7 +162,7 @@ def test_starting_the_command_loads_no_torch():
 
 
 def test_values_that_are_passed_around_do_not_change():
-    """All but batches: whoever holds one, or has planned by it, can rely on it."""
+    """All but batches: code that holds one, or has planned by it, can rely on it."""
     found = {name: getattr(seqdata, name) for name in seqdata.__all__}
     values = {name: value for name, value in found.items() if dataclasses.is_dataclass(value)}
     assert len(values) > 20

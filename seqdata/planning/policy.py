@@ -9,7 +9,7 @@ evaluation) is asked of the innermost one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
@@ -234,12 +234,7 @@ def group_updates(policy: Policy, batches_per_update: int) -> Policy:
         policy: Any; of a policy around another it is asked of the innermost one.
         batches_per_update: Batches of an optimizer update, over all ranks.
     """
-    asked = as_policy(policy)
-    if (grouped := asked.for_updates(batches_per_update)) is not None:
-        return grouped
-    if (inner := asked.inner_policy) is None:
-        return policy
-    return replace_inner_policy(policy, group_updates(inner, batches_per_update))
+    return _replace_outermost(policy, lambda asked: asked.for_updates(batches_per_update))
 
 
 def balance_ranks(policy: Policy, ranks: int) -> Policy:
@@ -249,12 +244,17 @@ def balance_ranks(policy: Policy, ranks: int) -> Policy:
         policy: Any; of a policy around another it is asked of the innermost one.
         ranks: Batches of a step, or of an optimizer update.
     """
+    return _replace_outermost(policy, lambda asked: asked.for_ranks(ranks))
+
+
+def _replace_outermost(policy: Policy, change: Callable[[BasePolicy], Policy | None]) -> Policy:
+    """Return a policy in which the outermost that can be changed is; itself if none can."""
     asked = as_policy(policy)
-    if (balanced := asked.for_ranks(ranks)) is not None:
-        return balanced
+    if (changed := change(asked)) is not None:
+        return changed
     if (inner := asked.inner_policy) is None:
         return policy
-    return replace_inner_policy(policy, balance_ranks(inner, ranks))
+    return replace_inner_policy(policy, _replace_outermost(inner, change))
 
 
 def continues_passes(policy: Policy) -> bool:
