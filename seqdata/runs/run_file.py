@@ -399,11 +399,11 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             f"{path}: has more than {_MAX_BYTES} bytes and is not a run file. Pass {NAME}"
         )
     if not has_trailer(content):
-        _logger.warning("%s: has no seal: it is accepted, as an older or edited file", path)
+        _logger.warning("%s: has no checksum: it is accepted, as an older or edited file", path)
     elif strip_digest(content, NAME) is None:
         raise ConfigError(
-            f"{path}: must be as a fit wrote it, but its seal (the last line) does not match its "
-            "content: it was damaged or edited. Restore it; if you edited it, remove the last "
+            f"{path}: must be as a fit wrote it, but its checksum (the last line) does not match "
+            "its content: it was damaged or edited. Restore it; if you edited it, remove the last "
             "line"
         )
     try:

@@ -42,7 +42,7 @@ def read_arrays(path: Path, owner: str) -> dict[str, NDArray[Any]]:
     try:
         raw = path.read_bytes()
         if has_trailer(raw) and strip_digest(raw, path.name) is None:
-            raise ValueError("its seal does not match its content")
+            raise ValueError("its checksum does not match its content")
         with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:

@@ -286,11 +286,11 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
     assert RunFile.read(elsewhere).data == {"train": "/data"}
     changed = elsewhere.read_bytes().replace(b"/data", b"/date")
     elsewhere.write_bytes(changed)
-    with pytest.raises(ConfigError, match=r"must be as a fit wrote it, but its seal .* remove the"):
+    with pytest.raises(ConfigError, match=r"as a fit wrote it, but its checksum .* remove the"):
         RunFile.read(elsewhere)
     elsewhere.write_bytes(b"".join(changed.splitlines(keepends=True)[:-1]))
     assert RunFile.read(elsewhere).data == {"train": "/date"}
-    assert "copy.yaml: has no seal: it is accepted, as an older or edited file" in caplog.text
+    assert "copy.yaml: has no checksum: it is accepted, as an older or edited file" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_a_resumed_fit_that_ends_earlier_leaves_no_segments_behind_its_end(tmp_p
         (lambda path: np.savez(path, values=np.ones(30)), "must be with their digest, but is"),
         (
             lambda path: path.write_bytes(path.with_name("epoch-0-batch-16.npz").read_bytes()),
-            "its seal does not match",
+            "its checksum does not match",
         ),
     ],
 )
