@@ -65,7 +65,7 @@ class DataMonitor(Callback):
     ) -> None:
         """Count a step, and log if the Trainer logs."""
         del outputs, batch_idx
-        step_stats = self._timer.step(trainer, self._timer.get_facts(trainer, batch))
+        step_stats = self._timer.step(trainer, self._timer.get_batch_info(trainer, batch))
         self._recent_stats, self._epoch_stats = (
             self._recent_stats + step_stats,
             self._epoch_stats + step_stats,
