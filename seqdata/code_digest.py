@@ -115,8 +115,8 @@ def _iter_object_parts(obj: Any, seen: set[int]) -> Iterator[bytes]:
     yield state
 
 
-class CodeFacts(NamedTuple):
-    """Facts of a callable, by name, that processes compare.
+class Description(NamedTuple):
+    """Description of a callable, by name, that processes compare.
 
     Attributes:
         fixed: The code, and the values that it holds, such as numbers, strings, arrays and lists.
@@ -127,59 +127,59 @@ class CodeFacts(NamedTuple):
     changing: dict[str, str | float | None]
 
 
-def describe_code(name: str, obj: Any) -> CodeFacts:
-    """Return facts of a callable that are equal in processes whose callables do the same.
+def describe_code(name: str, obj: Any) -> Description:
+    """Describe a callable: equal descriptions in processes whose callables do the same.
 
-    Equal values are equal facts, whatever their identity, order in a set or device. Left out is
-    what a process has of its own: paths, devices, random generators, values that are called a rank,
-    and what a class leaves out of its ``__getstate__``.
+    Equal values have equal descriptions, whatever their identity, order in a set or device. Values
+    that a process has of its own are left out: paths, devices, random generators, values that are
+    called a rank, and those that a class leaves out of its ``__getstate__``.
 
     Args:
-        name: Name of the facts; a value that the callable holds has its own after a dot.
+        name: Name of the callable; a value that it holds has its own after a dot.
         obj: The callable.
 
     Examples:
         >>> describe_code("scale", functools.partial(pow, 2)).fixed
         {'scale': 'builtins.pow', 'scale[0]': '2'}
     """
-    facts = CodeFacts({}, {})
-    _add_facts(facts, name, obj)
-    return facts
+    description = Description({}, {})
+    _add_values(description, name, obj)
+    return description
 
 
-def _add_facts(facts: CodeFacts, name: str, obj: Any) -> None:
+def _add_values(description: Description, name: str, obj: Any) -> None:
     values: list[tuple[str, Any]]
     if not isinstance(obj, FunctionType) and isinstance(
         wrapped := getattr(obj, "__wrapped__", None), FunctionType
     ):  # such as by `functools.lru_cache`
         obj = wrapped
     if isinstance(obj, functools.partial):
-        _add_facts(facts, name, obj.func)
+        _add_values(description, name, obj.func)
         values = [(f"[{number}]", value) for number, value in enumerate(obj.args)]
         values += [(f".{key}", value) for key, value in obj.keywords.items()]
     elif isinstance(obj, MethodType):
-        _add_facts(facts, name, obj.__func__)
+        _add_values(description, name, obj.__func__)
         values = [(f".{key}", value) for key, value in _iter_state(obj.__self__)]
     elif isinstance(obj, FunctionType):
-        facts.fixed[name] = _name_code(obj, _Contents().digest_code(obj))
+        description.fixed[name] = _name_code(obj, _Contents().digest_code(obj))
         values = [(f".{key}", value) for key, value in _iter_bound(obj)]
     else:
         kind = obj if isinstance(obj, type) or hasattr(obj, "__qualname__") else type(obj)
         contents = _Contents().digest(kind) if isinstance(kind, type) else b""
-        facts.fixed[name] = _name_code(kind, contents)
+        description.fixed[name] = _name_code(kind, contents)
         values = [] if kind is obj else [(f".{key}", value) for key, value in _iter_state(obj)]
     for suffix, value in values:
         if _is_own_value(value) or _is_own_name(suffix):
             continue
         text = repr(value) if isinstance(value, _PLAIN) else ""
         if text and len(text) <= _MAX_SHOWN:
-            facts.fixed[name + suffix] = text
+            description.fixed[name + suffix] = text
             continue
         fixed, all_of_it = (_Contents(has_changing=flag).digest(value) for flag in (False, True))
-        facts.fixed[name + suffix] = f"{type(value).__name__} {fixed.hex()[:_DIGITS]}"
+        description.fixed[name + suffix] = f"{type(value).__name__} {fixed.hex()[:_DIGITS]}"
         if all_of_it != fixed:
             label = f"{type(value).__name__} {all_of_it.hex()[:_DIGITS]}"
-            facts.changing[name + suffix] = label
+            description.changing[name + suffix] = label
 
 
 def _name_code(obj: Any, digest: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, get_args
 from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
-from seqdata.code_digest import CodeFacts
+from seqdata.code_digest import Description
 from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.lightning import adapter, statistics_state
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
@@ -256,19 +256,19 @@ class SequenceDataModule(_Base):
         Raises:
             SeqDataError: If it failed on any rank; raised on every rank.
         """
-        error, facts, noted = None, dict[str, Any](), dict[str, Any]()
+        error, values, noted = None, dict[str, Any](), dict[str, Any]()
         try:
-            facts, noted = self._prepare(stage)
+            values, noted = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
         world = adapter.get_world(self.trainer)
         if world.size == 1:
-            check_consistent(world, facts, error)
+            check_consistent(world, values, error)
         else:
             device = None if self.trainer is None else self.trainer.strategy.root_device
             advisory = {**get_environment(device), **noted}
-            facts = {**get_versions(), **facts}
-            check_consistent(world, facts, error, advisory=advisory)
+            values = {**get_versions(), **values}
+            check_consistent(world, values, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the position and statistics of a saved fit; outside a fit only its statistics.
@@ -299,7 +299,7 @@ class SequenceDataModule(_Base):
         if run is None:
             return TrainerLoader(engine, EpochCounter())
         start, epoch = run.begin_iteration, run.epoch
-        return TrainerLoader(engine, start, lockstep=self._lockstep, epoch=epoch)
+        return TrainerLoader(engine, start, synchronize=self._synchronize, epoch=epoch)
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Return the validation loaders: one, or a list in the order of the names."""
@@ -397,27 +397,27 @@ class SequenceDataModule(_Base):
         if stage == "fit" and self._train_run is not None:
             self._train_run.restore_trainer()
 
-    def _prepare(self, stage: str) -> CodeFacts:
+    def _prepare(self, stage: str) -> Description:
         """Make the engines of a stage; return what ranks compare."""
         if stage not in _KINDS_BY_STAGE:
             stages = "'fit', 'validate', 'test' or 'predict'"
             raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))
         context = make_run_context(self.trainer, self._options)
         adapter.attach(self.trainer, self._notifier, first=True)
-        given = self._sources.given_facts
-        facts, noted = {"stage": stage, **given.fixed}, given.changing
+        given = self._sources.given_description
+        values, noted = {"stage": stage, **given.fixed}, given.changing
         for kind in _KINDS_BY_STAGE[stage]:
             for number, engine in enumerate(self._sources.prepare_engines(kind, context)):
                 described = {**engine.describe(), "batches": engine.num_batches}
-                facts.update(
+                values.update(
                     {f"{fact} of {kind} {number}": value for fact, value in described.items()}
                 )
         if stage == "fit":
             self._prepare_fit(context)
         if self.trainer is not None:
             settings = describe_settings(self.trainer)
-            facts, noted = {**facts, **settings.fixed}, {**noted, **settings.changing}
-        return CodeFacts(facts, noted)
+            values, noted = {**values, **settings.fixed}, {**noted, **settings.changing}
+        return Description(values, noted)
 
     def _prepare_fit(self, context: RunContext) -> None:
         trainer, engines = self.trainer, self._get_engines("train")
@@ -449,17 +449,17 @@ class SequenceDataModule(_Base):
     def _make_evaluation_loaders(self, kind: DataKind) -> TrainerLoader | list[TrainerLoader]:
         start = EpochCounter(is_frozen=True) if self.trainer is None else start_first_epoch
         loaders = [
-            TrainerLoader(engine, start, name, lockstep=self._lockstep)
+            TrainerLoader(engine, start, name, synchronize=self._synchronize)
             for engine, name in zip(
                 self._get_engines(kind), self._options.get_names(kind), strict=True
             )
         ]
         return loaders if self._options.is_named(kind) else loaders[0]
 
-    def _lockstep(
+    def _synchronize(
         self, iteration: LoaderIterator, batches: Iterator[TaggedBatch]
     ) -> Iterator[TaggedBatch]:
-        """Return the batches of a Trainer's loop in lockstep of all ranks; others are unchanged."""
+        """Synchronize the batches of a Trainer's loop over all ranks; return others unchanged."""
         trainer = self.trainer
         if trainer is None or not adapter.is_drawn_from(trainer, iteration):
             return batches
@@ -467,7 +467,7 @@ class SequenceDataModule(_Base):
         if train_run is not None and iteration.loader.engine is train_run.engine:
             counter, feedback = train_run.errors.counter, train_run.feedback
             is_last = None if feedback is None else feedback.ends_segment
-        return self._coordinator.iterate_in_lockstep(batches, trainer.world_size, counter, is_last)
+        return self._coordinator.iterate_synchronized(batches, trainer.world_size, counter, is_last)
 
     def _shut_down(self) -> None:
         self._coordinator.leave()

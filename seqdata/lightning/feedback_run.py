@@ -35,7 +35,7 @@ from seqdata.lightning.score_means import PartScores, SequenceScores, WeighFn
 from seqdata.lightning.scores import ScoreCollector
 from seqdata.lightning.trainer_loader import TaggedBatch
 from seqdata.loading.base_engine import BaseEngine
-from seqdata.loading.rank_comparison import Facts, describe_differences
+from seqdata.loading.rank_comparison import RankValues, describe_differences
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.planning.policy import as_policy
 from seqdata.planning.segments import SupportsWeightChanges
@@ -341,7 +341,7 @@ def _get_segments(engine: BaseEngine) -> SegmentedRun:
     return engine.segments
 
 
-def _describe_weights(values: Any) -> Facts:
+def _describe_weights(values: Any) -> RankValues:
     """Return a digest of weights, and their sum."""
     parts = values if isinstance(values, Mapping) else {"": values}
     try:

@@ -365,21 +365,21 @@ class TrainRun:
     def _on_restored(self) -> None:
         """Compare where the ranks resume: one without a checkpoint would do a sanity check."""
         run_position = self._cursor.start
-        facts = {
+        values = {
             "ckpt_path": "loaded" if adapter.has_loaded_checkpoint(self.trainer) else None,
             "epoch": run_position.epoch,
             "position": run_position.position,
         }
-        check_consistent(self._world, facts)
+        check_consistent(self._world, values)
 
     def _on_started(self) -> None:
         """Compare the ranks, and warn of what will differ on another number of ranks."""
-        error, facts, steps = None, dict[str, str | int](), 0
+        error, values, steps = None, dict[str, str | int](), 0
         trainer_settings.set_scheduled_accumulation(self.trainer)
         try:
             run_position = self.get_run_position()
             steps = self.engine.count_steps(run_position.epoch)
-            facts = {
+            values = {
                 "plan": self.engine.fingerprint(run_position.epoch),
                 "steps": steps,
                 "epoch": run_position.epoch,
@@ -390,7 +390,7 @@ class TrainRun:
             }
         except SeqDataError as failure:
             error = failure
-        check_consistent(self._world, facts, error)
+        check_consistent(self._world, values, error)
         self._record_begin(self.get_run_position())
         if self.trainer.enable_validation:
             trainer_settings.warn_of_validations(self.trainer, steps)

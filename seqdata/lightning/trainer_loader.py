@@ -18,7 +18,7 @@ from lightning.pytorch import Trainer
 
 from seqdata.errors import REPLAY_PREFIX, ConfigError, ResumeError, format_step
 from seqdata.lightning import adapter
-from seqdata.lightning.ranks.lockstep import RankCounter
+from seqdata.lightning.ranks.synchronizer import RankCounter
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.loader import EpochSetter, count_later_ranks
 from seqdata.loading.options import UpdateSchedule
@@ -59,7 +59,7 @@ class BatchRef:
 
 
 TaggedBatch = tuple[BatchRef | None, Any]
-LockstepFn = Callable[["LoaderIterator", Iterator[TaggedBatch]], Iterator[TaggedBatch]]
+SynchronizeFn = Callable[["LoaderIterator", Iterator[TaggedBatch]], Iterator[TaggedBatch]]
 
 
 class TrainerLoader:
@@ -69,7 +69,7 @@ class TrainerLoader:
         engine: Iterates over the epochs.
         get_start: Called with an iteration at its first ``next()``; returns its start.
         name: Name of its data set, if there are several.
-        lockstep: Yields a batch once all ranks have theirs; None for no lockstep.
+        synchronize: Function that returns batches once all ranks have theirs; None: unchanged.
         epoch: The epoch whose length it has, if epochs differ.
 
     Attributes:
@@ -84,7 +84,7 @@ class TrainerLoader:
         get_start: Callable[[LoaderIterator], IterationStart],
         name: str | None = None,
         *,
-        lockstep: LockstepFn | None = None,
+        synchronize: SynchronizeFn | None = None,
         epoch: int = 0,
     ) -> None:
         self.engine = engine
@@ -93,7 +93,7 @@ class TrainerLoader:
         self.last_batch: BatchRef | None = None
         self.waited_seconds = 0.0
         self._get_start = get_start
-        self._lockstep = lockstep
+        self._synchronize = synchronize
         if isinstance(get_start, EpochCounter):  # a Trainer without the DataModule tells its epoch
             self.batch_sampler = EpochSetter(get_start.set_epoch)
 
@@ -126,7 +126,7 @@ class TrainerLoader:
             return None if start.is_inspection else BatchRef(start.run_position, step), batch
 
         batches = self.engine.iterate_from(begin, lambda: started[0].update_schedule, tag)
-        return batches if self._lockstep is None else self._lockstep(iteration, batches)
+        return batches if self._synchronize is None else self._synchronize(iteration, batches)
 
     def state_dict(self) -> dict[str, int]:
         """Return the constant marker, which tells the Trainer that the loader can resume."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from seqdata.code_digest import CodeFacts
+from seqdata.code_digest import Description
 from seqdata.errors import ConfigError
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
@@ -69,7 +69,7 @@ class DataSources:
         self._engines: dict[DataKind, list[BaseEngine]] = {}
         self._contexts: dict[DataKind, RunContext] = {}
         self._error_log: ErrorLog | None = None  # of all engines of this process
-        self._given_facts: CodeFacts | None = None
+        self._given_description: Description | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: without engines, which have threads."""
@@ -92,11 +92,11 @@ class DataSources:
         return self._options
 
     @property
-    def given_facts(self) -> CodeFacts:
+    def given_description(self) -> Description:
         """Options that processes of a run compare, as they were before they were used."""
-        if self._given_facts is None:
-            self._given_facts = self._options.describe()
-        return self._given_facts
+        if self._given_description is None:
+            self._given_description = self._options.describe()
+        return self._given_description
 
     @property
     def prepared_kinds(self) -> list[DataKind]:
@@ -106,7 +106,7 @@ class DataSources:
     def change_options(self, options: DataOptions) -> None:
         """Use other options from here on: engines that are kept are made again."""
         self.shutdown()
-        self._options, self._given_facts = options, None
+        self._options, self._given_description = options, None
         for kind in self.prepared_kinds:
             self._engines[kind] = self.make_engines(kind, self._contexts[kind])
 

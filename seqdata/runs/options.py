@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from seqdata.code_digest import CodeFacts, describe_code
+from seqdata.code_digest import Description, describe_code
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import LoaderOptions, OnChanged, check_on_changed
@@ -51,27 +51,27 @@ class DataOptions(LoaderOptions):
     max_errors: int = MAX_ERRORS
     on_changed: OnChanged = "error"
 
-    def describe(self) -> CodeFacts:
+    def describe(self) -> Description:
         """Return what must be equal in all processes of a run, and is not in its engines."""
-        facts = CodeFacts({}, {})
+        description = Description({}, {})
         for name in _COMPARED:
             value: Any = getattr(self, name)
             if isinstance(value, Mapping):
                 value = dict(sorted(value.items()))
             value = tuple(value) if isinstance(value, list) else value
             is_plain = isinstance(value, str | int | None)
-            facts.fixed[name] = value if is_plain else repr(value)
+            description.fixed[name] = value if is_plain else repr(value)
         for name in ("transform", "eval_transform", "collator"):
             value = getattr(self, name)
             if callable(value):
                 described = describe_code(name, value)
-                facts.fixed.update(described.fixed)
-                facts.changing.update(described.changing)
+                description.fixed.update(described.fixed)
+                description.changing.update(described.changing)
             else:
-                facts.fixed[name] = value  # None, or a name
+                description.fixed[name] = value  # None, or a name
         for kind in get_args(DataKind):
-            facts.fixed[f"names of {kind}"] = repr(self.get_names(kind))
-        return facts
+            description.fixed[f"names of {kind}"] = repr(self.get_names(kind))
+        return description
 
     def __post_init__(self) -> None:
         check_on_changed(self.on_changed, "datamodule")

@@ -124,7 +124,7 @@ def test_waiting_for_other_ranks_is_not_waiting_for_data(measured):
     loader = TrainerLoader(
         whole.engine,
         lambda _: IterationStart(RunPosition(), UpdateSchedule()),
-        lockstep=after_others,
+        synchronize=after_others,
     )
     assert len(list(loader)) == 4
     assert loader.waited_seconds == 0

@@ -11,7 +11,7 @@ def test_equal_facts_have_no_difference():
 
 
 @pytest.mark.parametrize(
-    ("facts", "text"),
+    ("values", "text"),
     [
         ([{"a": 1}, {"a": 2}], "`a` is 1 on rank 0 but 2 on rank 1"),
         ([{"a": 1}, {"a": 2}, {"a": 1}], "`a` is 1 on ranks 0, 2 but 2 on rank 1"),
@@ -24,8 +24,8 @@ def test_equal_facts_have_no_difference():
         ([{"a": 0}] * 63 + [{"a": 1}], "`a` is 0 on ranks 0, 1, 2, 3 and 59 more but 1 on rank 63"),
     ],
 )
-def test_each_difference_is_told_with_its_ranks(facts, text):
-    assert describe_differences(facts) == text
+def test_each_difference_is_told_with_its_ranks(values, text):
+    assert describe_differences(values) == text
 
 
 def test_a_count_is_not_the_fraction_that_is_equal_to_it():
