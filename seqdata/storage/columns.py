@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -197,7 +196,7 @@ class BufferSource:
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the concatenated bytes of whole sequences; see ``gather_bytes``."""
-        return self.layout.retry_after_repair(lambda: gather_bytes(self, numbers))
+        return gather_bytes(self, numbers)
 
     def slice_sequence(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Return timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
@@ -236,16 +235,13 @@ class BufferSource:
         if self.checksums is not None:
             result = self.engine.verify(self.handle, spans)
             if result != -1:
-                verify = partial(self.engine.verify, self.handle, spans)
-                results = chain((result,), iter(verify, None))
-                self.layout.retry_after_repair(lambda: self.raise_for_result(next(results), spans))
+                self.raise_for_result(result, spans)
 
-    def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> None:
-        """Raise the error that a result of the kernel stands for, if any."""
+    def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> NoReturn:
+        """Raise the error that a result of the kernel stands for: not -1, which is success."""
         if result >= 0:
             self.raise_for_span(*spans[result].tolist())
-        if result < -1:
-            raise self.make_mismatch_error(*spans[-2 - result].tolist())
+        raise self.make_mismatch_error(*spans[-2 - result].tolist())
 
     def make_mismatch_error(self, number: int, start: int, stop: int) -> CorruptSampleError:
         """Return the error about a span with another checksum."""
@@ -265,20 +261,21 @@ class BufferSource:
         mismatched = ChecksumMismatch(
             shard, index_in_shard, number, content, self.width, *span, locate
         )
-        return make_mismatch_error(self.checksums, self.engine, mismatched)
+        error = make_mismatch_error(self.checksums, self.engine, mismatched)
+        return self.layout.explain_damage(error, shard)
 
     def raise_for_span(self, number: int, start: int, stop: int) -> NoReturn:
         """Raise the error about a span that cannot be read.
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
+            CorruptSampleError: If its recorded place is wrong.
         """
         layout = self.layout
         shard, first, last = self.find(number)
         count, width = len(self.values[shard]), self.width
         unit_name = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
-        needed, facts = f"be inside of the shard's {count} {unit_name}", {}
+        needed, details = f"be inside of the shard's {count} {unit_name}", {}
         if self.kind.is_array:
             axis = self.field.axis
             length = 1 if axis is None else int(layout.lengths_of[axis][number])
@@ -289,12 +286,13 @@ class BufferSource:
                     "requested. Was the plan made for other data?"
                 )
             needed = f"have {length * width // self.unit} {unit_name}"
-            facts = {"expected": length, "found": (last - first) * self.unit // width}
-        raise self.locate(number, first, last).make_error(
+            details = {"expected": length, "found": (last - first) * self.unit // width}
+        error = self.locate(number, first, last).make_error(
             CorruptSampleError,
             f"must {needed}, but is at {first}..{last} of {count}. The shard is damaged: restore "
-            "it, or write the store again", **facts,
+            "it, or write the store again", **details,
         )  # fmt: skip
+        raise layout.explain_damage(error, shard)
 
     def locate(self, number: int, first: int, last: int) -> DataLocation:
         """Return the location of some of a sequence's values, for an error.
@@ -376,18 +374,7 @@ class SpanColumn:
             )
         result = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if result != -1:
-            self._raise_or_refill(result, out, bounds, padding)
-
-    def _raise_or_refill(
-        self, result: int, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
-    ) -> None:
-        """Raise the error that a result of the kernel stands for; or copy again after a repair."""
-        source = self._source
-        fill = partial(source.engine.fill, source.handle, self._spans, bounds, out, padding)
-        results = chain((result,), iter(fill, None))
-        source.layout.retry_after_repair(
-            lambda: source.raise_for_result(next(results), self._spans)
-        )
+            source.raise_for_result(result, self._spans)
 
 
 def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
@@ -447,11 +434,12 @@ def _check_overlaps(source: BufferSource, numbers: NDArray[np.int64], total: int
     shards = np.searchsorted(np.array(source.layout.shard_offsets), distinct, side="right") - 1
     shard_bytes = sum(len(source.values[shard]) for shard in np.unique(shards).tolist())
     if total > shard_bytes * int(repeats.max()):
-        raise source.layout.locate(int(numbers[0]), source.name).make_error(
+        error = source.layout.locate(int(numbers[0]), source.name).make_error(
             CorruptShardError,
             f"and {len(numbers) - 1} others must not overlap, but take {total} bytes of "
             f"{shard_bytes}. The shard is damaged: restore it, or write the store again",
         )
+        raise source.layout.explain_damage(error, source.find(int(numbers[0]))[0])
 
 
 def make_value_spans(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,13 +18,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import REMEDY, ConfigError, DataError, Detail, SeqDataError
+from seqdata.errors import REMEDY, ConfigError, Detail, SeqDataError
 
 _MAX_LOCATION_CHARS = 2_000  # characters in a message, of a data set that may be very many files
 _MAX_ID_CHARS = 80  # characters in a message; the details have all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
-
-T = TypeVar("T")
 _UINT32_VALUES = 1 << 32
 
 
@@ -150,8 +148,8 @@ class ShardLayout:
         locate_shard: Shard -> its location; None: shards are not files.
         find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
         first_sequence: Number of its first sequence in the data set, for a part of a data set.
-        repair: Compares the local copy that an error is about with its source, and repairs it;
-            returns whether a retry may help. None: the files are not copies.
+        drop_copy: Drops the fetched copy of a shard; returns a line about it for an error, or
+            None if the shard is not a copy. None: no shard is.
     """
 
     location: str
@@ -161,23 +159,15 @@ class ShardLayout:
     locate_shard: Callable[[int], DataLocation] | None = None
     find_id: Callable[[int], str | None] | None = None
     first_sequence: int = 0
-    repair: Callable[[DataError], bool] | None = None
+    drop_copy: Callable[[int], str | None] | None = None
 
     def __len__(self) -> int:
         return self.shard_offsets[-1]
 
-    def retry_after_repair(self, call: Callable[[], T]) -> T:
-        """Return a function's result; call it again if a copy that failed was repaired.
-
-        Raises:
-            DataError: If the error is not due to a copy.
-        """
-        while True:  # ends: a copy is repaired a few times at most
-            try:
-                return call()
-            except DataError as error:
-                if self.repair is None or not self.repair(error):
-                    raise
+    def explain_damage(self, error: ErrorT, shard: int) -> ErrorT:
+        """Return the error about damaged bytes of a shard, whose fetched copy is dropped."""
+        line = None if self.drop_copy is None else self.drop_copy(shard)
+        return error if line is None else error.with_place(line)
 
     def find_shard(self, number: int) -> int:
         """Return the shard that holds a sequence.

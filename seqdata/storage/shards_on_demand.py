@@ -17,12 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError, must_be
+from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
 from seqdata.storage.remote.open_shards import OpenShards
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import (
@@ -38,6 +37,8 @@ from seqdata.storage.text_bytes import TextBytes, TextSource, reorder_texts
 
 Ranges = NDArray[np.int64]
 """int64 (n, 2): first byte, one past the last."""
+DropFn = Callable[[], str | None]
+"""Drops the damaged copy of a shard; returns a line about it; None: the shard is not a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,13 +143,13 @@ class RemoteShards(Protocol):
         """
         ...
 
-    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
         """Return fields over a shard of which some ranges are present and not verified yet.
 
         Args:
             number: The shard.
             content: Memory of its size.
-            repair: Brings its ranges again; returns whether they were others.
+            drop: Drops its ranges if they are damaged; returns a line about it, for an error.
         """
         ...
 
@@ -223,16 +224,9 @@ class ShardsOnDemand:
             if everything is not None:
                 self._joined = self._shards.join(everything)
         by_ranges = {number: request for number, request in requests.items() if number not in found}
-        tries_left = len(by_ranges)
-        while True:
-            if by_ranges:
-                found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
-            try:
-                return _read_shards(found, requests, shards)
-            except CorruptSampleError:  # where texts lie came wrong, so other bytes came for them
-                tries_left -= 1
-                if tries_left < 0:
-                    raise
+        if by_ranges:
+            found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
+        return _read_shards(found, requests, shards)
 
     def texts(self, name: str) -> TextSource | None:
         """Return the strings of a field; None: there is no field of strings with this name."""
@@ -429,8 +423,8 @@ class RangeReader:
     def get_fields(self, number: int, file: SparseFile) -> StoreFields:
         """Return the fields over what is there of a shard, built once."""
         if file.overlay is None:
-            repair = partial(self._download_again, number, file)
-            file.overlay = self._shards.build_fields(number, file.content, repair)
+            drop = partial(self._drop, number, file)
+            file.overlay = self._shards.build_fields(number, file.content, drop)
         fields: StoreFields = file.overlay
         return fields
 
@@ -455,12 +449,9 @@ class RangeReader:
         files, name, location = self._find_file(number)
         files.check_same(name, self._shards.file_stats[number], location)
 
-    def _download_again(self, number: int, file: SparseFile) -> bool:
-        """Download again what is there of a shard; return whether it was another."""
-        download = self._make_download(number, file, file.present)
-        was_damaged = redownload_ranges(file, download, self._threads)
-        self._check_unchanged(number)
-        return was_damaged
+    def _drop(self, number: int, file: SparseFile) -> str:
+        self._cache.drop(number, file)
+        return "its bytes that were downloaded were dropped. Read them again first"
 
     def _find_file(self, number: int) -> tuple[RemoteFiles, str, DataLocation]:
         """Return where a shard lies, its name there, and its place for an error."""

@@ -173,7 +173,7 @@ class StoreFields:
             key: The field of ids; None: there is none.
             make_source: Makes the source of a field.
         """
-        ids = None if key is None else make_source(key, replace(layout, repair=None)).texts
+        ids = None if key is None else make_source(key, replace(layout, drop_copy=None)).texts
         layout = layout if ids is None else add_ids(layout, ids)
         sources = {name: make_source(name, layout) for name in names}
         return cls(layout, sources, None if key is None else sources[key].texts)

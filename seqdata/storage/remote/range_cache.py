@@ -246,6 +246,12 @@ class RangeCache:
             }
             self._evict(len(sizes))
 
+    def drop(self, number: int, file: SparseFile) -> None:
+        """Forget the ranges of a file: the next read downloads them again."""
+        with self._lock:
+            if self._files.get(number) is file:
+                del self._files[number]
+
     def _get_file(self, number: int, size: int, count: int) -> SparseFile:
         file = self._files.get(number)
         if file is None or _count_bytes(file.present) * count >= self._max_bytes:
