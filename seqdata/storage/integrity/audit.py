@@ -44,7 +44,7 @@ class AuditReport:
 
     Attributes:
         file: Its name.
-        shard: Its number; None if it is not a shard.
+        shard: Its index; None if it is not a shard.
         sequences: Expected number of sequences.
         bytes: Its expected size.
         damages: Number of damages.
@@ -84,9 +84,9 @@ class FindingCollector:
             return False
         return True
 
-    def report(self, **facts: Any) -> AuditReport:
-        """Return the report of the file."""
-        return AuditReport(damages=self.damages, findings=tuple(self.findings), **facts)
+    def report(self, **details: Any) -> AuditReport:
+        """Return the report of the file, with the other attributes of a report."""
+        return AuditReport(damages=self.damages, findings=tuple(self.findings), **details)
 
 
 def check_shard_index(shard: int | None, count: int) -> None:
@@ -97,7 +97,7 @@ def check_shard_index(shard: int | None, count: int) -> None:
     """
     if shard is not None and not 0 <= shard < count:
         raise ConfigError(
-            f"verify: the shard must be in [0, {count}), but is {shard}. Choose another number"
+            f"verify: the shard must be in [0, {count}), but is {shard}. Choose another index"
         )
 
 
