@@ -135,6 +135,12 @@ def test_callbacks_of_users_on_some_ranks_are_a_warning():
     assert one.changing == {**other.changing, "callback Own": "given"}
 
 
+def test_callbacks_that_come_after_one_of_some_ranks_are_compared():
+    one, other = (describe_trainer("callbacks", [Local(), Own()]) for _ in range(2))
+    assert one == other
+    assert "callback Own" in one.changing
+
+
 def test_options_are_described_before_they_are_used():
     transform = Adding(1)
     data = SequenceDataModule(train=ROWS, transform=transform, seed=0)
