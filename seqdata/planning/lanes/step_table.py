@@ -1,7 +1,7 @@
 """A plan of lanes as a table: when a step is asked for, many are computed at once.
 
-A lane policy's ``LaneSchedule`` say which spans any run of steps holds; a few runs are kept, so
-that a batch is a slice.
+The ``LaneSchedule`` of a policy returns the spans of any run of steps; a few runs are kept, so that
+a batch is a slice.
 
 Chunks are the pieces in which a lane reads long sequences. Chunk j begins at ``j * advance``;
 neighbours overlap by ``chunk - advance``, and every chunk but the first ends with new timesteps.
@@ -28,8 +28,8 @@ class Chunks:
     """Chunks of one length.
 
     Attributes:
-        chunk: Most timesteps of a chunk.
-        advance: Timesteps from the start of one to the start of the next.
+        chunk: Maximum number of timesteps of a chunk.
+        advance: Timesteps from the start of a chunk to the start of the next.
     """
 
     chunk: int
@@ -37,11 +37,11 @@ class Chunks:
 
     @property
     def overlap(self) -> int:
-        """Timesteps that a chunk has in common with the one before."""
+        """Timesteps that a chunk shares with the one before."""
         return self.chunk - self.advance
 
     def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the chunks of sequences of at least one timestep, int64 (n,)."""
+        """Return the number of chunks of sequences of at least one timestep, int64 (n,)."""
         return 1 + np.maximum(0, -((self.chunk - lengths) // self.advance))
 
     def count_scored(
@@ -52,11 +52,11 @@ class Chunks:
         return np.where(chunk_counts > 0, np.minimum(reached, lengths), 0)
 
     def offsets_before(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how far a lane was read before each of some steps, int64 (k,)."""
+        """Return the timesteps of a lane that are read before each of some steps, int64 (k,)."""
         return np.where(steps > 0, steps * self.advance + self.overlap, 0)
 
     def scale(self, step: int) -> float:
-        """Return the length of a step's chunks over the usual one."""
+        """Return the ratio of the length of a step's chunks to the usual one."""
         del step  # all are equal
         return 1.0
 
@@ -75,19 +75,19 @@ class UnevenChunks:
 
     @property
     def overlap(self) -> int:
-        """Timesteps that a chunk has in common with the one before: 0."""
+        """Timesteps that a chunk shares with the one before: 0."""
         return 0
 
     def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the chunks of lanes of some lengths, int64 (n,)."""
+        """Return the number of chunks of lanes of some lengths, int64 (n,)."""
         return np.searchsorted(self.offsets, lengths)
 
     def offsets_before(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how far a lane was read before each of some steps, int64 (k,)."""
+        """Return the timesteps of a lane that are read before each of some steps, int64 (k,)."""
         return self.offsets[steps]
 
     def scale(self, step: int) -> float:
-        """Return the length of a step's chunks over the usual one."""
+        """Return the ratio of the length of a step's chunks to the usual one."""
         return int(self.offsets[step + 1] - self.offsets[step]) / self.chunk
 
 
@@ -121,7 +121,7 @@ class LaneSchedule(Protocol):
         ...
 
     def scale(self, step: int) -> float:
-        """Return the length of a step's chunks over the usual one."""
+        """Return the ratio of the length of a step's chunks to the usual one."""
         ...
 
 
@@ -129,11 +129,11 @@ class StepWindow(NamedTuple):
     """A run of computed steps.
 
     Attributes:
-        first: The first of them.
-        table: Their rows.
-        scored: Timesteps that are scored before each of them, and before the one after them.
-        live: Rows that are not idle before each of them, and before the one after them.
-        extended: Their rows, longer along a stream; None: no row is.
+        first: The first step.
+        table: Rows of the steps.
+        extended: Rows of the steps, extended along a stream; None: no row is.
+        scored: Timesteps that are scored before each step, and before the step after the run.
+        live: Rows that are not idle before each step, and before the step after the run.
     """
 
     first: int
@@ -148,8 +148,8 @@ class StepTable(BatchTable):
     """The batches of an epoch, computed a run of steps at a time.
 
     Attributes:
-        schedule: What each lane reads.
-        window_size: Steps of a run.
+        schedule: Spans of each lane in each step.
+        window_size: Number of steps of a run.
     """
 
     schedule: LaneSchedule
@@ -172,19 +172,17 @@ class StepTable(BatchTable):
     def extend(self, first: int, stop: int) -> ArrayTable | None:
         """Return batches of one run with rows that continue along a stream; None if no row does."""
         window = self._window(first // self.window_size)
-        return (
-            None
-            if window.extended is None
-            else window.extended.slice(first - window.first, stop - window.first)
-        )
+        if window.extended is None:
+            return None
+        return window.extended.slice(first - window.first, stop - window.first)
 
     def scale(self, number: int) -> float:
-        """Return the length of a batch's chunks over the usual one."""
+        """Return the ratio of the length of a batch's chunks to the usual one."""
         return self.schedule.scale(number)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
-        del overlap  # the lanes compute their own
+        del overlap  # known to the schedule
         if first >= stop:
             return 0, 0
         if first // self.window_size == (stop - 1) // self.window_size:
@@ -231,16 +229,16 @@ def make_step_table(schedule: LaneSchedule) -> StepTable:
 
 
 def make_step_offsets(lanes: int, steps: int) -> NDArray[np.int64]:
-    """Return where each of some steps begins, int64 (steps+1,): every lane has a row."""
+    """Return the offsets of steps, int64 (steps+1,): every lane has a row."""
     return np.arange(steps + 1) * lanes
 
 
 def count_live_before(loads: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows before each of some steps, int64 (k,), of lanes that end after ``loads``.
+    """Return the number of rows before each of some steps, int64 (k,).
 
     Args:
-        loads: int64 (L,), steps of each lane.
-        steps: int64 (k,).
+        loads: int64 (L,), number of steps of each lane.
+        steps: int64 (k,), the steps.
     """
     ranked = np.sort(loads)
     offsets = offsets_from_sizes(ranked)

@@ -1,8 +1,8 @@
-"""The reading of lanes: runs of a stream of concatenated sequences, or one after another.
+"""The spans that lanes read: runs of a stream of concatenated sequences, or one after another.
 
-Of a stream a row may hold several sequences. Lane j is ``edges[j]:edges[j+1]`` of it: equal
-columns, or the sequences that were packed into it. Queued sequences have a row of their own for
-every chunk.
+A row of a stream may hold several sequences. Lane j is ``lane_offsets[j]:lane_offsets[j+1]`` of the
+stream: equal columns, or the sequences that were packed into it. Queued sequences have a row of
+their own for every chunk.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from seqdata.planning.lanes.step_table import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StreamLanes:
-    """Runs of a stream; made by ``make_stream_lanes``.
+    """Lanes that are runs of a stream; made by ``make_stream_lanes``.
 
     Attributes:
-        chunks: How every lane is cut.
-        steps: Steps of the epoch.
+        chunks: Chunks of every lane.
+        steps: Number of steps of the epoch.
         numbers: Integers (n,), the sequences in the order of the stream.
-        offsets: int64 (n+1,), where each begins in the stream, and the end.
+        offsets: int64 (n+1,), start of each sequence in the stream, and the end.
         lane_offsets: int64 (L+1,), lane -> timesteps of the stream.
-        loads: int64 (L,), steps of each lane.
+        loads: int64 (L,), number of steps of each lane.
         lookahead: Timesteps of the stream that are read past every row, for shifted targets.
     """
 
@@ -54,21 +54,21 @@ class StreamLanes:
         return self._make_table(first, stop, 0)
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:
-        """Return the same with rows ``lookahead`` timesteps longer; None if that is 0."""
+        """Return steps ``first:stop`` with rows longer by ``lookahead``; None if that is 0."""
         return self._make_table(first, stop, self.lookahead) if self.lookahead else None
 
     def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the timesteps that are scored before each of some steps, int64 (k,)."""
+        """Return the number of timesteps scored before each of some steps, int64 (k,)."""
         reached = np.minimum(self.chunks.offsets_before(steps)[:, None], np.diff(self.lane_offsets))
         total: NDArray[np.int64] = reached.sum(axis=1)
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of rows before each of some steps that are not idle, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def scale(self, step: int) -> float:
-        """Return the length of a step's chunks over the usual one."""
+        """Return the ratio of the length of a step's chunks to the usual one."""
         return self.chunks.scale(step)
 
     def _make_table(self, first: int, stop: int, lookahead: int) -> ArrayTable:
@@ -128,7 +128,7 @@ class StreamLanes:
         positions = np.arange(int(offsets[-1])) + np.repeat(low - offsets[:-1], sizes)
         spans = np.empty((len(positions), 3), dtype=np.int64)
         spans[:, 0] = self.numbers[positions]
-        spans[:, 1] = 0  # but for the first and the last of a run, whole
+        spans[:, 1] = 0  # whole sequences, except at both ends of a run
         np.subtract(self.offsets[1:][positions], self.offsets[positions], out=spans[:, 2])
         spans[offsets[:-1], 1] = begin - self.offsets[low]
         spans[offsets[1:] - 1, 2] = end - self.offsets[high - 1]
@@ -142,10 +142,10 @@ def make_stream_lanes(
     """Cut a stream into lanes.
 
     Args:
-        numbers: Integers (n,), the sequences in the order of the stream.
-        offsets: int64 (n+1,), where each begins, and the end; none is empty.
+        numbers: Integers (n,), the sequences in the order of the stream, none of them empty.
+        offsets: int64 (n+1,), start of each sequence in the stream, and the end.
         lane_offsets: int64 (L+1,), lane -> timesteps of the stream.
-        chunks: How every lane is cut.
+        chunks: Chunks of every lane.
         lookahead: Timesteps that are read past every row.
     """
     widths = np.diff(lane_offsets)
@@ -162,16 +162,16 @@ def make_column_offsets(timesteps: int, lanes: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedLanes:
-    """One sequence behind another in every lane; made by ``make_queued_lanes``.
+    """Lanes that read one sequence after another; made by ``make_queued_lanes``.
 
     Attributes:
-        chunks: How sequences are cut.
-        steps: Steps of the epoch.
+        chunks: Chunks of sequences.
+        steps: Number of steps of the epoch.
         numbers: Integers (n,), the sequences, lane after lane.
-        first_steps: Integers (n,), step at which each begins, ``lane * steps`` further.
-        offsets: int64 (n+1,), running sums of their timesteps.
+        first_steps: Integers (n,), first step of each sequence, plus ``lane * steps``.
+        offsets: int64 (n+1,), cumulative timesteps of the sequences.
         lane_offsets: int64 (L+1,), lane -> sequences.
-        loads: int64 (L,), steps of each lane.
+        loads: int64 (L,), number of steps of each lane.
     """
 
     chunks: Chunks
@@ -202,7 +202,7 @@ class QueuedLanes:
         return ArrayTable(spans.reshape(-1, 3), None, make_step_offsets(self.lanes, len(steps)))
 
     def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the timesteps that are scored before each of some steps, int64 (k,)."""
+        """Return the number of timesteps scored before each of some steps, int64 (k,)."""
         positions, chunk_numbers = self._locate(steps)
         lengths = self.offsets[positions + 1] - self.offsets[positions]
         read_before = self.offsets[positions] - self.offsets[self.lane_offsets[:-1]][:, None]
@@ -216,7 +216,7 @@ class QueuedLanes:
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of rows before each of some steps that are not idle, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:
@@ -225,13 +225,13 @@ class QueuedLanes:
         return None
 
     def scale(self, step: int) -> float:
-        """Return the length of a step's chunks over the usual one."""
+        """Return the ratio of the length of a step's chunks to the usual one."""
         return self.chunks.scale(step)
 
     def _locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sequence of each lane in each step and which chunk of it, int64 (L, k) each.
+        """Return sequence and chunk of each lane in each step, int64 (L, k) each.
 
-        Those of an idle lane are arbitrary.
+        The entries of idle lanes are arbitrary.
         """
         keys = np.minimum(steps, self.steps - 1) + np.arange(self.lanes)[:, None] * self.steps
         positions = (
@@ -252,10 +252,10 @@ def make_queued_lanes(
 
     Args:
         numbers: Integers (n,), the sequences, lane after lane.
-        lengths: int64 (n,), their timesteps.
+        lengths: int64 (n,), lengths of these sequences.
         lane_offsets: int64 (L+1,), lane -> sequences.
-        chunks: How they are cut.
-        steps: Steps of the epoch; no lane has more.
+        chunks: Chunks of sequences.
+        steps: Number of steps of the epoch: that of the longest lane.
     """
     lanes = len(lane_offsets) - 1
     chunk_offsets = offsets_from_sizes(chunks.count_chunks(lengths))
