@@ -98,11 +98,11 @@ class BufferSource:
         layout: ShardLayout,
         files: Sequence[NDArray[np.uint8]],
         extents: Sequence[ShardExtents],
-        checks: FieldChecksums | None = None,
+        checksums: FieldChecksums | None = None,
     ) -> BufferSource:
         """Return the source of values in files, at the bytes that extents give."""
-        places = [0] * len(files)
-        return cls._make(name, field, layout, files, tuple(extents), 1, places, checks)
+        file_offsets = [0] * len(files)
+        return cls._make(name, field, layout, files, tuple(extents), 1, file_offsets, checksums)
 
     @classmethod
     def _make(
@@ -113,20 +113,20 @@ class BufferSource:
         values: Sequence[NDArray[Any]],
         extents: tuple[ShardExtents, ...] | None,
         unit: int | None,
-        places: Sequence[int] | None,
-        checks: FieldChecksums | None,
+        file_offsets: Sequence[int] | None,
+        checksums: FieldChecksums | None,
     ) -> BufferSource:
         """Return a source with a handle of this process's kernel."""
         engine, starts = get_kernel(), np.array(layout.shard_offsets, dtype=np.int64)
         kind = kind_of(field)
         width = kind.width(field)
         unit = width if unit is None else unit
-        kernel_checksums = None if checks is None else checks.kernel_arguments
+        kernel_checksums = None if checksums is None else checksums.kernel_arguments
         handle = engine.source(tuple(values), extents, starts, width, kernel_checksums, unit)
         return cls(
             name, field, kind, layout, tuple(values), extents, unit, width,
-            None if places is None else tuple(places), engine, handle,
-            kind.stored_dtype(field), checks,
+            None if file_offsets is None else tuple(file_offsets), engine, handle,
+            kind.stored_dtype(field), checksums,
         )  # fmt: skip
 
     @property
@@ -161,7 +161,7 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence.
-            CorruptSampleError: If a recorded place or a checksum is wrong.
+            CorruptSampleError: If a recorded offset or a checksum is wrong.
             DecodeError: If the bytes are not text.
         """
         sequence_numbers = np.asarray(numbers, dtype=np.int64)
@@ -205,7 +205,7 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If its recorded place is wrong.
+            CorruptSampleError: If its recorded offset is wrong.
         """
         if self.unit == 1:  # `values` may be the bytes of a file, also where a timestep is one byte
             return self._piece_of_bytes(number, start, stop)
@@ -230,7 +230,7 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If a recorded place or a checksum is wrong.
+            CorruptSampleError: If a recorded offset or a checksum is wrong.
         """
         if self.checksums is not None:
             result = self.engine.verify(self.handle, spans)
@@ -269,7 +269,7 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If its recorded place is wrong.
+            CorruptSampleError: If its recorded offset is wrong.
         """
         layout = self.layout
         shard, first, last = self.find(number)
@@ -346,7 +346,7 @@ class SpanColumn:
 
         Raises:
             ConfigError: If a span does not exist.
-            CorruptSampleError: If a recorded place or a checksum of any piece is wrong.
+            CorruptSampleError: If a recorded offset or a checksum of any piece is wrong.
         """
         if not self._is_verified:
             self._source.verify(self._spans)
@@ -363,7 +363,7 @@ class SpanColumn:
 
         Raises:
             ConfigError: If a span does not exist.
-            CorruptSampleError: If a sequence's recorded place or its checksum is wrong.
+            CorruptSampleError: If a sequence's recorded offset or its checksum is wrong.
             ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
         """
         source = self._source
@@ -382,7 +382,7 @@ def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
 
     Raises:
         ConfigError: If there is no such sequence.
-        CorruptSampleError: If a recorded place or a checksum is wrong.
+        CorruptSampleError: If a recorded offset or a checksum is wrong.
         CorruptShardError: If values overlap.
     """
     offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
@@ -447,7 +447,7 @@ def make_value_spans(source: BufferSource, numbers: NDArray[np.int64]) -> NDArra
 
     Raises:
         ConfigError: If there is no such sequence.
-        CorruptSampleError: If a recorded place is wrong.
+        CorruptSampleError: If a recorded offset is wrong.
     """
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers

@@ -152,8 +152,8 @@ class ConcatStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
-        """Return the place of a sequence in its own store, for an error."""
+    def locate(self, number: int) -> DataLocation:
+        """Return the location of a sequence in its own store, for an error."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.title)
         at = int(self._find_owners(np.array([number]))[0])

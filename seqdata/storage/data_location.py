@@ -118,7 +118,7 @@ class DataLocation:
 class SupportsLocation(Protocol):
     """A store that knows the locations of its sequences."""
 
-    def place(self, number: int, /) -> DataLocation:
+    def locate(self, number: int, /) -> DataLocation:
         """Return the location of a sequence; of the data set if there is no such sequence."""
         ...
 

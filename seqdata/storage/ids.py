@@ -127,15 +127,15 @@ class Ids(Sequence[str]):
             for numbers, (values, offsets) in iter_id_texts(self._store):
                 hashes[numbers] = hash_texts(values, offsets, 0)
             order = np.argsort(hashes, kind="stable")
-            places = order.astype(np.min_scalar_type(max(0, len(order) - 1)))
-            self._index = hashes[order], places
-        hashes, places = self._index
+            rows = order.astype(np.min_scalar_type(max(0, len(order) - 1)))
+            self._index = hashes[order], rows
+        hashes, rows = self._index
         wanted = hash_texts(*concat_texts(names), 0)
         lows = np.searchsorted(hashes, wanted, side="left")
         counts = np.searchsorted(hashes, wanted, side="right") - lows
         owners = np.repeat(np.arange(len(names)), counts)
         steps = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        positions = places[np.repeat(lows, counts) + steps].astype(np.int64)
+        positions = rows[np.repeat(lows, counts) + steps].astype(np.int64)
         is_same = [
             name == names[owner]
             for name, owner in zip(self._read(positions), owners.tolist(), strict=True)
@@ -153,21 +153,21 @@ class Ids(Sequence[str]):
         firsts = first_positions[owners]
         bases = [self._store.base_numbers(numbers) for numbers in (firsts, positions)]
         for at in np.flatnonzero(bases[0] != bases[1])[:1]:
-            places = " and ".join(
-                self._describe_place(int(numbers[at]), int(base[at]))
+            locations = " and ".join(
+                self._describe_location(int(numbers[at]), int(base[at]))
                 for numbers, base in zip((firsts, positions), bases, strict=True)
             )
             raise ConfigError(
                 f"find: id {names[int(owners[at])]!r} must be that of one sequence, but is that of "
-                f"{places}. Choose by number: `take`, or `store[number]`"
+                f"{locations}. Choose by number: `take`, or `store[number]`"
             )
 
-    def _describe_place(self, position: int, base: int) -> str:
+    def _describe_location(self, position: int, base: int) -> str:
         store: Any = self._store
         store = store if isinstance(store, SupportsLocation) else getattr(store, "base", store)
-        details = store.place(base).details if isinstance(store, SupportsLocation) else {}
-        place = ", ".join(str(details[name]) for name in ("dataset", "shard") if name in details)
-        return f"sequence {position}{f' ({place})' if place else ''}"
+        details = store.locate(base).details if isinstance(store, SupportsLocation) else {}
+        location = ", ".join(str(details[name]) for name in ("dataset", "shard") if name in details)
+        return f"sequence {position}{f' ({location})' if location else ''}"
 
     def _make_missing_error(
         self, names: Sequence[str], missing: NDArray[np.int64]

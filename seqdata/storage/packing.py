@@ -29,7 +29,7 @@ _INITIAL_BYTES = 1 << 16  # initial size of a buffer in bytes
 
 
 class FieldMismatch(Exception):
-    """A value is not what its field must hold; becomes a DecodeError where the place is known."""
+    """A value is not what its field must hold; becomes a DecodeError that names its location."""
 
 
 def as_array(value: Any) -> NDArray[Any]:

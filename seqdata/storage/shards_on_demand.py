@@ -454,7 +454,7 @@ class RangeReader:
         return "its bytes that were downloaded were dropped. Read them again first"
 
     def _find_file(self, number: int) -> tuple[RemoteFiles, str, DataLocation]:
-        """Return where a shard lies, its name there, and its place for an error."""
+        """Return the folder of a shard, its name there, and its location, for an error."""
         found = self._files.get(number)
         if found is None:
             file = self._shards.file(number)

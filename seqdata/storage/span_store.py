@@ -120,8 +120,8 @@ class SpanStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
-        """Return the place of a sequence in its own store, for an error."""
+    def locate(self, number: int) -> DataLocation:
+        """Return the location of a sequence in its own store, for an error."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.title)
         return locate_sequence(self._base, int(self._find_in_base(np.array([number]))[0]))

@@ -367,7 +367,7 @@ class ShardStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
+    def locate(self, number: int) -> DataLocation:
         """Return the location of a sequence, for an error; the data set's if it is unknown."""
         layout = self._reader.layout
         if 0 <= number < len(layout):

@@ -443,8 +443,8 @@ def _select_fields(caller: str, store: Store, names: NameMap) -> View:
 
 
 def locate_sequence(store: Store, number: int) -> DataLocation:
-    """Return the place of a base sequence, for an error, as far as the store knows it."""
+    """Return the location of a base sequence, for an error, as far as the store knows it."""
     base = store.base if isinstance(store, View) else store
     if isinstance(base, SupportsLocation):
-        return base.place(number)
+        return base.locate(number)
     return DataLocation(dataset=format_title(base), sequence=number)

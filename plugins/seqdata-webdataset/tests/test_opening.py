@@ -246,10 +246,10 @@ def test_views_and_splits_work(folder):
 
 def test_errors_name_the_place(folder):
     store = open_webdataset(folder)
-    place = store.place(12)
+    place = store.locate(12)
     assert str(place).endswith('shard 1 ("x-001.tar"), sequence 12 ("dir/u12")')
     assert place.remedy == f"seqdata verify {folder} --shard 1"
-    assert str(store.place(99)) == str(folder)
+    assert str(store.locate(99)) == str(folder)
 
 
 def test_an_old_store_is_reopened_in_another_process(folder):

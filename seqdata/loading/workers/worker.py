@@ -187,7 +187,7 @@ def _check_reopened(fetcher: WorkerFetcher, fingerprints: list[str]) -> WorkerFe
     stores = _iterate_reopened(fetcher.reader.store)
     for store, fingerprint in zip(stores, fingerprints, strict=True):
         location = (
-            store.place(-1)
+            store.locate(-1)
             if isinstance(store, SupportsLocation)
             else DataLocation(dataset=format_title(store))
         )

@@ -254,11 +254,11 @@ class ArrowFormat:
         first, last = (digest_sequence(self.fields, content, i) for i in (0, shard.sequences - 1))
         return shard, first, last
 
-    def parse(self, facts: dict[str, Any]) -> ArrowShard:
+    def parse(self, record: dict[str, Any]) -> ArrowShard:
         """Return a shard from its JSON."""
-        checksums = dict(facts["checksums"])
+        checksums = dict(record["checksums"])
         checksums["places"] = _parse_ranges(checksums["places"])
-        shard = {**facts, "buffers": _parse_ranges(facts["buffers"])}
+        shard = {**record, "buffers": _parse_ranges(record["buffers"])}
         return ArrowShard(**{**shard, "checksums": ChecksumFile(**checksums)})
 
     def is_intact(self, folder: Path, files: ArrowShard) -> bool:

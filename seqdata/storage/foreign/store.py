@@ -236,5 +236,5 @@ def _make_fingerprint(tables: TableSet, digest_of_files: str) -> str:
 
 def _reopen(location: str, remote: Remote | None, version_digest: str) -> ShardStore:
     store = _open(location, remote, first=False)  # warned of and checked where it was opened first
-    check_fingerprint(store.place(-1), store.manifest.version_digest, version_digest)
+    check_fingerprint(store.locate(-1), store.manifest.version_digest, version_digest)
     return store

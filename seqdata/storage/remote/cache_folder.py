@@ -188,8 +188,8 @@ def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _DISK_FULL_ERRORS:
             raise
-        facts = os.fstatvfs(descriptor)  # the folder may be gone
-        free = facts.f_bavail * facts.f_frsize
+        disk = os.fstatvfs(descriptor)  # the folder may be gone
+        free = disk.f_bavail * disk.f_frsize
         raise CacheError.at(
             f"{folder}: must have room for a shard, but has {free} bytes free "
             f"({os.strerror(error.errno)}). Free some space, pass Remote(cache_dir=...), or read "

@@ -319,8 +319,8 @@ class FileCache:
         if request.sha256 is not None:
             return request.sha256
         tag = None if stat is None else stat.tag
-        facts = f"{identify_url(self._files.url(request.name))}\0{size}\0{tag}"
-        return f"u{hashlib.sha256(facts.encode()).hexdigest()}"
+        identity = f"{identify_url(self._files.url(request.name))}\0{size}\0{tag}"
+        return f"u{hashlib.sha256(identity.encode()).hexdigest()}"
 
     def _download(
         self,
