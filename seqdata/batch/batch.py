@@ -52,10 +52,10 @@ class SequenceBatch:
             field, or a list of str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
         lengths: int64 (r,), real timesteps of each row; always on the CPU.
         ids: int64 (r,), numbers in the base store; on the CPU. ``store.keys(batch)`` names them.
-        weight: float32 (r,), multiplies the loss; 0 = filler or idle lane.
+        weight: float32 (r,), weight in the loss; 0 for a dummy row or an idle lane.
         start: int64 (r,), the row's first timestep in its sequence; on the CPU.
         epoch: Epoch of the plan.
-        number: Batch of the plan; for a filler that of its step's first batch.
+        number: Index of the batch in the plan; of a dummy row, that of its step's first batch.
         num_tokens: ``score.sum()`` of this rank, as planned.
         global_num_tokens: The same over all ranks of the step.
         update_num_tokens: The same over all ranks and steps of the optimizer update.
@@ -181,7 +181,7 @@ class SequenceBatch:
 
     @property
     def mask(self) -> Tensor:
-        """Real timesteps, on the device of the data, also those of a filler row.
+        """Real timesteps, on the device of the data, also those of a dummy row.
 
         bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
         """
@@ -270,7 +270,7 @@ class SequenceBatch:
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Return the batch without filler rows and idle lanes; every per-row tensor is filtered."""
+        """Return the batch without dummy rows and idle lanes; every per-row tensor is filtered."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self

@@ -32,7 +32,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchScores:
-    """The scores of one batch on this rank, without filler.
+    """Scores of one batch on this rank, without dummy rows.
 
     Attributes:
         step: The number that was passed with it: of the optimizer's step.
@@ -88,10 +88,10 @@ class _Pending(NamedTuple):
 class ScoreCollector:
     """Collects the scores of training steps, without waiting for a device.
 
-    Rows of weight 0 (filler and idle lanes) are left out. A row that holds several sequences
-    (packed documents, streams of lanes) gives its score to each of them, unless there is one score
-    for each of ``batch.segments``. Chunks and windows of a sequence count one by one. Of a dict of
-    batches the name is the part, and scores are a dict with the same names, or one for all.
+    Rows of weight 0 (dummies and idle lanes) are left out. The score of a row of several sequences
+    (packed documents, streams of lanes) counts for each of them, unless there is one score for each
+    of ``batch.segments``. Chunks and windows of a sequence count one by one. In a dict of batches
+    names are parts, and scores are a dict with the same names, or one for all.
 
     Attributes:
         score: Key of the score in what ``training_step`` returns; a tensor alone is ``loss``.

@@ -242,8 +242,8 @@ class TrainRun:
         """Continue at a saved position.
 
         Raises:
-            ResumeError: If the plan differs there, or the Trainer's limits count differently.
-            ConfigError: If the rest of the epoch has filler rows that the output does not mark.
+            ResumeError: If the plan is another, or limits of the Trainer hold other batches.
+            ConfigError: If the rest of the epoch has dummy rows that the output does not mark.
         """
         options = self._sources.options
         start = find_start(self.engine, state, self._make_state_at, options.on_changed)

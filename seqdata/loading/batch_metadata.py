@@ -306,7 +306,7 @@ def describe_steps(
 
 
 def _cut_label(label: PartLabel, rows: int) -> PartLabel:
-    """Return the label of so many rows; filler has the first row alone."""
+    """Return a label cut to a number of rows; a dummy row has that of the first row."""
     if not isinstance(label.part, list):
         return label
     return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])

@@ -36,7 +36,7 @@ from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.field_selection import (
     check_bounded_lengths,
     check_context,
-    check_filler_marks,
+    check_dummy_marks,
     check_mask_marks,
     check_plan,
     check_time_parts,
@@ -81,7 +81,7 @@ class EpochEngine(BaseEngine):
 
     Raises:
         ConfigError: If policy, fields, shift or output do not fit the store, or the output does not
-            mark the filler rows that there will be.
+            mark the dummy rows that there will be.
         PlanError: If no sequence is left.
     """
 
@@ -129,7 +129,7 @@ class EpochEngine(BaseEngine):
         self.num_batches = self.count_batches(0)
         if not self.num_batches:
             raise make_empty_plan_error(self.index, policy, self._reader)
-        self._check_filler_marks(self.num_batches)
+        self._check_dummy_marks(self.num_batches)
         if options.on_error == "replace" and self._get_any_plan().lanes:
             raise ConfigError(
                 must_be(
@@ -145,10 +145,10 @@ class EpochEngine(BaseEngine):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be dummy rows that the output does not mark.
         """
         options, plan = self.options, self.plan(epoch)
-        self._check_filler_marks(len(plan) - first)
+        self._check_dummy_marks(len(plan) - first)
         return share(plan, options.world, first=first, tail=options.tail)
 
     @property
@@ -298,13 +298,13 @@ class EpochEngine(BaseEngine):
         base = reader.store.base if isinstance(reader.store, SupportsBase) else reader.store
         return base.item_form if isinstance(base, SupportsItems) else None
 
-    def _check_filler_marks(self, num_left: int) -> None:
-        """Raise ConfigError if there will be filler rows that the output does not mark."""
+    def _check_dummy_marks(self, num_left: int) -> None:
+        """Raise ConfigError if there will be dummy rows that the output does not mark."""
         output, options = self._pipeline_parts.output, self.options
         fields = self._reader.field_names
         if output is not None and options.world.size > 1 and not output.find_marks(fields):
             lanes = self._get_any_plan().lanes
-            check_filler_marks(output, fields, options, lanes, num_left)
+            check_dummy_marks(output, fields, options, lanes, num_left)
 
 
 def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEngine:
@@ -391,7 +391,7 @@ class ZipEngine(BaseEngine):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be dummy rows that the output does not mark.
         """
         for engine in self.engines.values():
             engine.share(epoch, first)

@@ -313,13 +313,13 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
         )
 
 
-def check_filler_marks(
+def check_dummy_marks(
     output: Output, fields: Iterable[str], options: EngineOptions, lanes: int, num_left: int
 ) -> None:
-    """Raise ConfigError if some of ``num_left`` batches leave a rank with filler.
+    """Raise ConfigError if some of ``num_left`` batches leave a rank with dummy rows.
 
     Args:
-        output: The output, which does not mark filler rows.
+        output: The output, which does not mark dummy rows.
         fields: Names of the fields of the data.
         options: The ranks, and what a rank without a batch in the last step receives.
         lanes: Number of lanes; 0 if batches are divided among ranks.
@@ -337,7 +337,7 @@ def check_filler_marks(
             other = f"at least {size} lanes"
         raise ConfigError(
             f"{where}: {dealt} on {size} ranks leave {missing} without one, and "
-            f"{tuple(output.names)} has no 'weight' to mark filler rows. "
+            f"{tuple(output.names)} has no 'weight' to mark dummy rows. "
             f"{output.advise_mark(list(fields))}, or pass {other}."
         )
 

@@ -354,7 +354,7 @@ class Loader:
         Raises:
             ResumeError: If the state belongs to other data, policy, seed, shift or weights, is
                 outside the plan, or was written by another version.
-            ConfigError: If there will be filler rows that the output does not mark, or
+            ConfigError: If there will be dummy rows that the output does not mark, or
                 ``on_changed`` needs segments of a mixture.
         """
         engine = self._engine
@@ -486,7 +486,7 @@ class EpochEnd:
 
     @property
     def remainder(self) -> int:
-        """0: no row of the last batch is repeated; -1: ranks may have filler, of weight 0."""
+        """0: no row of the last batch is repeated; -1: ranks may have dummy rows, of weight 0."""
         return 0 if self._progress.share.world.size == 1 else -1
 
 

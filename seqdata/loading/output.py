@@ -39,7 +39,7 @@ BATCH_PARTS = (
     "overlap", "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
 )  # fmt: skip
 """Parts of a batch that can be chosen in addition to fields."""
-FILLER_MARKS = ("weight", "score")
+DUMMY_MARKS = ("weight", "score")
 """Parts of a batch that tell rows that do not count from others."""
 
 
@@ -74,14 +74,14 @@ class Output:
 
     def find_marks(self, fields: Iterable[str]) -> set[str]:
         """Return the parts that mark rows which do not count; a field of such a name does not."""
-        return set(FILLER_MARKS).intersection(self.names).difference(fields)
+        return set(DUMMY_MARKS).intersection(self.names).difference(fields)
 
     def advise_mark(self, fields: Iterable[str]) -> str:
         """Return what to pass so that rows that do not count are marked."""
-        free = [mark for mark in FILLER_MARKS if mark not in fields]
+        free = [mark for mark in DUMMY_MARKS if mark not in fields]
         if self.is_single:
             return f"Pass `as_tuple`={(*self.names, *free[:1])}"
-        return f"Add {free[0]!r}" if free else f"Rename the field {FILLER_MARKS[0]!r} and add it"
+        return f"Add {free[0]!r}" if free else f"Rename the field {DUMMY_MARKS[0]!r} and add it"
 
     def check(self, fields: Iterable[str]) -> None:
         """Raise if a name is neither a field nor a part of a batch.
@@ -101,7 +101,7 @@ class Output:
             ConfigError: If a name is unknown, or fields hide that there is a row that does not
                 count.
         """
-        hidden = set(FILLER_MARKS).intersection(self.names).intersection(batch.data)
+        hidden = set(DUMMY_MARKS).intersection(self.names).intersection(batch.data)
         if hidden and not self.find_marks(batch.data):
             is_idle = (batch.lengths == 0) & (batch.lanes is not None)
             if ((batch.on_cpu("weight") == 0) & ~is_idle).any():

@@ -269,7 +269,7 @@ class BatchPipeline:
         repaired = repair_batch(parts.fetcher, step, request, parts.on_error)
         if repaired is None:  # the whole batch fails, not a single sequence
             raise error
-        if step.weights.any():  # the rank that owns a filler row counts it
+        if step.weights.any():  # the rank that owns a dummy row counts it
             self._log_errors(step, request, repaired.errors)
         step = repaired.step
         if self._has_bounded_lengths:

@@ -1,4 +1,4 @@
-"""A permutation of any size, computed for some numbers at a time: it distributes runs over blocks."""
+"""A permutation of any size, computed for some numbers at a time.."""
 
 import numpy as np
 import pytest

@@ -326,7 +326,7 @@ def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
         ),
         (
             {"lanes": 1, "chunk": 8, "continuous": True, "segments": True},
-            "at most one of `segments` and `continuous` must be True, but both are: `continuous` carries",
+            "at most one of `segments` and `continuous` must be True, but both are: `continuous`",
         ),
         (
             {"lanes": 1, "chunk": 8, "jitter": True},

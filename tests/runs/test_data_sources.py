@@ -121,13 +121,13 @@ def test_an_evaluation_delivers_each_row_once_whatever_the_tail_of_training(
     assert min(counts[row] for row in range(len(DATA))) > 0
 
 
-def test_an_evaluation_that_cannot_mark_filler_is_refused_and_says_what_helps():
+def test_an_evaluation_that_cannot_mark_dummy_rows_is_refused_and_says_what_helps():
     sources = make(val=DATA[:3], batching=Fixed(1), tail="drop", as_tuple=("x", "lengths"))
     context = RunContext(world=World(0, 2), seed=0, is_frozen=False)
     assert sources.make_engines("train", context)[0].num_steps == 6
     match = (
         r"loader of 'val': 3 batches on 2 ranks leave 1 without one, and \('x', 'lengths'\) has no "
-        r"'weight' to mark filler rows. Add 'weight', or pass an `eval_batching` of which 2 divides"
+        r"'weight' to mark dummy rows. Add 'weight', or pass an `eval_batching` of which 2 divides"
     )
     with pytest.raises(ConfigError, match=match):
         sources.make_engines("val", context)

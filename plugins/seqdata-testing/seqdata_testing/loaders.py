@@ -103,7 +103,7 @@ def check_totals(make: Make, size: int) -> None:
 
 
 def check_lane_flags(make: Make, size: int) -> None:
-    """Check that lanes say where a sequence begins, and where a row is idle or filler (I6).
+    """Check that lanes say where a sequence begins, and where a row is idle or a dummy (I6).
 
     Args:
         make: Makes the loader of a rank, over a plan with lanes that carries no state over ends.
