@@ -1,8 +1,8 @@
 """Fields over mapped or owned buffers, and columns of their spans: the result of a read.
 
-A ``BufferSource`` is one field over all shards, of any kind: of arrays it returns a column that is
-not copied yet, of texts and bytes the values themselves. Place in the flow: stores create sources,
-collators fill from columns. Reads: buffers. Makes: views, values and filled output.
+A ``BufferSource`` is one field over all shards, of any kind. For arrays it returns a column that is
+not copied yet, for strings and bytes the values themselves. Place in the flow: stores create
+sources, collators fill from columns. Reads: buffers. Makes: views, values and filled output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BufferSource:
     """One field over all shards.
 
     Attributes:
-        name: The field's name.
+        name: Name of the field.
         field: Dtype, shape and axis of the values.
         kind: Kind of the field.
         layout: The shards and lengths of its sequences.
@@ -238,7 +238,7 @@ class BufferSource:
                 self.raise_for_result(result, spans)
 
     def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> NoReturn:
-        """Raise the error that a result of the kernel stands for: not -1, which is success."""
+        """Raise the error for a result of the kernel other than -1, which is success."""
         if result >= 0:
             self.raise_for_span(*spans[result].tolist())
         raise self.make_mismatch_error(*spans[-2 - result].tolist())
@@ -358,7 +358,7 @@ class SpanColumn:
 
         Args:
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
-            bounds: int64 (n+1,), rising.
+            bounds: int64 (n+1,), ascending.
             padding: The bytes of one element; None: zeros.
 
         Raises:
@@ -403,7 +403,7 @@ def compute_sizes(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[n
     """Return the size of each sequence in bytes, int64 (n,), after checking its extent."""
     extents = source.extents
     if extents is None:
-        raise ValueError(f"{source.name!r}: the bytes of fields without extents are not gathered")
+        raise ValueError(f"{source.name!r}: must have extents to gather its bytes, but has none")
     shard_offsets = np.array(source.layout.shard_offsets, dtype=np.int64)
     missing = (numbers < 0) | (numbers >= shard_offsets[-1])
     if missing.any():

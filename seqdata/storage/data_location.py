@@ -32,16 +32,16 @@ class DataLocation:
 
     Attributes:
         dataset: Location of the data set.
-        shard: Number of the file among those of the data set.
-        file: Its name.
-        file_kind: The role of a file that is not a shard: ``manifest``.
-        axis: The axis that a file of lengths is about.
-        unit: Number of a record batch or row group, where the file has several.
-        sequence: Number of the sequence in the base store.
-        key: Its id.
+        shard: Index of the file in the data set.
+        file: Name of the file.
+        file_kind: Role of a file that is not a shard, such as ``manifest``.
+        axis: Axis of a file of lengths.
+        unit: Index of a record batch or row group, if the file has several.
+        sequence: Index of the sequence in the base store.
+        key: Id of the sequence.
         field: Name of the field.
-        offset: First byte, counted in the file.
-        length: How many bytes.
+        offset: First byte, counted from the start of the file.
+        length: Number of bytes.
         verify: Whether ``seqdata verify`` can audit the data set.
     """
 
@@ -84,15 +84,15 @@ class DataLocation:
 
     @property
     def details(self) -> dict[str, Detail]:
-        """Name -> known value, of plain types."""
-        texts = ("dataset", "file", "axis", "key", "field")
-        numbers = ("shard", "unit", "sequence", "offset", "length")
-        known: dict[str, Detail] = {name: getattr(self, name) for name in texts}
-        for name in numbers:
+        """Name -> value, of plain types; names without a value are left out."""
+        strings = ("dataset", "file", "axis", "key", "field")
+        integers = ("shard", "unit", "sequence", "offset", "length")
+        details: dict[str, Detail] = {name: getattr(self, name) for name in strings}
+        for name in integers:
             value = getattr(self, name)
-            known[name] = None if value is None else int(value)  # NumPy's types are not JSON
-        known["remedy"] = self.remedy
-        return {name: value for name, value in known.items() if value is not None}
+            details[name] = None if value is None else int(value)  # NumPy's types are not JSON
+        details["remedy"] = self.remedy
+        return {name: value for name, value in details.items() if value is not None}
 
     @property
     def remedy(self) -> str | None:
@@ -106,9 +106,9 @@ class DataLocation:
         """Return the error about this location.
 
         Args:
-            error_type: Its class.
-            text: What must be, what is, and what to do.
-            details: More of them: ``expected`` and ``found``.
+            error_type: Class of the error.
+            text: Requirement, finding and remedy; the message begins with the location.
+            details: Further details, such as ``expected`` and ``found``.
         """
         end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
         return error_type.at(f"{self}: {text}{end}", **{**self.details, **details})
@@ -124,7 +124,7 @@ class SupportsLocation(Protocol):
 
 
 def shorten_location(location: str) -> str:
-    """Return a location for messages: of a very long one, its beginning and its length."""
+    """Return a location for messages; a very long one is cut, and its length added."""
     if len(location) <= _MAX_LOCATION_CHARS:
         return location
     return f"{location[: _MAX_LOCATION_CHARS // 2]}… ({len(location):,} characters)"
@@ -147,7 +147,7 @@ class ShardLayout:
         lengths_of: Axis -> timesteps of each sequence.
         locate_shard: Shard -> its location; None: shards are not files.
         find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
-        first_sequence: Number of its first sequence in the data set, for a part of a data set.
+        first_sequence: Index of its first sequence in the data set, for a part of a data set.
         drop_copy: Drops the fetched copy of a shard; returns a line about it for an error, or
             None if the shard is not a copy. None: no shard is.
     """

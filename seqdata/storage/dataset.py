@@ -1,4 +1,4 @@
-"""A store over a map-style Dataset of the user: lengths are given, items are read one by one."""
+"""A store over a map-style Dataset of the user: lengths are given, items are read one at a time."""
 
 from __future__ import annotations
 

@@ -478,7 +478,7 @@ def check_exists(path: Path, location: DataLocation) -> None:
 
     Raises:
         MissingShardError: If it is not.
-        OSError: If it cannot be looked at.
+        OSError: If it cannot be accessed.
     """
     try:
         os.stat(path)

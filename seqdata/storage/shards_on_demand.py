@@ -1,9 +1,9 @@
-"""The shards of a store behind a URL, brought when they are needed: whole, or by ranges.
+"""The shards of a store behind a URL, fetched when they are needed: whole, or by ranges.
 
 Whole shards come through the cache and stay open while there is room; those that there is no room
 for are read by ranges. A shard that is read by ranges is laid out in memory as in its file, empty
-but for what was asked for; so sources, checksums and errors are those of whole shards. What comes
-is verified each time. Place in the flow: stores behind URLs read by it, formats implement
+but for what was asked for; so sources, checksums and errors are those of whole shards. Such
+bytes are verified each time. Place in the flow: stores behind URLs read by it, formats implement
 ``RemoteShards``. Reads: shards. Makes: columns that are put together of several shards.
 """
 
@@ -113,16 +113,16 @@ class RemoteShards(Protocol):
 
         Args:
             number: The shard.
-            release: Closes shards that are not in use, where the cache is full.
+            release: Closes shards that are not in use, if the cache is full.
 
         Raises:
             CacheFullError: If there is no room.
-            DataError: If it is not what it must be.
+            DataError: If it is damaged or another file.
         """
         ...
 
     def download(self, number: int) -> None:
-        """Bring a shard into the cache; it is done at once where it is there."""
+        """Download a shard into the cache, unless it is there."""
         ...
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
@@ -139,7 +139,7 @@ class RemoteShards(Protocol):
         Raises:
             MissingShardError: If it is not there.
             RemoteReadError: If it cannot be read.
-            CorruptShardError: If it is not what it must be.
+            CorruptShardError: If it is damaged or another file.
         """
         ...
 
@@ -175,7 +175,7 @@ _OPENERS = 4  # shards that are opened at once; each uses several connections
 
 
 class ShardsOnDemand:
-    """The shards of a store, each brought when it is needed: a ``ShardReader``.
+    """The shards of a store, each fetched when it is needed: a ``ShardReader``.
 
     Args:
         shards: Their interface to the format.
@@ -238,7 +238,7 @@ class ShardsOnDemand:
         """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
         shards = self._find_shards(np.asarray(numbers, dtype=np.int64))
         if self._shards.remote.how == "ranges":
-            return False  # which parts will be needed is not known
+            return False  # the ranges that will be needed are not known
         return self._open.prefetch(dict.fromkeys(shards.tolist()))
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
@@ -257,7 +257,7 @@ class ShardsOnDemand:
     def open_for_texts(
         self, name: str, numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, OpenShard], dict[int, ShardRequest]]:
-        """Return the shard of each sequence, shards by number, and what is asked of each."""
+        """Return the shard of each sequence, open shards, and the request to each of them."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         shards, requests = self._divide(spans, [name], next(iter(self.layout.lengths_of)))
@@ -277,7 +277,7 @@ class ShardsOnDemand:
     def _divide(
         self, spans: NDArray[np.int64], names: Sequence[str], axis: str
     ) -> tuple[NDArray[np.int64], dict[int, ShardRequest]]:
-        """Return the shard of each span, integers (n,), and what is asked of each shard."""
+        """Return the shard of each span, integers (n,), and the request to each shard."""
         shards = self._find_shards(spans[:, 0])
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         local = spans.copy()
@@ -323,7 +323,7 @@ class ShardsOnDemand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TextsOnDemand:
-    """The texts of a field: a ``TextSource``."""
+    """The strings of a field: a ``TextSource``."""
 
     reader: ShardsOnDemand
     name: str
@@ -353,7 +353,7 @@ def _read_shards(
     requests: Mapping[int, ShardRequest],
     shards: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """Return the columns of a batch, put together of those of its shards."""
+    """Return the columns of a batch, joined from those of its shards."""
     columns = [
         found[number].fields.read(request.spans, request.names, request.axis)
         for number, request in sorted(requests.items())
@@ -365,7 +365,7 @@ def _read_shards(
 
 
 class RangeReader:
-    """Reads ranges of shards, and keeps what came while there is room.
+    """Reads ranges of shards, and keeps them while there is room.
 
     Args:
         shards: The shards of the store.
@@ -383,7 +383,7 @@ class RangeReader:
         self._gap = shards.remote.gap if holds_all else 0  # then no byte is fetched twice
 
     def open(self, requests: Mapping[int, ShardRequest]) -> list[OpenShard]:
-        """Return shards, by number, of which what is asked for is there.
+        """Return shards in which the requested bytes are present.
 
         Raises:
             MissingShardError: If a shard is not there.
@@ -421,7 +421,7 @@ class RangeReader:
         )
 
     def get_fields(self, number: int, file: SparseFile) -> StoreFields:
-        """Return the fields over what is there of a shard, built once."""
+        """Return the fields over the present bytes of a shard, built once."""
         if file.overlay is None:
             drop = partial(self._drop, number, file)
             file.overlay = self._shards.build_fields(number, file.content, drop)
@@ -478,7 +478,7 @@ def value_ranges(fields: StoreFields, request: ShardRequest) -> Iterator[Ranges]
         begins, ends = begins * unit, ends * unit
         if stored is source and stored.kind.is_array and stored.field.axis == request.axis:
             low, high = request.spans[:, 1] * stored.width, request.spans[:, 2] * stored.width
-            if stored.checksums is not None:  # of whole blocks only can it be told
+            if stored.checksums is not None:  # only whole blocks can be verified
                 block = stored.checksums.bytes_per_checksum
                 low, high = low // block * block, -(-high // block) * block
             begins, ends = begins + low, np.minimum(begins + high, ends)

@@ -215,7 +215,7 @@ def _locate_timestep(bound: Bound, lengths: NDArray[np.int64]) -> NDArray[np.int
 def _locate_values(
     store: Store, field: str, axis: str, bounds: list[Bound], unit: TimeUnit | None
 ) -> dict[Bound, NDArray[np.int64]]:
-    """Return how many timesteps of each sequence are before a bound, int64 (n,) for each."""
+    """Return, for each bound, the number of timesteps of each sequence before it, int64 (n,)."""
     counts = np.zeros((len(bounds), len(store)), dtype=np.int64)
     last_number, last_value = -1, 0
     if unit is None and any(isinstance(bound, np.datetime64) for bound in bounds):

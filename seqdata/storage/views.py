@@ -1,4 +1,4 @@
-"""Stores as people use them: looked at, and selected from. Nothing is copied but numbers.
+"""Stores as users see them: to inspect and to select from. Only indices are copied.
 
 ``SequenceStore`` is what every store has beyond the contract of ``protocols.Store``, made of that
 contract alone. ``View`` selects sequences and fields of a base; views of views compose to one array
@@ -350,7 +350,7 @@ def get_measured_transform(store: Store) -> MeasuredTransform | None:
 
 
 def without_transform(store: Store) -> Store:
-    """Return the same sequences as they lie, without the transform that a view of them carries."""
+    """Return the same sequences without the transform that a view of them carries."""
     if isinstance(store, View) and store.measured_transform is not None:
         return View(
             store.base, None if store.has_all_sequences else store.numbers, names=store.names

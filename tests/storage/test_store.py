@@ -42,7 +42,7 @@ def test_ids_places_and_raw_texts_are_of_the_same_sequences(store):
 def test_a_sequence_or_a_field_that_is_not_there_is_refused(store):
     with pytest.raises(ConfigError, match=r"must be in \[0, 7\), but is 7"):
         store.keys(np.array([0, 7]))
-    with pytest.raises(ConfigError, match="no field of texts 'x'"):
+    with pytest.raises(ConfigError, match="no field of strings 'x'"):
         store.raw_texts("x", np.array([0]))
     with pytest.raises(ConfigError, match="no field 'z'"):
         store.populate(0, 1, ["z"])

@@ -240,7 +240,7 @@ def test_views_and_splits_work(folder):
     assert len(split(store, {"a": 0.5, "b": 0.5}, by="txt")["a"])
     assert store.where(store.lengths > 3).lengths.min() > 3
     assert store.take([3, 3]).lengths.tolist() == [store.lengths[3]] * 2
-    with pytest.raises(ConfigError, match=r"no field of texts 'cls'. Choose one of json, txt"):
+    with pytest.raises(ConfigError, match=r"no field of strings 'cls'. Choose one of json, txt"):
         store.raw_texts("cls", np.array([0]))
 
 

@@ -84,11 +84,11 @@ class Manifest:
 
     Attributes:
         fields: Name -> field.
-        key: The ``str`` field of ids; None: a sequence is named by its number.
+        key: The ``str`` field of ids; None: a sequence is named by its index.
         sequences: Number of sequences.
         lengths: Axis -> its file of lengths.
-        shards: In the order of their sequences.
-        checksums: Their algorithm and block size; None: no shard has checksums.
+        shards: Shards, in the order of their sequences.
+        checksums: Algorithm and block size of checksums; None: no shard has checksums.
         statistics: Statistics of blocks of sequences; None: none were computed.
         shuffle: The seed of the random order of its sequences; None: they are in the order given.
     """
@@ -288,7 +288,7 @@ def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class _ManifestReader:
-    """Turns JSON into checked values; errors name the place of an invalid one."""
+    """Turns JSON into checked values; errors name the path of an invalid one."""
 
     location: DataLocation
 

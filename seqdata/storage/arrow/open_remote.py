@@ -1,4 +1,4 @@
-"""Arrow stores behind URLs: opened by their manifest and lengths, their shards brought on demand.
+"""Arrow stores behind URLs: opened by their manifest and lengths, their shards fetched on demand.
 
 Place in the flow: a URL becomes a store; shards on demand ask its shards. Reads: the manifest,
 lengths, checksums, shards. Makes: fields of shards.
@@ -72,7 +72,7 @@ _MAX_KEPT_OFFSETS = 64  # shards and axes whose offsets are kept
 
 
 class ArrowShards:
-    """The shards of a store that lie elsewhere: ``RemoteShards``.
+    """The shards of a store behind a URL: ``RemoteShards``.
 
     Args:
         files: The folder of the shards.
@@ -133,7 +133,7 @@ class ArrowShards:
         return OpenShard(number, fields, cached.mapping)
 
     def download(self, number: int) -> None:
-        """Bring a shard into the cache; it is done at once where it is there."""
+        """Download a shard into the cache, unless it is there."""
         request = self.make_request(number)
         if not self._cache.has(request):
             self._cache.acquire_if_room(request, self.locate_shard(number))
@@ -164,7 +164,7 @@ class ArrowShards:
         return stat
 
     def offset_ranges(self, number: int, request: ShardRequest) -> Iterator[Ranges]:
-        """Yield the ranges of the offsets of strings; those of numbers follow from lengths."""
+        """Yield the ranges of the offsets of strings; offsets of numbers follow from lengths."""
         shard, local = self._manifest.shards[number], request.spans[:, 0]
         for name in request.names:
             if not kind_of(self.fields[name]).is_array:
@@ -192,7 +192,7 @@ class ArrowShards:
         return self._build_fields(number, content, drop_with_checksums, None)
 
     def join(self, shards: Sequence[OpenShard]) -> StoreFields:
-        """Return fields over all shards at once: what is read then is not put together."""
+        """Return fields over all shards at once, whose columns need no joining."""
         contents = [shard.content for shard in shards]
         checksums = [self._checksums[n] for n in range(len(shards)) if n in self._checksums]
         mapped = MappedFiles(
@@ -212,7 +212,7 @@ class ArrowShards:
     def _build_fields(
         self, number: int, content: Any, drop: DropFn, bits: Any | None
     ) -> StoreFields:
-        """Lay the fields of a shard over its bytes, found right where ``bits`` say so."""
+        """Return the fields of a shard over its bytes; ``bits`` record what was verified."""
         shard = self._manifest.shards[number]
         first, stop = self.layout.shard_offsets[number : number + 2]
         checksums = self._load_checksums(number)
@@ -319,8 +319,8 @@ def open_remote(
 
     Args:
         location: The URL of its folder.
-        verify: As of ``open_arrow``.
-        remote: How it is read.
+        verify: When checksums are compared; see ``open_arrow``.
+        remote: Options of reading.
 
     Raises:
         ConfigError: If the location is invalid, or what it needs is not installed.
@@ -344,7 +344,7 @@ def open_remote(
 def open_from_manifest(
     files: RemoteFiles, manifest: Manifest, verify: str, bits: SharedBits | None
 ) -> ShardStore:
-    """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
+    """Open a store by its manifest; ``bits`` are those of the process that pickled the store."""
     lengths_of = {axis: _load_lengths(files, manifest, axis, verify) for axis in manifest.lengths}
     if verify == "first_read":
         bits = SharedBits.reuse(bits, count_checksums(manifest), manifest.fingerprint)

@@ -1,6 +1,6 @@
 """Results of an audit: findings, reports of files, and copies of the damaged bytes.
 
-In a store without checksums everything is read, and failures are listed.
+A store without checksums is audited by reading all of it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class AuditReport:
     """The result of the audit of one shard with its checksums, or of one file of lengths.
 
     Attributes:
-        file: Its name.
-        shard: Its index; None if it is not a shard.
+        file: Name of the file.
+        shard: Index of the shard; None if it is not a shard.
         sequences: Expected number of sequences.
-        bytes: Its expected size.
+        bytes: Expected size of the file.
         damages: Number of damages.
-        findings: The first ones.
-        by: The kind of comparison: ``checksums`` of its sequences and its digest, ``digest`` alone,
+        findings: The first damages.
+        by: Kind of comparison: ``checksums`` of its sequences and its digest, ``digest`` alone,
             or ``structure``: it has neither, but everything was read.
     """
 

@@ -239,7 +239,7 @@ class FileCache:
 
         Args:
             request: The file, with its size.
-            location: The same, for errors.
+            location: Location of the file, for errors.
 
         Raises:
             SeqDataError: As ``acquire``, except for lack of room.
@@ -390,7 +390,7 @@ def make_cache(files: RemoteFiles) -> FileCache:
 
 
 class CacheFullError(Exception):
-    """Every file in the cache is being read: the requested one must be read in another way.
+    """The cache has no room, since its files are being read; callers read in another way.
 
     Args:
         needed: Bytes.

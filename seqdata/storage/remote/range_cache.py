@@ -146,7 +146,7 @@ class SparseFile:
     Attributes:
         content: Memory of the file's size.
         present: int64 (n, 2), first byte and one past the last, ascending: the present ranges.
-        overlay: The sources that its reader built over it.
+        overlay: The sources that the reader built over the content.
     """
 
     content: Any
@@ -158,7 +158,7 @@ class SparseFile:
 
         Args:
             ranges: int64 (n, 2) each: first byte, one past the last.
-            gap: Missing bytes between two of them are added, if they are at most so many apart.
+            gap: Missing bytes between two ranges are added, if there are at most this many.
         """
         if gap:
             ranges = [union_ranges([self.find_missing(ranges)], gap)]
@@ -190,7 +190,7 @@ def download_missing(
         make_download: Creates the download of ranges of a file.
         check_unchanged: Raises if a file was replaced.
         thread_pool: Threads.
-        gap: What lies between two ranges that are at most so many bytes apart is kept, too.
+        gap: Bytes between two ranges are kept, too, if there are at most this many.
 
     Raises:
         MissingShardError: If a file is not there.

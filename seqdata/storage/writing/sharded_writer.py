@@ -70,8 +70,8 @@ class ProgressReporter:
     """Reports the progress of a writer.
 
     Attributes:
-        function: The user's; None if there is none.
-        bar: The bar; None if none is shown.
+        function: Function of the user; None if there is none.
+        bar: The progress bar; None if none is shown.
         before: Sequences that an earlier call wrote; the rate does not count them.
     """
 

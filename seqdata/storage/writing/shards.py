@@ -94,7 +94,7 @@ class PackedShard:
 
     Attributes:
         sequences: Number of sequences.
-        size: Size that they count as, in bytes; a shard is closed by it.
+        size: Size in bytes, by which a shard is closed.
         content: The content that the format writes.
         part: The number of the part of the sequences.
         number: The number of the shard in the part.
