@@ -367,13 +367,10 @@ def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.
         sizes = np.diff(read_list_offsets(location, values))
         needed = int(sizes[codes.to_numpy(zero_copy_only=False)].sum())
     else:
-        needed = len(codes) * -(
-            -int(values.nbytes) // max(1, len(values))
-        )  # all have the same size
+        value_bytes = -(-int(values.nbytes) // max(1, len(values)))  # all have the same size
+        needed = len(codes) * value_bytes
     check_size(location, codes.nbytes + values.nbytes, needed)
-    if (
-        values.type != array.dictionary.type
-    ):  # views, for example, must be converted before the lookup
+    if values.type != array.dictionary.type:  # views must be converted before the lookup
         array = DictionaryArray.from_arrays(codes, values)
     return array.dictionary_decode()
 

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_STATE_FIELD, _START_FIELD = (
-    0,
-    19,
-)  # fields of /proc/PID/stat after the name: state, start time
+# fields of /proc/PID/stat after the name: state, start time
+_STATE_FIELD, _START_FIELD = 0, 19
 _FREE = "free"
 _LOCK_FILE_BYTES = 512  # bytes of a lock file
 

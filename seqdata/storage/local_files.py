@@ -351,9 +351,8 @@ def are_readable(*arrays: NDArray[np.generic]) -> bool:
     try:
         for array in arrays:
             if array.nbytes:
-                os.write(
-                    write_end, memoryview(array.data).cast("B")[-1:]
-                )  # the end is cut off first
+                last_byte = memoryview(array.data).cast("B")[-1:]  # the end is cut off first
+                os.write(write_end, last_byte)
     except OSError:
         return False
     finally:

@@ -442,7 +442,7 @@ class RangeReader:
 
     def _make_download(self, number: int, file: SparseFile, ranges: Ranges) -> RangeDownload:
         files, name, location = self._find_file(number)
-        gap = 0 if self._gap else None  # what lies between is there already, or downloaded, too
+        gap = 0 if self._gap else None  # bytes between ranges are present, or downloaded, too
         return RangeDownload(files, name, file.content, ranges, location, gap)
 
     def _check_unchanged(self, number: int) -> None:

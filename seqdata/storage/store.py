@@ -1,7 +1,7 @@
-"""The one store of sequences in shards, whatever their format and wherever they lie.
+"""The one store of sequences in shards.
 
-Arrow shards, tar shards and files of any format, on this machine or behind a URL, are opened by
-constructors of ``ShardStore``. How its shards are read is a ``ShardReader``: all of them mapped
+Arrow shards, tar shards and files of any format, on this machine or behind a URL, are opened as a
+``ShardStore``. How its shards are read is a ``ShardReader``: all of them mapped
 (``StoreFields``), or shards that come and go. Place in the flow: a location becomes a store. Reads:
 spans. Makes: columns.
 """

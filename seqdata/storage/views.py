@@ -325,7 +325,7 @@ class View(SequenceStore):
         return {name: columns[old] for name, old in base_names.items()}
 
     def observe(self, on_sequence: Callable[[int], None]) -> Store:
-        """Return the same view of a base that tells of what it reads, where it can."""
+        """Return the same view of a base that reports the sequences it reads, if it can."""
         if not isinstance(self._base, SupportsObserver):
             return self
         base = self._base.observe(on_sequence)

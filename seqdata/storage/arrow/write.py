@@ -307,9 +307,8 @@ class _ArrowPacker:
                 kernel, self.packers, rows, max_rows, stop - size
             )
             count, size = count + packed, size + bytes_
-            if (
-                unpacked
-            ):  # not plain, or no room: packed alone; also the next ones if none was plain
+            # not plain, or no room: packed alone; also the next ones if none was plain
+            if unpacked:
                 next_rows = itertools.islice(rows, 0 if packed else max_rows - 1)
                 for sequence in itertools.chain(unpacked, next_rows):
                     size += pack_sequence(self.packers, sequence, count, key)

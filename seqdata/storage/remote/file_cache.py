@@ -280,7 +280,7 @@ class FileCache:
             path = folder / self._make_file_name(request, size, stat)
             cached = _open_cached(path, size, file_location)
             if cached is not None:
-                remove_orphan(_name_partial(path))  # of who was killed as the file came
+                remove_orphan(_name_partial(path))  # of a process that was killed
                 return cached
             cached = self._download(folder, path, download_spec, release, timeout)
             if cached is not None:

@@ -27,9 +27,8 @@ from seqdata.storage.remote.file_cache import REQUEST_BYTES
 from seqdata.storage.remote.remote_files import RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool
 
-_MAP_NORESERVE = (
-    0x4000 if sys.platform == "linux" else 0
-)  # memory is allocated when it is written to
+# memory is allocated when it is written to
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +80,8 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
         download, low, high = byte_range
         body = memoryview(download.files.read(download.name, low, high, download.location))
         memory = memoryview(download.content)
-        for first, stop in _clip_ranges(
-            download.ranges, low, high
-        ):  # bytes between the ranges are dropped
+        # bytes between the ranges are dropped
+        for first, stop in _clip_ranges(download.ranges, low, high):
             memory[first:stop] = body[first - low : stop - low]
 
     thread_pool.map(fetch, byte_ranges)

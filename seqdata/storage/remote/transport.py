@@ -378,9 +378,8 @@ class ForkSafeThreadPool:
         return self._get_pool().submit(function, *arguments)
 
     def _get_pool(self) -> ThreadPoolExecutor:
-        if (
-            self._pid != os.getpid()
-        ):  # a forked process has none of the threads, and maybe a held lock
+        # a forked process has none of the threads, and maybe a held lock
+        if self._pid != os.getpid():
             self._lock = threading.Lock()
             self._pool, self._pid = None, os.getpid()
         with self._lock:
