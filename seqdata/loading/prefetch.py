@@ -76,8 +76,8 @@ class PrefetchSource(Generic[Item]):
 
     Attributes:
         make: Returns item ``k`` and its size in bytes.
-        numbers: Numbers of the items, in order.
-        on_handover: Called after each hand-over with the number of the next item.
+        numbers: Indices of the items, in order.
+        on_handover: Called after each hand-over with the index of the next item.
     """
 
     make: Callable[[int], tuple[Item, int]]
@@ -90,7 +90,7 @@ class Prefetcher(Generic[Item]):
 
     Args:
         source: The items.
-        max_handovers: Most groups that wait for the consumer.
+        max_handovers: Maximum number of groups that wait for the consumer.
     """
 
     def __init__(self, source: PrefetchSource[Item], max_handovers: int) -> None:
@@ -304,12 +304,12 @@ _MAX_STEPS = 64  # of a hint, at most
 
 
 def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[[int], None]:
-    """Return a function that plans the next block ahead, and hints to a store what will be read.
+    """Return a function that plans the next block ahead, and announces reads to a store.
 
     Args:
         steps: The steps of this rank.
         store: The store to read.
-        first_step: The first step; the store receives a hint for it at once.
+        first_step: Index of the first step, which is announced at once.
 
     Returns:
         A function to be called with the next step.
@@ -333,10 +333,12 @@ def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[
 
 
 def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
-    """Return a function that hints to a store what the next steps read; None if it takes no hints.
+    """Return a function that announces the reads of the next steps to a store.
+
+    None if the store is local, or takes no announcements.
 
     Args:
-        store: The store to read; a view passes the hint to its base.
+        store: The store to read; a view announces reads to its base.
         steps: The steps of this rank.
     """
     base = store.base if isinstance(store, SupportsBase) else store

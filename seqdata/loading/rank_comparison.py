@@ -1,8 +1,8 @@
-"""The comparison of what the ranks of a plain loop have given their Loaders.
+"""Comparison of the arguments that the ranks of a plain loop have given their Loaders.
 
 Ranks with another plan would take another number of steps and wait for each other, or train on
-other batches. Values go by the store of the process group, not by a collective operation: a Loader
-that only one rank iterates over must not wait for others without an end.
+other batches. Values go through the store of the process group, not a collective operation: a
+Loader that only one rank iterates over must not wait for others forever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seqdata.sharing import World
 
 RankValues = Mapping[str, str | float | None]
 PATIENCE = 10.0
-"""Seconds that an iteration of a Loader waits for the first ones of the other ranks."""
+"""Seconds that an iteration of a Loader waits for those of the other ranks."""
 _INTERVAL = 0.01  # seconds between two looks
 _MAX_NAMED = 4  # most ranks whose numbers are in a message
 _logger = logging.getLogger("seqdata")
@@ -52,7 +52,7 @@ class RankComparison:
     """Compares the values of one Loader over all ranks, once.
 
     Args:
-        world: This rank and the number of ranks, as the Loader has them.
+        world: World of the Loader.
     """
 
     def __init__(self, world: World) -> None:
@@ -97,7 +97,7 @@ class RankComparison:
 
 
 def _find_store(world: World) -> Any:
-    """Return the store of the default process group; None if its ranks are not those of a world."""
+    """Return the store of the default process group; None if it is of another world."""
     if World.current() != world:
         return None
     distributed: Any = sys.modules["torch.distributed.distributed_c10d"]

@@ -5,7 +5,7 @@ import torch
 from seqdata import TBPTT, Fixed, Loader, World
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
-from seqdata.loading.output import BATCH_PARTS, Output, make_output
+from seqdata.loading.output import BATCH_KEYS, Output, make_output
 
 
 def batch_of(**data):
@@ -33,7 +33,7 @@ def test_a_dict_has_them_by_name():
 
 
 def test_every_part_of_a_batch_can_be_named():
-    assert len(Output(BATCH_PARTS)(batch_of())) == len(BATCH_PARTS)
+    assert len(Output(BATCH_KEYS)(batch_of())) == len(BATCH_KEYS)
 
 
 def test_a_field_goes_before_a_part_of_the_same_name():
