@@ -1,9 +1,9 @@
 """Digests of functions: for results cached on disk, and for the comparison of processes.
 
 ``code_digest`` decides whether cached results are still valid. It is made of bytecode, constants,
-defaults, what a closure or object holds, and functions and plain values of the same module that are
-named in it. It errs towards "changed"; the caller checks what was cached. ``describe_code`` errs
-towards "equal": processes that were given the same must agree.
+defaults, the values of a closure or object, and functions and plain values of the same module that
+are named in it. It errs towards "changed". ``describe_code`` errs towards "equal": processes with
+the same callable must agree.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Description(NamedTuple):
 
     Attributes:
         fixed: The code, and the values that it holds, such as numbers, strings, arrays and lists.
-        changing: The content of dicts and sets, which may be caches of what a process has seen.
+        changing: The content of dicts and sets, which may be caches of a process.
     """
 
     fixed: dict[str, str | float | None]
@@ -128,14 +128,14 @@ class Description(NamedTuple):
 
 
 def describe_code(name: str, obj: Any) -> Description:
-    """Describe a callable: equal descriptions in processes whose callables do the same.
+    """Return a description of a callable that is equal in processes with the same callable.
 
-    Equal values have equal descriptions, whatever their identity, order in a set or device. Values
-    that a process has of its own are left out: paths, devices, random generators, values that are
-    called a rank, and those that a class leaves out of its ``__getstate__``.
+    Equal values have equal descriptions, independent of identity, order in a set or device. Values
+    that may differ between processes are left out: paths, devices, random generators, values that
+    are called a rank, and those that a class leaves out of its ``__getstate__``.
 
     Args:
-        name: Name of the callable; a value that it holds has its own after a dot.
+        name: Name of the callable, which precedes the names of its values.
         obj: The callable.
 
     Examples:
@@ -201,7 +201,7 @@ def _iter_bound(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _iter_state(obj: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what an object holds: as it would be pickled, if it can be."""
+    """Yield names and values of the state of an object, as it would be pickled if possible."""
     try:
         reduced = obj.__reduce_ex__(4)
     except Exception as error:  # whatever its own code raises
@@ -230,16 +230,16 @@ def _iter_state(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Contents:
-    """Digests values by their content.
+    """Maker of digests of values by their content.
 
     Args:
-        has_changing: Whether dicts and sets count, which may be caches.
+        has_changing: Whether to include dicts and sets, which may be caches.
     """
 
     def __init__(self, *, has_changing: bool = False) -> None:
         self._has_changing = has_changing
         self._digests: dict[int, bytes] = {}
-        self._kept: list[Any] = []  # a number is of no other object while this one lives
+        self._kept: list[Any] = []  # while an object lives, no other one has its id
 
     def digest(self, obj: Any) -> bytes:
         """Return the digest of a value."""
@@ -333,7 +333,7 @@ class _Contents:
                     yield name.encode() + (b"" if _is_own_name(f".{name}") else self.digest(value))
 
     def _iter_code(self, function: FunctionType) -> Iterator[bytes]:
-        """Yield the code of a function, and what it uses of its module that does not change."""
+        """Yield the code of a function, and the constants and functions that it uses."""
         yield self.digest(function.__code__)
         for name in _iter_names(function.__code__):
             value = function.__globals__.get(name)
@@ -352,12 +352,12 @@ def _combine(parts: Iterable[bytes]) -> bytes:
 
 
 def _is_own_name(suffix: str) -> bool:
-    """Return whether a name says that its value is a number of this process."""
+    """Return whether a name is that of a value of this process, such as its rank."""
     return suffix[1:].strip("_").lower() in _OWN_NAMES
 
 
 def _is_own_value(value: Any) -> bool:
-    """Return whether a value may be another one in each process: a path, a device, a generator."""
+    """Return whether a value may differ between processes: a path, a device, a generator."""
     if isinstance(value, str):
         return _OWN_STRING.match(value) is not None
     torch = sys.modules.get("torch")
