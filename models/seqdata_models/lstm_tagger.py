@@ -31,7 +31,7 @@ class LSTMTagger(L.LightningModule):
         bidirectional: Whether a label may also depend on later timesteps.
         dropout: Share of activations dropped between layers and before the head.
         layout: Layout of training: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         x: Name of the field of features.
         y: Name of the field of labels.
 

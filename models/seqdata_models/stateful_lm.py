@@ -27,7 +27,7 @@ class StatefulLM(L.LightningModule):
         layers: Stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
         dropout: Share of activations dropped after the embedding, between layers, before the head.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit,
             which more epochs stretch.
         x: Name of the field of tokens, (r, T) integers.
@@ -128,7 +128,7 @@ class StatefulLM(L.LightningModule):
         return [self.embedding, self.dropout, self.rnn, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first part takes, (r, T) int64."""
+        """Return the input of the first part, (r, T) int64."""
         tokens: Tensor = batch[self.x]
         return tokens.long()
 

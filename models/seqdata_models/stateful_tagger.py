@@ -26,7 +26,7 @@ class StatefulTagger(L.LightningModule):
         layers: Stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
         dropout: Share of activations dropped between layers and before the head.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
         x: Name of the field of features.
         y: Name of the field of labels.
@@ -112,7 +112,7 @@ class StatefulTagger(L.LightningModule):
         return [self.rnn, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first part takes, (r, T, features)."""
+        """Return the input of the first part, (r, T, features)."""
         inputs: Tensor = batch[self.x]  # (r, T, features), or (r, T) of one feature
         inputs = inputs if inputs.ndim == 3 else inputs.unsqueeze(-1)
         return inputs.to(self.head.weight.dtype)

@@ -303,7 +303,7 @@ def cases(target: FaultTarget, runs: int) -> list[FaultCase]:
 
     Args:
         target: Data set to serve.
-        runs: How often instants are drawn.
+        runs: Number of drawn instants.
     """
     pairs = max(1, runs // 2)
     found = [
