@@ -29,7 +29,7 @@ class LSTMTagger(L.LightningModule):
         hidden: Size of one direction's hidden state.
         layers: Stacked LSTM layers.
         bidirectional: Whether a label may also depend on later timesteps.
-        dropout: Share of activations dropped between layers and before the head.
+        dropout: Fraction of activations dropped between layers and before the head.
         layout: Layout of training: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
         learning_rate: Learning rate of Adam.
         x: Name of the field of features.

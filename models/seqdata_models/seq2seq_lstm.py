@@ -100,7 +100,7 @@ class Seq2SeqLSTM(L.LightningModule):
         return torch.where(steps < lengths, F.pad(tokens, (0, 1)), self.end), steps <= lengths
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the mean nats of each row's target with its end, (B,), independent of its weight."""
+        """Return the mean nats of each row's target with its end, (B,), without weights."""
         targets, is_target = self.targets(batch)
         return token_nll(logits, targets, is_target).sum(dim=1) / is_target.sum(dim=1)
 

@@ -25,7 +25,7 @@ class StatefulTagger(L.LightningModule):
         hidden: Size of the hidden state.
         layers: Stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
-        dropout: Share of activations dropped between layers and before the head.
+        dropout: Fraction of activations dropped between layers and before the head.
         learning_rate: Learning rate of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
         x: Name of the field of features.

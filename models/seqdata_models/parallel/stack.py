@@ -64,7 +64,7 @@ class Step:
             Of a dropout, the module whose mode decides.
         number: In the stack.
         layer: Layer of the recurrent part; None: another part.
-        drop: Share of activations that are dropped; 0: this is not a dropout.
+        drop: Fraction of activations that are dropped; 0: this is not a dropout.
         deferred: Module that runs in its place, if weight gradients wait.
     """
 
