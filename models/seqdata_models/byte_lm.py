@@ -27,7 +27,7 @@ class ByteLM(L.LightningModule):
         embedding: Size of a byte's vector.
         hidden: Size of the hidden state.
         layers: Stacked LSTM layers.
-        dropout: Fraction of activations dropped after the embedding, between layers, before the head.
+        dropout: Fraction of activations dropped after embedding and layers, before the head.
         learning_rate: Learning rate of Adam.
         x: Name of the field of bytes, (B, T) integers below 256.
         field: The former name of ``x``.

@@ -26,7 +26,7 @@ class StatefulLM(L.LightningModule):
         hidden: Size of the hidden state.
         layers: Stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
-        dropout: Fraction of activations dropped after the embedding, between layers, before the head.
+        dropout: Fraction of activations dropped after embedding and layers, before the head.
         learning_rate: Learning rate of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit,
             which more epochs stretch.
