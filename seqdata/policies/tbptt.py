@@ -26,14 +26,16 @@ from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
 from seqdata.planning.build import check_counts, make_fingerprint, make_full_report
 from seqdata.planning.items import Empty, Items, WholeSequences, select_items
-from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lanes, make_queues
-from seqdata.planning.lanes.step_table import (
+from seqdata.planning.lane_assignment import LaneAssignment, SwapLimits, assign_lanes, make_queues
+from seqdata.planning.lanes import (
     Chunks,
     LaneSchedule,
     UnevenChunks,
+    make_column_offsets,
+    make_queued_lanes,
     make_step_table,
+    make_stream_lanes,
 )
-from seqdata.planning.lanes.stream import make_column_offsets, make_queued_lanes, make_stream_lanes
 from seqdata.planning.policy import BasePolicy
 from seqdata.planning.randomness import Draw, Purpose
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.planning.lanes.assign import SwapLimits, assign_lanes, make_queues
+from seqdata.planning.lane_assignment import SwapLimits, assign_lanes, make_queues
 from seqdata.planning.randomness import Draw
 
 sizes_of = st.lists(st.integers(1, 30), max_size=60)
