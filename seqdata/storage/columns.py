@@ -38,7 +38,7 @@ class BufferSource:
         layout: The shards and lengths of its sequences.
         values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
         extents: Per shard, begins and ends of each sequence's values; None: one timestep each.
-        unit: The unit of extents in bytes: the size of a timestep, or 1.
+        extent_bytes: Bytes that extents count in: the size of a timestep, or 1.
         width: Bytes of a timestep, or 1.
         file_offsets: Per shard, the offset of the values in the file, in bytes; None: they are not
             in a file.
@@ -55,7 +55,7 @@ class BufferSource:
     layout: ShardLayout
     values: tuple[NDArray[Any], ...]
     extents: tuple[ShardExtents, ...] | None
-    unit: int
+    extent_bytes: int
     width: int
     file_offsets: tuple[int, ...] | None
     engine: Kernel
@@ -112,7 +112,7 @@ class BufferSource:
         layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         extents: tuple[ShardExtents, ...] | None,
-        unit: int | None,
+        extent_bytes: int | None,
         file_offsets: Sequence[int] | None,
         checksums: FieldChecksums | None,
     ) -> BufferSource:
@@ -120,11 +120,13 @@ class BufferSource:
         engine, starts = get_kernel(), np.array(layout.shard_offsets, dtype=np.int64)
         kind = kind_of(field)
         width = kind.width(field)
-        unit = width if unit is None else unit
+        extent_bytes = width if extent_bytes is None else extent_bytes
         kernel_checksums = None if checksums is None else checksums.kernel_arguments
-        handle = engine.source(tuple(values), extents, starts, width, kernel_checksums, unit)
+        handle = engine.source(
+            tuple(values), extents, starts, width, kernel_checksums, extent_bytes
+        )
         return cls(
-            name, field, kind, layout, tuple(values), extents, unit, width,
+            name, field, kind, layout, tuple(values), extents, extent_bytes, width,
             None if file_offsets is None else tuple(file_offsets), engine, handle,
             kind.stored_dtype(field), checksums,
         )  # fmt: skip
@@ -144,7 +146,7 @@ class BufferSource:
         return SpanColumn(self, spans) if self.kind.is_array else self.take(spans[:, 0])
 
     def find(self, number: int) -> tuple[int, int, int]:
-        """Return (shard, begin, end) of a sequence's values, in the unit of its extents; unchecked.
+        """Return (shard, begin, end) of a sequence's values, in units of ``extent_bytes``.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -207,7 +209,8 @@ class BufferSource:
             ConfigError: If there is no such sequence or span.
             CorruptSampleError: If its recorded offset is wrong.
         """
-        if self.unit == 1:  # `values` may be the bytes of a file, also where a timestep is one byte
+        # `values` may be the bytes of a file, also where a timestep is one byte
+        if self.extent_bytes == 1:
             return self._piece_of_bytes(number, start, stop)
         shard, first, last = self.find(number)
         values = self.values[shard]
@@ -252,7 +255,7 @@ class BufferSource:
         def locate(start: int, stop: int) -> DataLocation:
             if self.file_offsets is None:
                 return self.layout.locate(number, self.name)
-            offset = self.file_offsets[shard] + first * self.unit + start
+            offset = self.file_offsets[shard] + first * self.extent_bytes + start
             return self.layout.locate(number, self.name, offset, stop - start)
 
         span = (start * self.width, stop * self.width)
@@ -274,7 +277,7 @@ class BufferSource:
         layout = self.layout
         shard, first, last = self.find(number)
         count, width = len(self.values[shard]), self.width
-        unit_name = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
+        unit_name = "timesteps" if self.extent_bytes == width and self.kind.is_array else "bytes"
         needed, details = f"be inside of the shard's {count} {unit_name}", {}
         if self.kind.is_array:
             axis = self.field.axis
@@ -285,8 +288,8 @@ class BufferSource:
                     f"{self.name!r}: timesteps must be in 0..{length}, but {start}..{stop} were "
                     "requested. Was the plan made for other data?"
                 )
-            needed = f"have {length * width // self.unit} {unit_name}"
-            details = {"expected": length, "found": (last - first) * self.unit // width}
+            needed = f"have {length * width // self.extent_bytes} {unit_name}"
+            details = {"expected": length, "found": (last - first) * self.extent_bytes // width}
         error = self.locate(number, first, last).make_error(
             CorruptSampleError,
             f"must {needed}, but is at {first}..{last} of {count}. The shard is damaged: restore "
@@ -299,7 +302,7 @@ class BufferSource:
 
         Args:
             number: The sequence.
-            first: The first value, in the unit of extents from the shard's start.
+            first: The first value, in units of ``extent_bytes`` from the shard's start.
             last: One past the last.
         """
         if self.file_offsets is None:
@@ -307,8 +310,9 @@ class BufferSource:
         shard = self.layout.find_shard(number)
         timesteps = len(self.values[shard])
         first = min(max(first, 0), timesteps)  # the location of the damage may be these bytes
-        last, begin = min(max(last, first), timesteps), self.file_offsets[shard] + first * self.unit
-        return self.layout.locate(number, self.name, begin, (last - first) * self.unit)
+        last = min(max(last, first), timesteps)
+        begin = self.file_offsets[shard] + first * self.extent_bytes
+        return self.layout.locate(number, self.name, begin, (last - first) * self.extent_bytes)
 
 
 class SpanColumn:

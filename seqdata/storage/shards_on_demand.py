@@ -471,16 +471,16 @@ def value_ranges(fields: StoreFields, request: ShardRequest) -> Iterator[Ranges]
         stored = source.stored
         if stored is None:  # its values are known, and nothing is verified
             continue
-        numbers, unit = request.spans[:, 0], stored.unit
-        begins, ends = numbers, numbers + 1
+        indices, size = request.spans[:, 0], stored.extent_bytes
+        begins, ends = indices, indices + 1
         if stored.extents is not None:
-            begins, ends = (each[numbers] for each in stored.extents[0])
-        begins, ends = begins * unit, ends * unit
+            begins, ends = (each[indices] for each in stored.extents[0])
+        begins, ends = begins * size, ends * size
         if stored is source and stored.kind.is_array and stored.field.axis == request.axis:
             low, high = request.spans[:, 1] * stored.width, request.spans[:, 2] * stored.width
             if stored.checksums is not None:  # only whole blocks can be verified
                 block = stored.checksums.bytes_per_checksum
                 low, high = low // block * block, -(-high // block) * block
             begins, ends = begins + low, np.minimum(begins + high, ends)
-        inside = np.clip(np.stack([begins, ends], axis=1), 0, len(stored.values[0]) * unit)
+        inside = np.clip(np.stack([begins, ends], axis=1), 0, len(stored.values[0]) * size)
         yield inside + (0 if stored.file_offsets is None else stored.file_offsets[0])
