@@ -55,7 +55,7 @@ ROOMS = {
         "plugins/seqdata-audio/tests plugins/seqdata-tokens/tests plugins/seqdata-webdataset/tests",
     ),
 }
-MOST_FIRST = 80  # tests that come first
+MOST_FIRST = 40  # tests that come first
 NOT_THERE = "broken: pytest status 4"  # a test's name has what the mutation changes, or the like
 ENDED = ("broken: not collected", "broken: more than")
 CONFIGURATION = """\
@@ -91,7 +91,7 @@ class Mutation:
 
 
 def list_mutations(modules: list[str]) -> list[Mutation]:
-    """Return all mutations that cosmic-ray knows of the modules, but those of annotations."""
+    """Return all mutations that cosmic-ray knows of the modules, but those of annotations and decorators."""
     with tempfile.TemporaryDirectory(prefix="draw-") as spot:
         config, session = Path(spot, "config.toml"), Path(spot, "session.sqlite")
         config.write_text(CONFIGURATION.format(modules=json.dumps(modules)))
@@ -114,10 +114,11 @@ def list_mutations(modules: list[str]) -> list[Mutation]:
 
 
 def find_annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return where annotations of types begin and end, as (line, column)."""
+    """Return where annotations and decorators begin and end, as (line, column)."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        named = (getattr(node, name, None) for name in ("annotation", "returns"))
+        named = [getattr(node, name, None) for name in ("annotation", "returns")]
+        named += getattr(node, "decorator_list", [])
         for part in (part for part in named if part is not None):
             end = (part.end_lineno or part.lineno, part.end_col_offset or 0)
             found.append(((part.lineno, part.col_offset), end))
@@ -173,12 +174,16 @@ def choose_first(
 ) -> list[str]:
     """Return some of the tests that run the mutation's line, or the nearest line above it.
 
-    Coverage records a statement of several lines by the first of them.
+    Those of its module's own test file come before others. Coverage records a statement of several lines by the first of them.
     """
     for line in range(mutation.line, max(mutation.line - 4, 0), -1):
         tests = reached.get((mutation.file, line), [])
         if tests:
-            return sorted(rng.sample(tests, min(len(tests), MOST_FIRST)))
+            own = [test for test in tests if f"/test_{Path(mutation.file).stem}" in test]
+            others = sorted(set(tests) - set(own))
+            chosen = rng.sample(own, min(len(own), MOST_FIRST))
+            chosen += rng.sample(others, min(len(others), MOST_FIRST - len(chosen)))
+            return sorted(chosen)
     return []
 
 
