@@ -91,7 +91,7 @@ class Mutation:
 
 
 def list_mutations(modules: list[str]) -> list[Mutation]:
-    """Return all mutations that cosmic-ray knows of the modules, but those of annotations and decorators."""
+    """Return all mutations that cosmic-ray knows, but those of annotations and decorators."""
     with tempfile.TemporaryDirectory(prefix="draw-") as spot:
         config, session = Path(spot, "config.toml"), Path(spot, "session.sqlite")
         config.write_text(CONFIGURATION.format(modules=json.dumps(modules)))
@@ -174,7 +174,8 @@ def choose_first(
 ) -> list[str]:
     """Return some of the tests that run the mutation's line, or the nearest line above it.
 
-    Those of its module's own test file come before others. Coverage records a statement of several lines by the first of them.
+    Those of its module's own test file come before others. Coverage records a statement of several
+    lines by the first of them.
     """
     for line in range(mutation.line, max(mutation.line - 4, 0), -1):
         tests = reached.get((mutation.file, line), [])
