@@ -194,8 +194,7 @@ def split(  # noqa: PLR0913
             as nearly as whole sequences allow. Implies ``exact``.
         along: The field of timestamps, or the axis of timesteps, that each sequence is cut along.
         context: Timesteps before its start that ``Windows`` of a part may read, never as targets.
-        unit: Unit of timestamps: ``s``, ``ms``, ``us`` or ``ns`` since 1970; None: found from the
-            first one.
+        unit: Unit of timestamps: ``s``, ``ms``, ``us`` or ``ns``; None: that of the first one.
         lengths: Lengths of the items of a torch Dataset.
 
     Returns:
