@@ -72,7 +72,7 @@ def stats(
     plain = {
         **info,
         "lengths": {axis: asdict(figures) for axis, figures in lengths.items()},
-        "values": values and {name: asdict(item) for name, item in values.items()},
+        "values": None if values is None else {name: asdict(item) for name, item in values.items()},
     }
     print_report(plain, _iter_lines(opened_store, info, lengths, values), as_json=as_json)
 
