@@ -1,8 +1,8 @@
 """Writing of sequences as files of a format, each with its index: all of them or none.
 
 The sharded writer writes shards to a staging directory, each with its index; they are renamed into
-place when all are complete, and their indexes after them. In a bucket the list of shards is
-uploaded last. Place in the flow: below ``write_store``. Reads: sequences. Makes: a store.
+place when all are complete, and the index of all, with the list of shards, after them. In a bucket
+it is uploaded last. Place in the flow: below ``write_store``. Reads: sequences. Makes: a store.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import find_key, make_packer
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.file_fields import make_ids
+from seqdata.storage.indexed.index_file import IndexFile, dump_index_files, load_index_file
+from seqdata.storage.indexed.index_folder import (
+    BUILT,
+    COMPLETE,
+    COMPLETE_FILE,
+    OLD_LIST,
+    OLD_SUFFIX,
+    name_index_file,
+)
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.opening import FormatBackend
-from seqdata.storage.indexed.shard_index import (
-    SHARD_LIST,
-    DeclaredFields,
-    dump_index,
-    dump_list,
-    load_index,
-    load_list,
-)
-from seqdata.storage.indexed.shards import INDEX_FOLDER, INDEX_SUFFIX, RemoteShard
+from seqdata.storage.indexed.shard_index import DeclaredFields, ListedShard, ShardIndex
+from seqdata.storage.indexed.shards import INDEX_FOLDER, RemoteShard
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.integrity.checksums import choose_algorithm
 from seqdata.storage.local_files import (
@@ -53,8 +55,9 @@ from seqdata.storage.local_files import (
 from seqdata.storage.packing import Packer, pack_sequence
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import RemoteFiles, WritableFiles
-from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.transport import make_remote_files, make_writable_files
 from seqdata.storage.remote.upload import upload_store
+from seqdata.storage.remote.urls import join_url
 from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
@@ -64,7 +67,7 @@ from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles, find_s
 
 _PROGRESS_SEQUENCES = 1024  # sequences between two reports of progress
 _KEY_DIGITS = 9  # of a sequence that is only numbered
-_LIST_FILE = f"{INDEX_FOLDER}/{SHARD_LIST}"
+_BUILT_FILE = f"{INDEX_FOLDER}/{name_index_file(BUILT)}"
 
 
 class ShardEncoder(Protocol):
@@ -158,7 +161,7 @@ def write_files(  # noqa: PLR0913
     url, remote_options = os.fspath(location), resolve_remote(remote)
     upload = _Upload(write, file_format.suffixes[0])
     upload_store(url, remote_options, upload, resume=resume, overwrite=overwrite)
-    _remove_cached(url, remote_options)
+    _remove_old_indexes(url, remote_options)
     return backend(url, remote=remote_options)
 
 
@@ -188,7 +191,7 @@ def _write_local(  # noqa: PLR0913
         axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
         algorithm=choose_algorithm(), parts=None, format=file_format.name, shuffle=shuffle,
     )  # fmt: skip
-    files = StoreFiles(_LIST_FILE, _own_names(suffix))
+    files = StoreFiles(COMPLETE_FILE, _own_names(suffix))
     with open_sharded_writer(
         root, files, resume_key, executor=executor, progress=progress, total=None,
         overwrite=overwrite, resume=resume,
@@ -203,7 +206,7 @@ def _write_local(  # noqa: PLR0913
         encoder = shard_format.make_encoder()
         shards = writer.write_rows(rows, shard_format)
         if encoder.key is not None:
-            _check_keys(writer.folder, shards, file_format)
+            _check_keys(writer.folder, shards)
         _commit(root, writer.folder, shards, suffix, encoder.shard_encoder.declared)
 
 
@@ -215,9 +218,8 @@ def _check_target(root: Path, suffix: str, *, overwrite: bool) -> None:
         raise ConfigError(f"{root}: already holds a store. Choose another folder")
     names = sorted(path.name for path in root.glob(f"*{suffix}"))
     others = [name for name in names if not _is_own(name, suffix)]
-    begun = (
-        find_staging_dirs(root) and not (root / _LIST_FILE).exists()
-    )  # interrupted in its commit
+    has_list = any(path.exists() for path in _list_paths(root))
+    begun = find_staging_dirs(root) and not has_list  # interrupted in its commit
     if others or (names and not overwrite and not begun):
         raise _make_target_error(str(root), others, names)
 
@@ -227,6 +229,11 @@ def _make_target_error(location: str, others: list[str], names: list[str]) -> Co
     return ConfigError(
         f"{location}: must be an empty folder, but holds {(others or names)[0]!r}. {advice}"
     )
+
+
+def _list_paths(root: Path) -> tuple[Path, Path]:
+    """Return the possible paths of the list of files, that of earlier releases included."""
+    return root / COMPLETE_FILE, root / INDEX_FOLDER / OLD_LIST
 
 
 def _own_names(suffix: str) -> re.Pattern[str]:
@@ -246,19 +253,33 @@ def _number_key(number: int) -> str:
     return f"{number:0{_KEY_DIGITS}d}"
 
 
-def _check_keys(
-    folder: Path, shards: Sequence[FinishedShard[_WrittenFile]], file_format: IndexedFormat
-) -> None:
+def _load_index(path: Path) -> IndexFile:
+    """Return an index file that was just written.
+
+    Raises:
+        CorruptShardError: If it was damaged since.
+    """
+    location = DataLocation(dataset=str(path.parent), file=path.name)
+    found = load_index_file(path.read_bytes(), location)
+    if found.error is not None:
+        raise found.error
+    return found
+
+
+def _load_indexes(paths: Iterable[Path]) -> Iterator[ShardIndex]:
+    """Yield the indexes in index files."""
+    for path in paths:
+        for group in _load_index(path).groups:
+            yield from map(group.take, range(len(group.names)))
+
+
+def _check_keys(folder: Path, shards: Sequence[FinishedShard[_WrittenFile]]) -> None:
     """Raise if an id occurs twice; the write cannot be resumed then.
 
     Raises:
         DecodeError: If it does.
     """
-    indexes = []
-    for finished in shards:
-        path = folder / finished.shard.index
-        location = DataLocation(dataset=str(folder), file=path.name)
-        indexes.append(load_index(path.read_bytes(), location, file_format))
+    indexes = list(_load_indexes(folder / finished.shard.index for finished in shards))
     ids = make_ids(str(folder), indexes, [index.shard for index in indexes])
     hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in indexes])
     try:
@@ -276,24 +297,36 @@ def _commit(
     suffix: str,
     declared: DeclaredFields,
 ) -> None:
-    """Rename files into place, then their indexes and their list; remove older ones first."""
+    """Rename files into place, then their index with their list; remove older ones first."""
     (root / INDEX_FOLDER).mkdir(exist_ok=True)
-    (root / _LIST_FILE).unlink(missing_ok=True)
+    for path in _list_paths(root):
+        path.unlink(missing_ok=True)
     named = [
         (_name_shard(number, suffix), finished.shard) for number, finished in enumerate(shards)
     ]
-    listed = [(name, file.sha256) for name, file in named]
-    write_synced(folder / SHARD_LIST, dump_list(listed, declared))
-    for old in root.glob(f"*{suffix}"):
-        (root / INDEX_FOLDER / f"{old.name}{INDEX_SUFFIX}").unlink(missing_ok=True)
+    listed = {name: ListedShard(file.sha256, declared) for name, file in named}
+    indexes = _load_indexes(folder / file.index for _, file in named)
+    index_names = []
+    for number, content in dump_index_files(indexes, listed):
+        index_names.append(name_index_file(COMPLETE, number))
+        write_synced(folder / index_names[-1], content)
+    for old in [*root.glob(f"*{suffix}"), *_list_index_files(root)]:
         old.unlink()
     for name, file in named:
         os.replace(folder / file.file, root / name)
     sync_file(root)
-    for name, file in named:
-        os.replace(folder / file.index, root / INDEX_FOLDER / f"{name}{INDEX_SUFFIX}")
-    os.replace(folder / SHARD_LIST, root / _LIST_FILE)
+    for name in index_names:  # that with the list comes last
+        os.replace(folder / name, root / INDEX_FOLDER / name)
     sync_file(root / INDEX_FOLDER)
+
+
+def _is_index(name: str) -> bool:
+    """Return whether a name is of an index file or list, those of earlier releases included."""
+    return name.endswith(OLD_SUFFIX) or name == OLD_LIST
+
+
+def _list_index_files(root: Path) -> list[Path]:
+    return sorted(path for path in (root / INDEX_FOLDER).iterdir() if _is_index(path.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +348,7 @@ class _WrittenFile:
     @property
     def index(self) -> str:
         """The name of its index."""
-        return Path(self.file).stem + INDEX_SUFFIX
+        return Path(self.file).stem + OLD_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -403,7 +436,8 @@ class _ShardFormat:
         place = DataLocation(dataset=str(folder), file=name)
         index = self.file_format.make_index(content, name, place)
         written = _WrittenFile(path.name, packed.sequences, len(content), index.sha256)
-        write_synced(folder / written.index, dump_index(replace(index, declared=encoder.declared)))
+        ((_, dumped),) = dump_index_files([replace(index, declared=encoder.declared)])
+        write_synced(folder / written.index, dumped)
         return written, first, last
 
     def parse(self, facts: dict[str, Any]) -> _WrittenFile:
@@ -448,14 +482,18 @@ class _Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """Files, their indexes and the list of them: an ``UploadPlan``."""
+    """Files and their index: an ``UploadPlan``.
+
+    Before the files, their indexes are uploaded without the list: those say that writing was not
+    finished, until the list is there.
+    """
 
     make: _Write
     suffix: str
 
     @property
     def last(self) -> str:
-        return _LIST_FILE
+        return COMPLETE_FILE
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
         found = _list_names(files)
@@ -465,33 +503,33 @@ class _Upload:
             )
         names = [name for name in found if name.endswith(self.suffix)]
         others = [name for name in names if not _is_own(name, self.suffix)]
-        unsent = [
-            name for name in names if f"{INDEX_FOLDER}/{name}{INDEX_SUFFIX}" not in sent
-        ]  # indexes are uploaded first
-        if others or (unsent and not overwrite):
-            raise _make_target_error(files.location, others, unsent)
+        if others or (names and not overwrite and _BUILT_FILE not in sent):
+            raise _make_target_error(files.location, others, names)
 
     def write(self, folder: Path, *, overwrite: bool) -> None:
         self.make(folder, overwrite=overwrite)
+        complete = [path for path in _list_index_files(folder) if path.name.startswith(COMPLETE)]
+        for number, content in dump_index_files(_load_indexes(complete)):
+            (folder / INDEX_FOLDER / name_index_file(BUILT, number)).write_bytes(content)
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
-        listed = load_list((folder / self.last).read_bytes(), str(folder))
-        indexes = [f"{INDEX_FOLDER}/{name}{INDEX_SUFFIX}" for name in listed]
-        return [  # an index without a list means that writing was not finished
-            {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in indexes},
+        names = [f"{INDEX_FOLDER}/{path.name}" for path in _list_index_files(folder)]
+        listed = _load_index(folder / COMPLETE_FILE).listed or {}
+        return [
+            {
+                name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+                for name in names
+                if name != COMPLETE_FILE
+            },
             {name: file.sha256 for name, file in listed.items()},
         ]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
         indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
-        owners = [name.removesuffix(INDEX_SUFFIX) for name in indexes]
+        paths = [f"{INDEX_FOLDER}/{name}" for name in indexes if _is_index(name)]
         return [
             *(name for name in _list_names(files) if _is_own(name, self.suffix)),
-            *(
-                f"{INDEX_FOLDER}/{name}"
-                for name, owner in zip(indexes, owners, strict=True)
-                if _is_own(owner, self.suffix)
-            ),
+            *(path for path in paths if path != COMPLETE_FILE),
         ]
 
 
@@ -502,8 +540,11 @@ def _list_names(files: RemoteFiles) -> list[str]:
         return []
 
 
-def _remove_cached(url: str, remote: Remote) -> None:
-    """Remove the cached indexes of older files from this machine."""
-    for name in _list_names(make_remote_files(url, remote)):
-        for path in RemoteShard(url, name, remote).list_side_files(name + INDEX_SUFFIX):
-            path.unlink(missing_ok=True)
+def _remove_old_indexes(url: str, remote: Remote) -> None:
+    """Remove the indexes without a list next to complete data, and those in the user's cache."""
+    files = make_writable_files(join_url(url, INDEX_FOLDER), remote)
+    for name in _list_names(files):
+        if name.startswith(BUILT):
+            files.remove(name)
+    for path in RemoteShard(url, "", remote).cached.glob(f"*{OLD_SUFFIX}"):
+        path.unlink(missing_ok=True)
