@@ -155,6 +155,8 @@ def find_shards(
             shards.extend(files)
             places.append(found)
     _refuse_repeated(shards, location, file_format)
+    for shard in shards:  # before threads ask for it
+        index.folder(shard)
     return FoundShards(shards, index, places)
 
 
