@@ -514,15 +514,13 @@ class _Upload:
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         names = [f"{INDEX_FOLDER}/{path.name}" for path in _list_index_files(folder)]
+        indexes = {
+            name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            for name in names
+            if name != COMPLETE_FILE
+        }
         listed = _load_index(folder / COMPLETE_FILE).listed or {}
-        return [
-            {
-                name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-                for name in names
-                if name != COMPLETE_FILE
-            },
-            {name: file.sha256 for name, file in listed.items()},
-        ]
+        return [indexes, {name: file.sha256 for name, file in listed.items()}]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
         indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))

@@ -62,11 +62,18 @@ def build(
 
     Raises:
         MissingShardError: If a file is not there.
-        DataError: If a file is damaged, or not of the format.
+        DataError: If a file is damaged, or not of the format; or an index, if these are built on
+            request only.
     """
     if have is None:
-        have = map_usable(
-            dataset, shards, lambda i: not rebuild and index.get(shards[i]) is not None
+
+        def has_index(i: int) -> bool:
+            return not rebuild and index.get(shards[i]) is not None
+
+        have = (
+            map_shards(shards, has_index)  # damage is an error
+            if file_format.needs_command
+            else map_usable(dataset, shards, has_index)
         )
     unindexed = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
     if not unindexed:
