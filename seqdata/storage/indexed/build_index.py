@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from seqdata.storage.writing.progress import ProgressFn, progress_bar
 Result = TypeVar("Result")
 _PIECE = 8 << 20  # bytes per update of a digest
 _FEW = 4  # values of a field in a file
+_THREADS = "seqdata-index"
 _AT_A_TIME = 256  # files per task, if there are many
 _SAVED_BYTES = 32 << 30  # bytes of files from which on finished indexes are saved
 
@@ -62,40 +63,31 @@ def build(
 
     Raises:
         MissingShardError: If a file is not there.
-        DataError: If a file is damaged, or not of the format; or an index, if these are built on
-            request only.
+        DataError: If a file is damaged or not of the format, or an index that is not built unasked.
     """
-    if have is None:
-
-        def has_index(i: int) -> bool:
-            return not rebuild and index.get(shards[i]) is not None
-
-        have = (
-            map_shards(shards, has_index)  # damage is an error
-            if file_format.needs_command
-            else map_usable(dataset, shards, has_index)
-        )
+    if rebuild:
+        have = [False] * len(shards)
+    elif have is None:
+        have = _have_indexes(dataset, shards, index, file_format)
     unindexed = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
     if not unindexed:
         return []
     _warn_of_old(dataset, index, [shard for _, shard in unindexed])
-    many = len(unindexed) > MANY and all(shard.is_local for _, shard in unindexed)
+    many = len(unindexed) > MANY and all(shard.is_local for shard in shards)
     at_a_time, threads = (_AT_A_TIME, 1) if many else (1, min(8, os.cpu_count() or 1))
     saving = _Saving(index, rebuild)
     with (
         progress_bar(progress, f"indexing {len(unindexed)} shards", len(unindexed)) as bar,
-        ExitStack() as stack,
+        nullcontext(executor) if executor else ThreadPoolExecutor(threads, _THREADS) as executor,
     ):
-        if executor is None:
-            executor = stack.enter_context(ThreadPoolExecutor(threads, "seqdata-index"))
         futures = {
             executor.submit(build_indexes, dataset, unindexed[at : at + at_a_time], file_format)
             for at in range(0, len(unindexed), at_a_time)
         }
         try:
             for future in as_completed(futures):
-                futures.remove(future)
                 saving.add(future.result(timeout=0))
+                futures.remove(future)
                 if bar is not None:
                     bar.update(saving.sequences, saving.bytes, saving.files)
                 if callable(progress):
@@ -103,8 +95,20 @@ def build(
         except BaseException:
             _collect_finished(futures, saving)
             raise
-    saving.finish()
-    return saving.folders
+    return saving.finish()
+
+
+def _have_indexes(
+    dataset: str, shards: Sequence[Shard], index: DataIndex, file_format: IndexedFormat
+) -> Sequence[bool | None]:
+    """Return whether each file has an index; one that is damaged is an error, or a warning."""
+
+    def has_index(i: int) -> bool:
+        return index.get(shards[i]) is not None
+
+    if file_format.needs_command:
+        return map_shards(shards, has_index)
+    return map_usable(dataset, shards, has_index)
 
 
 class _Saving:
@@ -145,17 +149,18 @@ class _Saving:
             self.folders += self._index.save(self._unsaved, rebuild=rebuild)
         self._unsaved, self._unsaved_bytes = [], 0
 
-    def finish(self) -> None:
-        """Save all."""
+    def finish(self) -> list[str]:
+        """Save all; return the folder of each index."""
         self.save(rebuild=self._rebuild)
+        return self.folders
 
 
 def _collect_finished(futures: Iterable[Any], saving: _Saving) -> None:
     """Save what was read until an error; what is being read is waited for."""
     running = [future for future in futures if not future.cancel()]
-    for future in wait(running).done:
-        if future.exception() is None:
-            saving.add(future.result())
+    for future in wait(running).done:  # ends: each reads some files
+        if future.exception(timeout=0) is None:
+            saving.add(future.result(timeout=0))
     saving.save()
 
 

@@ -125,11 +125,7 @@ def find_shards(
     shards: list[Shard] = []
     places: list[FoundFiles] = []
     parts, where = split_location(location), redact_url(location)
-    for part in filter(_is_program, parts):  # before any file is accessed
-        raise UnsafeContentError(
-            f"{file_format.name}: location must be a path, but {part!r} would run a program. Run "
-            "it yourself and open the file that it writes"
-        )
+    _refuse_programs(parts, file_format)  # before any file is accessed
     for part in parts:
         is_probed = not (probe and "{" in part and count_expansions(part) > _MANY)
         for path_or_url in _expand(part, location, file_format.name):
@@ -158,6 +154,14 @@ def find_shards(
     for shard in shards:  # before threads ask for it
         index.folder(shard)
     return FoundShards(shards, index, places)
+
+
+def _refuse_programs(parts: Sequence[str], file_format: IndexedFormat) -> None:
+    for part in filter(_is_program, parts):
+        raise UnsafeContentError(
+            f"{file_format.name}: location must be a path, but {part!r} would run a program. Run "
+            "it yourself and open the file that it writes"
+        )
 
 
 def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: IndexedFormat) -> None:

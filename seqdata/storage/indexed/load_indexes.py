@@ -96,6 +96,12 @@ def load_indexes(
             f"must hold at least one {file_format.item}, but holds none. Check the location, or "
             "write it again",
         )
+    _check_algorithms(location, found)
+    return found
+
+
+def _check_algorithms(location: str, found: Sequence[ShardIndex]) -> None:
+    """Raise if an index has another kind of checksums than the first."""
     for i, each in enumerate(found):
         if (each.algorithm, each.block) != (found[0].algorithm, found[0].block):
             raise DataLocation(dataset=location, shard=i, file=each.shard).make_error(
@@ -104,7 +110,6 @@ def load_indexes(
                 f"first file, but has {each.algorithm} by {each.block}. Rebuild it with `seqdata "
                 "index --rebuild`",
             )
-    return found
 
 
 def load_known_indexes(
