@@ -145,7 +145,7 @@ def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> Shar
     file_format = options.file_format
     found = find_shards(options.location, file_format, options.remote)
     store = open_shards(options, bits, found, False)
-    check_fingerprint(store.place(-1), store.fingerprint, fingerprint)
+    check_fingerprint(store.locate(-1), store.fingerprint, fingerprint)
     return store
 
 

@@ -120,12 +120,9 @@ class LocalShard:
         """
         return map_shard(self.root / name, location)
 
-    def repair_copy(
-        self, content: NDArray[np.uint8], index: ShardIndex, location: DataLocation
-    ) -> bool:
-        """Return False: it is not a copy, which could be compared with its source and repaired."""
-        del content, index, location
-        return False
+    def drop_copy(self, index: ShardIndex, location: DataLocation) -> None:
+        """Return None: it is not a copy."""
+        del index, location
 
     def size(self) -> int:
         """Return its bytes; 0 where it is not there."""
@@ -213,12 +210,10 @@ class RemoteShard:
                 "or check the permissions",
             ) from error
 
-    def repair_copy(
-        self, content: NDArray[np.uint8], index: ShardIndex, location: DataLocation
-    ) -> bool:
-        """Compare its copy in the cache with what was indexed, and repair it."""
+    def drop_copy(self, index: ShardIndex, location: DataLocation) -> str:
+        """Drop its copy in the cache, which is damaged; return a line about it, for an error."""
         cache = make_cache(make_remote_files(self.url, self.remote))
-        return cache.repair(CacheRequest(self.name, index.bytes, index.sha256), content, location)
+        return cache.drop(index.sha256, location)
 
     def size(self) -> int:
         """Return its bytes; 0 where it cannot be asked for."""
