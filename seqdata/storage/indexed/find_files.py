@@ -284,9 +284,7 @@ def _check_folder(
         if name not in names and name.lower().endswith(file_format.suffixes)
         and not (folder / name).exists()  # it may be hidden, or have come by now
     }  # fmt: skip
-    if gone and forget_gone:
-        found.forget(gone)
-    elif gone:
+    if gone and not (forget_gone and found.forget(gone)):
         name = min(gone)
         raise DataLocation(dataset=str(folder), file=name).make_error(
             MissingShardError,

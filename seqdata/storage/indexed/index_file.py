@@ -40,7 +40,7 @@ from seqdata.storage.packing import NUMBER_DTYPES
 
 REMEDY = "Rebuild it with `seqdata index --rebuild` or `seqdata verify --repair-index`"
 """What to do where an index is damaged."""
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 16 << 20
 """Bytes of arrays from which on indexes are stored in one more file."""
 _VERSION = 2
 _MAGIC = b"seqdata index 2\n"

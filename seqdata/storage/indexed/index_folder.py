@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from seqdata.errors import (
     ConfigError,
@@ -68,31 +68,6 @@ def name_index_file(stem: str, number: int = 0) -> str:
 
 
 COMPLETE_FILE = f"{INDEX_FOLDER}/{name_index_file(COMPLETE)}"
-
-
-class _Files(Protocol):
-    """Small files in a folder, wherever it is."""
-
-    @property
-    def location(self) -> str:
-        """The folder, for messages."""
-        ...
-
-    def read(self, name: str, location: DataLocation) -> bytes | None:
-        """Return the bytes of a file; None: it is not there."""
-        ...
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; return False if it is there."""
-        ...
-
-    def replace(self, name: str, content: bytes) -> None:
-        """Write a file, whether it is there or not."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +161,9 @@ class RemoteFolder:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         make_writable_files(self.url, self.remote).remove(name)
+
+
+_Files = LocalFiles | RemoteFolder
 
 
 def _get_if_exists(call: Callable[[], Result]) -> Result | None:
@@ -335,7 +313,7 @@ class FolderIndex:
         self.listed = None if content is None else load_old_list(content, location)
         self._may_be_old = True
 
-    def read_old(self, name: str) -> ShardIndex | None:
+    def _read_old(self, name: str) -> ShardIndex | None:
         """Return the index of a file that an earlier release has written; None: there is none.
 
         Raises:
@@ -370,7 +348,7 @@ class FolderIndex:
         Without a list of all files, it says that there was one; others are not read.
         """
         try:
-            old = self.read_old(name)
+            old = self._read_old(name)
         except CorruptShardError:
             if self.listed is None:
                 return []
@@ -480,7 +458,7 @@ class FolderIndex:
         """Yield the indexes that a writer of an earlier release has written, and that are whole."""
         for name in (self.listed or ()) if self._may_be_old else ():
             with suppress(CorruptShardError):
-                index = self.read_old(name)
+                index = self._read_old(name)
                 if index is not None:
                     yield index
 
@@ -510,15 +488,15 @@ class FolderIndex:
             if stored.name not in written:
                 files.remove(stored.name)
 
-    def forget(self, names: Collection[str]) -> None:
-        """Remove the indexes of files that are gone from those next to the data.
-
-        Raises:
-            OSError, ConfigError, RemoteReadError: If index files cannot be written.
-        """
+    def forget(self, names: Collection[str]) -> bool:
+        """Remove the indexes of files that are gone; return False if they cannot be written."""
         kept = [index for index in self._merge(self._stored, []) if index.shard not in names]
-        self._rewrite(self._files, BUILT, 0, self._stored, kept)
+        try:
+            self._rewrite(self._files, BUILT, 0, self._stored, kept)
+        except OSError:
+            return False
         self._read()
+        return True
 
 
 class DataIndex:

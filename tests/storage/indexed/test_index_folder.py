@@ -1,5 +1,7 @@
 """The index of a data set: one file for all files, next to them or in the user's cache."""
 
+import hashlib
+import json
 import os
 import pickle
 import shutil
@@ -399,6 +401,16 @@ def test_builders_at_the_same_time_keep_what_each_has_built(shard):
     assert sorted(load_indexes(shard.root)) == ["a", "b"]
 
 
+def test_files_that_are_gone_are_told_where_their_index_cannot_be_changed(folder, refuse):
+    opened(folder)
+    (folder / "part-00.recs").unlink()
+    build = FormatBackend(Records()).build_index
+    with pytest.raises(MissingShardError, match=r'"part-00.recs"\): is not there, but its index'):
+        refuse(folder, build, folder)
+    assert build(folder)["indexed"] == 0
+    assert len(opened(folder)) == 28
+
+
 def test_a_rebuilt_index_leaves_out_what_other_options_said_of_an_older_file(shard):
     index_in(shard, "another").save([make(format_identity="another")])
     index_in(shard).save([make(sha256="7" * 64)], rebuild=True)
@@ -433,12 +445,32 @@ def write_old(shard, content):
 OLD = Path(__file__).parents[2] / "compat" / "saved" / "tar" / "seqdata-index"
 
 
-def test_an_index_of_an_earlier_release_is_not_read_and_that_is_said(shard):
-    """Its extents are built again; that of a writer says that its list is missing."""
+def as_of_anybody(content):
+    """Return an index of an earlier release as of files that its writer has not written."""
+    begin = content.index(b"\n") + 66
+    text, _, arrays = content[begin:].partition(b"\n")
+    info = json.dumps({**json.loads(text), "told": {}}).encode()
+    body = info + b" " * (len(text) - len(info)) + b"\n" + arrays
+    digest = hashlib.sha256(body).hexdigest().encode()
+    return content[: begin - 65] + digest + b"\n" + body
+
+
+def test_an_index_of_an_earlier_release_is_not_read_and_that_is_said(folder):
+    content = (OLD / "shard-000000.tar.idx").read_bytes()
+    for path in folder.rglob("*.recs"):
+        shard = LocalShard(folder, path.relative_to(folder).as_posix())
+        write_old(shard, as_of_anybody(content))
+    with pytest.warns(SeqDataWarning, match="those of an earlier one were found: they are built"):
+        store = opened(folder)
+    assert len(store) == 30
+    assert names(folder) == ["index.idx"]
+    assert len(opened(folder)) == 30  # it is said once
+
+
+def test_an_index_of_an_earlier_writer_says_that_its_list_is_missing(shard):
     content = (OLD / "shard-000000.tar.idx").read_bytes()
     write_old(shard, content)
-    index = index_in(shard, "")
-    assert index.get(shard).declared  # the list of its writer is missing, which is told
+    assert index_in(shard, "").get(shard).declared
     write_old(shard, content[:-1])
     assert index_in(shard, "").get(shard) is None
 
