@@ -4,14 +4,13 @@ from pathlib import Path
 
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import dump_index_files, load_index_file
-from seqdata.storage.indexed.index_folder import BUILT, COMPLETE, name_index_file
+from seqdata.storage.indexed.index_folder import name_index_file
 from seqdata.storage.indexed.shards import INDEX_FOLDER
 
 
 def list_index_files(root):
     """Return the paths of the index files of a folder, the newest last."""
-    names = [name_index_file(stem, number) for stem in (COMPLETE, BUILT) for number in range(20)]
-    paths = [Path(root) / INDEX_FOLDER / name for name in names]
+    paths = [Path(root) / INDEX_FOLDER / name_index_file(number) for number in range(20)]
     return [path for path in paths if path.is_file()]
 
 
@@ -26,17 +25,15 @@ def load_indexes(root):
     found = {}
     for path in list_index_files(root):
         location = DataLocation(dataset=str(root), file=path.name)
-        for group in load_index_file(path.read_bytes(), location).groups:
+        for group in load_index_file(path.read_bytes(), location):
             found |= {name: group.take(row) for row, name in enumerate(group.names)}
     return found
 
 
 def replace_indexes(root, indexes):
-    """Write the only index file of a folder anew; a list in it stays."""
-    path = index_path(root)
-    listed = load_index_file(path.read_bytes(), DataLocation(dataset=str(root))).listed
-    ((_, content),) = dump_index_files(indexes, listed)
-    path.write_bytes(content)
+    """Write the only index file of a folder anew."""
+    (content,) = dump_index_files(indexes)
+    index_path(root).write_bytes(content)
 
 
 def index_of(path, root=None):
@@ -54,13 +51,12 @@ def forget_index(path, root=None):
 
 def dump_one(index):
     """Return the bytes of an index file of one file."""
-    ((_, content),) = dump_index_files([index])
+    (content,) = dump_index_files([index])
     return content
 
 
 def load_one(content, file_format=None):
     """Return the index in such bytes; raises if they are damaged."""
-    found = load_index_file(content, DataLocation(dataset="/d", file="index.idx"), file_format)
-    if found.error is not None:
-        raise found.error
-    return found.groups[0].take(0)
+    location = DataLocation(dataset="/d", file="index.idx")
+    (group,) = load_index_file(content, location, file_format)
+    return group.take(0)

@@ -1,8 +1,9 @@
-"""Writing of sequences as files of a format, each with its index: all of them or none.
+"""Writing of sequences as files of a format with an index of all: all of them or none.
 
 The sharded writer writes shards to a staging directory, each with its index; they are renamed into
-place when all are complete, and the index of all, with the list of shards, after them. In a bucket
-it is uploaded last. Place in the flow: below ``write_store``. Reads: sequences. Makes: a store.
+place when all are complete, then the index of all, and the list of shards last. They are uploaded
+to a bucket after their index, and the list last. Place in the flow: below ``write_store``. Reads:
+sequences. Makes: a store.
 """
 
 from __future__ import annotations
@@ -29,18 +30,17 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import find_key, make_packer
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.file_fields import make_ids
-from seqdata.storage.indexed.index_file import IndexFile, dump_index_files, load_index_file
-from seqdata.storage.indexed.index_folder import (
-    BUILT,
-    COMPLETE,
-    COMPLETE_FILE,
-    OLD_LIST,
-    OLD_SUFFIX,
-    name_index_file,
+from seqdata.storage.indexed.index_file import (
+    SHARD_LIST,
+    dump_index_files,
+    dump_list,
+    load_index_file,
+    load_list,
 )
+from seqdata.storage.indexed.index_folder import LIST_FILE, OLD_SUFFIX, name_index_file
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.opening import FormatBackend
-from seqdata.storage.indexed.shard_index import DeclaredFields, ListedShard, ShardIndex
+from seqdata.storage.indexed.shard_index import DeclaredFields, ShardIndex
 from seqdata.storage.indexed.shards import INDEX_FOLDER, RemoteShard
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.integrity.checksums import choose_algorithm
@@ -55,9 +55,8 @@ from seqdata.storage.local_files import (
 from seqdata.storage.packing import Packer, pack_sequence
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import RemoteFiles, WritableFiles
-from seqdata.storage.remote.transport import make_remote_files, make_writable_files
+from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.upload import upload_store
-from seqdata.storage.remote.urls import join_url
 from seqdata.storage.schema import check_axis_lengths, infer_fields
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
@@ -67,7 +66,7 @@ from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles, find_s
 
 _PROGRESS_SEQUENCES = 1024  # sequences between two reports of progress
 _KEY_DIGITS = 9  # of a sequence that is only numbered
-_BUILT_FILE = f"{INDEX_FOLDER}/{name_index_file(BUILT)}"
+_INDEX_FILE = f"{INDEX_FOLDER}/{name_index_file()}"
 
 
 class ShardEncoder(Protocol):
@@ -161,7 +160,7 @@ def write_files(  # noqa: PLR0913
     url, remote_options = os.fspath(location), resolve_remote(remote)
     upload = _Upload(write, file_format.suffixes[0])
     upload_store(url, remote_options, upload, resume=resume, overwrite=overwrite)
-    _remove_old_indexes(url, remote_options)
+    _remove_cached(url, remote_options)
     return backend(url, remote=remote_options)
 
 
@@ -191,7 +190,7 @@ def _write_local(  # noqa: PLR0913
         axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
         algorithm=choose_algorithm(), parts=None, format=file_format.name, shuffle=shuffle,
     )  # fmt: skip
-    files = StoreFiles(COMPLETE_FILE, _own_names(suffix))
+    files = StoreFiles(LIST_FILE, _own_names(suffix))
     with open_sharded_writer(
         root, files, resume_key, executor=executor, progress=progress, total=None,
         overwrite=overwrite, resume=resume,
@@ -218,8 +217,8 @@ def _check_target(root: Path, suffix: str, *, overwrite: bool) -> None:
         raise ConfigError(f"{root}: already holds a store. Choose another folder")
     names = sorted(path.name for path in root.glob(f"*{suffix}"))
     others = [name for name in names if not _is_own(name, suffix)]
-    has_list = any(path.exists() for path in _list_paths(root))
-    begun = find_staging_dirs(root) and not has_list  # interrupted in its commit
+    # interrupted in its commit
+    begun = find_staging_dirs(root) and not (root / LIST_FILE).exists()
     if others or (names and not overwrite and not begun):
         raise _make_target_error(str(root), others, names)
 
@@ -229,11 +228,6 @@ def _make_target_error(location: str, others: list[str], names: list[str]) -> Co
     return ConfigError(
         f"{location}: must be an empty folder, but holds {(others or names)[0]!r}. {advice}"
     )
-
-
-def _list_paths(root: Path) -> tuple[Path, Path]:
-    """Return the possible paths of the list of files, that of earlier releases included."""
-    return root / COMPLETE_FILE, root / INDEX_FOLDER / OLD_LIST
 
 
 def _own_names(suffix: str) -> re.Pattern[str]:
@@ -253,24 +247,16 @@ def _number_key(number: int) -> str:
     return f"{number:0{_KEY_DIGITS}d}"
 
 
-def _load_index(path: Path) -> IndexFile:
-    """Return an index file that was just written.
+def _load_indexes(paths: Iterable[Path]) -> Iterator[ShardIndex]:
+    """Yield the indexes of shards that were just written.
 
     Raises:
-        CorruptShardError: If it was damaged since.
+        CorruptShardError: If one was damaged since.
     """
-    location = DataLocation(dataset=str(path.parent), file=path.name)
-    found = load_index_file(path.read_bytes(), location)
-    if found.error is not None:
-        raise found.error
-    return found
-
-
-def _load_indexes(paths: Iterable[Path]) -> Iterator[ShardIndex]:
-    """Yield the indexes in index files."""
     for path in paths:
-        for group in _load_index(path).groups:
-            yield from map(group.take, range(len(group.names)))
+        location = DataLocation(dataset=str(path.parent), file=path.name)
+        (group,) = load_index_file(path.read_bytes(), location)
+        yield group.take(0)
 
 
 def _check_keys(folder: Path, shards: Sequence[FinishedShard[_WrittenFile]]) -> None:
@@ -297,36 +283,27 @@ def _commit(
     suffix: str,
     declared: DeclaredFields,
 ) -> None:
-    """Rename files into place, then their index with their list; remove older ones first."""
+    """Rename files into place, then their index and their list; remove older ones first."""
     (root / INDEX_FOLDER).mkdir(exist_ok=True)
-    for path in _list_paths(root):
-        path.unlink(missing_ok=True)
+    (root / LIST_FILE).unlink(missing_ok=True)
     named = [
         (_name_shard(number, suffix), finished.shard) for number, finished in enumerate(shards)
     ]
-    listed = {name: ListedShard(file.sha256, declared) for name, file in named}
+    names = []
     indexes = _load_indexes(folder / file.index for _, file in named)
-    index_names = []
-    for number, content in dump_index_files(indexes, listed):
-        index_names.append(name_index_file(COMPLETE, number))
-        write_synced(folder / index_names[-1], content)
-    for old in [*root.glob(f"*{suffix}"), *_list_index_files(root)]:
+    for number, content in enumerate(dump_index_files(indexes)):
+        names.append(name_index_file(number))
+        write_synced(folder / names[-1], content)
+    listed = [(name, file.sha256) for name, file in named]
+    write_synced(folder / SHARD_LIST, dump_list(listed, declared))
+    for old in [*root.glob(f"*{suffix}"), *(root / INDEX_FOLDER).glob(f"*{OLD_SUFFIX}")]:
         old.unlink()
     for name, file in named:
         os.replace(folder / file.file, root / name)
     sync_file(root)
-    for name in index_names:  # that with the list comes last
+    for name in (*names, SHARD_LIST):
         os.replace(folder / name, root / INDEX_FOLDER / name)
     sync_file(root / INDEX_FOLDER)
-
-
-def _is_index(name: str) -> bool:
-    """Return whether a name is of an index file or list, those of earlier releases included."""
-    return name.endswith(OLD_SUFFIX) or name == OLD_LIST
-
-
-def _list_index_files(root: Path) -> list[Path]:
-    return sorted(path for path in (root / INDEX_FOLDER).iterdir() if _is_index(path.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +413,7 @@ class _ShardFormat:
         place = DataLocation(dataset=str(folder), file=name)
         index = self.file_format.make_index(content, name, place)
         written = _WrittenFile(path.name, packed.sequences, len(content), index.sha256)
-        ((_, dumped),) = dump_index_files([replace(index, declared=encoder.declared)])
+        (dumped,) = dump_index_files([replace(index, declared=encoder.declared)])
         write_synced(folder / written.index, dumped)
         return written, first, last
 
@@ -482,10 +459,9 @@ class _Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """Files and their index: an ``UploadPlan``.
+    """Files, their index and the list of them: an ``UploadPlan``.
 
-    Before the files, their indexes are uploaded without the list: those say that writing was not
-    finished, until the list is there.
+    The index comes first: without the list it says that writing was not finished.
     """
 
     make: _Write
@@ -493,7 +469,7 @@ class _Upload:
 
     @property
     def last(self) -> str:
-        return COMPLETE_FILE
+        return LIST_FILE
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
         found = _list_names(files)
@@ -503,31 +479,25 @@ class _Upload:
             )
         names = [name for name in found if name.endswith(self.suffix)]
         others = [name for name in names if not _is_own(name, self.suffix)]
-        if others or (names and not overwrite and _BUILT_FILE not in sent):
+        if others or (names and not overwrite and _INDEX_FILE not in sent):
             raise _make_target_error(files.location, others, names)
 
     def write(self, folder: Path, *, overwrite: bool) -> None:
         self.make(folder, overwrite=overwrite)
-        complete = [path for path in _list_index_files(folder) if path.name.startswith(COMPLETE)]
-        for number, content in dump_index_files(_load_indexes(complete)):
-            (folder / INDEX_FOLDER / name_index_file(BUILT, number)).write_bytes(content)
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
-        names = [f"{INDEX_FOLDER}/{path.name}" for path in _list_index_files(folder)]
         indexes = {
-            name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-            for name in names
-            if name != COMPLETE_FILE
+            f"{INDEX_FOLDER}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted((folder / INDEX_FOLDER).glob(f"*{OLD_SUFFIX}"))
         }
-        listed = _load_index(folder / COMPLETE_FILE).listed or {}
+        listed = load_list((folder / self.last).read_bytes(), str(folder))
         return [indexes, {name: file.sha256 for name, file in listed.items()}]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
-        paths = [f"{INDEX_FOLDER}/{name}" for name in indexes if _is_index(name)]
+        names = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
         return [
             *(name for name in _list_names(files) if _is_own(name, self.suffix)),
-            *(path for path in paths if path != COMPLETE_FILE),
+            *(f"{INDEX_FOLDER}/{name}" for name in names if name.endswith(OLD_SUFFIX)),
         ]
 
 
@@ -538,11 +508,7 @@ def _list_names(files: RemoteFiles) -> list[str]:
         return []
 
 
-def _remove_old_indexes(url: str, remote: Remote) -> None:
-    """Remove the indexes without a list next to complete data, and those in the user's cache."""
-    files = make_writable_files(join_url(url, INDEX_FOLDER), remote)
-    for name in _list_names(files):
-        if name.startswith(BUILT):
-            files.remove(name)
+def _remove_cached(url: str, remote: Remote) -> None:
+    """Remove the cached indexes of older files from this machine."""
     for path in RemoteShard(url, "", remote).cached.glob(f"*{OLD_SUFFIX}"):
         path.unlink(missing_ok=True)

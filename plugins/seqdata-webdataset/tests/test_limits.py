@@ -13,7 +13,7 @@ from seqdata_testing.faults.network import Answer, folder_of, served
 CLAIMED = 2 << 30
 
 
-@pytest.mark.parametrize("name", ["shards.json", "complete.idx", "index.idx"])
+@pytest.mark.parametrize("name", ["shards.json", "index.idx"])
 def test_a_list_or_index_that_claims_to_be_very_large_is_not_read(shards, tmp_path, name):
     folder = folder_of(shards[0])
 
@@ -30,7 +30,7 @@ def test_a_list_or_index_that_claims_to_be_very_large_is_not_read(shards, tmp_pa
         assert [method for method, path in made.requests if path.endswith(name)] == ["HEAD"]
 
 
-@pytest.mark.parametrize("name", ["shards.json", "complete.idx", "index.idx"])
+@pytest.mark.parametrize("name", ["shards.json", "index.idx"])
 def test_so_is_a_local_one(shards, tmp_path, name):
     for path in shards[0].glob("x-*.tar"):
         (tmp_path / path.name).symlink_to(path)

@@ -21,7 +21,7 @@ from tests.few_shards import SHARD, files, rows
 def test_there_are_several_shards_with_an_index(whole):
     tars = [name for name in whole if name.endswith(".tar")]
     assert len(tars) > 4
-    assert sorted(whole) == sorted([*tars, "seqdata-index/complete.idx"])
+    assert sorted(whole) == sorted([*tars, "seqdata-index/index.idx", "seqdata-index/shards.json"])
 
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
@@ -116,7 +116,7 @@ def test_shards_may_be_replaced(tmp_path):
         write_webdataset(tmp_path / "s", rows(4), shard_bytes=SHARD)
     store = write_webdataset(tmp_path / "s", rows(4), shard_bytes=SHARD, overwrite=True)
     assert (len(store), store.shards) == (4, ["shard-000000.tar"])
-    assert len(files(tmp_path / "s")) == 2
+    assert len(files(tmp_path / "s")) == 3
 
 
 def test_shards_of_others_are_never_replaced(tmp_path):

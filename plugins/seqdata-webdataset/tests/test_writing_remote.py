@@ -103,7 +103,7 @@ def test_an_unfinished_writing_is_no_data_and_is_gone_on_with(s3, bucket, remote
         with pytest.raises(RemoteReadError, match=r'"shard-000002.tar".*could not be written'):
             write(location, how)
         left = there(s3[0], f"{bucket}/data")
-        assert "seqdata-index/complete.idx" not in left
+        assert "seqdata-index/shards.json" not in left
         assert "seqdata-index/index.idx" in left
         with pytest.raises(
             IncompleteDatasetError, match=r"records all of its shards .*not completed"

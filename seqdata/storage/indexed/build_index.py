@@ -21,7 +21,7 @@ from seqdata.errors import DataError, SeqDataWarning
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import REMEDY
-from seqdata.storage.indexed.index_folder import BUILT, DataIndex, name_index_file
+from seqdata.storage.indexed.index_folder import DataIndex, name_index_file
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import INDEX_FOLDER, MANY, LocalShard, Shard, map_shards
@@ -170,7 +170,7 @@ def _warn_of_old(dataset: str, index: DataIndex, shards: Sequence[Shard]) -> Non
         warnings.warn(
             f"{dataset}: indexes must be of this release, but those of an earlier one were found: "
             f"they are built again. Remove the others: each {INDEX_FOLDER} needs "
-            f"{name_index_file(BUILT)} only",
+            f"{name_index_file()} only",
             SeqDataWarning,
             stacklevel=4,
         )

@@ -32,7 +32,7 @@ from seqdata.storage.find_files import (
     find_listed,
     is_pattern,
 )
-from seqdata.storage.indexed.index_folder import COMPLETE_FILE, OLD_LIST, DataIndex
+from seqdata.storage.indexed.index_folder import LIST_FILE, DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, RemoteShard, Shard
 from seqdata.storage.local_files import is_remote, join_names, list_folder, local_path
@@ -254,9 +254,8 @@ def _refuse_unfinished(folder: Path) -> None:
     """Raise if writing to a folder was begun, and not finished."""
     names = list_folder(folder)
     begun = any(name.startswith(STAGING_PREFIX) for name in names)
-    lists = (folder / COMPLETE_FILE, folder / INDEX_FOLDER / OLD_LIST)
-    if begun and not any(path.is_file() for path in lists):
-        raise DataLocation(dataset=str(folder), file=COMPLETE_FILE).make_error(
+    if begun and not (folder / LIST_FILE).is_file():
+        raise DataLocation(dataset=str(folder), file=Path(LIST_FILE).name).make_error(
             IncompleteDatasetError,
             "was not finished writing. Repeat the same call, which resumes it, or remove the "
             "folder '.seqdata-tmp-…' in it",

@@ -1,13 +1,11 @@
-"""Index files: the indexes of many files in one, and the list of all files of a writer.
+"""Index files: the indexes of many files in one; and the list of all files of a writer.
 
-A file is a line of JSON with its digest, followed by arrays, whose digest is in the JSON: a list
-survives damage of the arrays. Files whose fields are described alike form a group: their sequences
-are concatenated, with a table of the files. Its content is untrusted: extents are checked against
-the sizes of files when it is loaded, and again by the kernel. Place in the flow: ``index_folder``
-reads and writes these bytes. Reads: bytes. Makes: indexes, bytes.
+An index file is a line of JSON, followed by arrays, with a digest. Files whose fields are described
+alike form a group: their sequences are concatenated, with a table of the files. It is untrusted:
+extents are checked against the sizes of files when it is loaded, and again by the kernel. Place in
+the flow: ``index_folder`` reads and writes these bytes. Reads: bytes. Makes: indexes, bytes.
 
-Earlier releases wrote an index file for each file, and a list next to them, which are read here
-too where there is such a list.
+Earlier releases wrote an index file for each file; those next to a list are read here, too.
 """
 
 from __future__ import annotations
@@ -43,10 +41,11 @@ REMEDY = "Rebuild it with `seqdata index --rebuild` or `seqdata verify --repair-
 PIECE_BYTES = 16 << 20
 """Bytes of arrays from which on indexes are stored in one more file."""
 _VERSION = 2
-_MAGIC = b"seqdata index 2\n"
-_OLD_MAGIC = b"seqdata index\n"
+_MAGIC = b"seqdata index\n"
 _DIGEST = 64  # hex digits
 _ALIGNED = 8
+SHARD_LIST = "shards.json"
+"""Name of the list of all files of a writer, next to their index."""
 _DTYPES = ("|u1", "<u2", "<u4", "<i8")
 _ARRAYS = ("begins", "sizes", "sums", "firsts", "codes", "numbers")
 _TABLE = ("names", "name_ends", "bytes", "last", "counts", "sha256", "ends")
@@ -54,7 +53,6 @@ _INVALID_JSON = (
     ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 """Errors of parsing untrusted JSON; infinite numbers and deep nesting are among its causes."""
-_DAMAGED = "is damaged or not an index"
 _LEADS_ELSEWHERE = re.compile(r"(^|/)\.{0,2}(/|$)|^[A-Za-z]:|[\\\x00-\x1f\x7f-\x9f]")
 
 
@@ -95,47 +93,17 @@ class IndexGroup:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexFile:
-    """The content of an index file.
-
-    Attributes:
-        listed: Name -> entry of each file in its writer's list, in order; None: there is no list.
-        pieces: Number of files that the indexes are stored in; this is the first of them.
-        groups: The indexes.
-        error: The damage of the indexes, if they are damaged.
-    """
-
-    listed: Mapping[str, ListedShard] | None
-    pieces: int
-    groups: Sequence[IndexGroup]
-    error: CorruptShardError | None = None
-
-
-def dump_index_files(
-    indexes: Iterable[ShardIndex], listed: Mapping[str, ListedShard] | None = None
-) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of each file of indexes; that of number 0 comes last.
-
-    Args:
-        indexes: The indexes; no file and format occurs twice.
-        listed: The list of their writer; None: there is none.
-    """
-    first: list[ShardIndex] | None = None
+def dump_index_files(indexes: Iterable[ShardIndex]) -> Iterator[bytes]:
+    """Yield the contents of the files of indexes; no file and format occurs twice."""
     piece: list[ShardIndex] = []
-    size = count = 0
+    size = 0
     for index in indexes:
         if piece and size + _count_bytes(index) > PIECE_BYTES:
-            if first is None:
-                first = piece
-            else:
-                yield count, _dump(piece, None, 1)
-            piece, size, count = [], 0, count + 1
+            yield _dump(piece)
+            piece, size = [], 0
         piece.append(index)
         size += _count_bytes(index)
-    if first is not None:
-        yield count, _dump(piece, None, 1)
-    yield 0, _dump(piece if first is None else first, listed, count + 1)
+    yield _dump(piece)
 
 
 def _count_bytes(index: ShardIndex) -> int:
@@ -145,9 +113,7 @@ def _count_bytes(index: ShardIndex) -> int:
     return sum(array.nbytes for array in arrays if array is not None)
 
 
-def _dump(
-    indexes: Sequence[ShardIndex], listed: Mapping[str, ListedShard] | None, pieces: int
-) -> bytes:
+def _dump(indexes: Sequence[ShardIndex]) -> bytes:
     arrays: list[NDArray[Any]] = []
 
     def put(array: NDArray[Any] | None) -> int | None:
@@ -156,18 +122,17 @@ def _dump(
         arrays.append(array)
         return len(arrays) - 1
 
-    header: dict[str, Any] = {"version": _VERSION, "pieces": pieces}
-    header["list"] = None if listed is None else _dump_list(listed)
     ordered = sorted(indexes, key=lambda index: index.shard)
+    header: dict[str, Any] = {"version": _VERSION}
     header["groups"] = [_dump_group(group, put) for group in _group_alike(ordered)]
     header["arrays"] = [[array.dtype.str, len(array)] for array in arrays]
-    body = bytearray()
+    text = json.dumps(header).encode()
+    body = bytearray(
+        text + b" " * (-(len(_MAGIC) + _DIGEST + 1 + len(text) + 1) % _ALIGNED) + b"\n"
+    )
     for array in arrays:
         body += array.tobytes() + bytes(-array.nbytes % _ALIGNED)
-    header["sha256"] = hashlib.sha256(body).hexdigest()
-    text = json.dumps(header).encode()
-    text += b" " * (-(len(_MAGIC) + _DIGEST + 1 + len(text) + 1) % _ALIGNED) + b"\n"
-    return _MAGIC + hashlib.sha256(text).hexdigest().encode() + b"\n" + text + body
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + bytes(body)
 
 
 def _group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
@@ -233,66 +198,54 @@ def _dump_field(member: FieldIndex, put: Any) -> dict[str, Any]:
 
 
 def load_index_file(
-    content: bytes,
-    location: DataLocation,
-    file_format: FormatIdentity | None = None,
-    remedy: str = REMEDY,
-) -> IndexFile:
+    content: bytes, location: DataLocation, file_format: FormatIdentity | None = None
+) -> list[IndexGroup]:
     """Read an index file.
 
     Args:
         content: Its content.
         location: Its location, for errors.
         file_format: The format that checks its fields; None: they are not checked.
-        remedy: What to do where its first line is damaged, for errors.
 
     Raises:
-        CorruptShardError: If its first line is damaged; damage below that is in what is returned.
-        UnsafeContentError: If its list names files outside of the folder.
+        CorruptShardError: If it is damaged or invalid.
     """
-    begin = len(_MAGIC) + _DIGEST + 1
-    text = content[begin : content.find(b"\n", begin) + 1]
-    if content[:begin] != _MAGIC + hashlib.sha256(text).hexdigest().encode() + b"\n":
-        raise _make_damage_error(location, _DAMAGED, remedy)
     try:
-        header = json.loads(text)
-        if header["version"] != _VERSION:
-            problem = f"is of version {header['version']!r}, not {_VERSION}"
-            raise _make_damage_error(location, problem, remedy)
-        listed = None if header["list"] is None else _parse_list(header["list"], location)
-        pieces = header["pieces"]
-        check(type(pieces) is int and pieces > 0, "pieces")
-    except _INVALID_JSON as error:
-        raise _make_invalid_error(location, error, remedy) from error
-    try:
-        body = memoryview(content)[begin + len(text) :]
-        return IndexFile(listed, pieces, _parse_groups(header, body, location, file_format))
-    except CorruptShardError as error:
-        return IndexFile(listed, pieces, [], error)
-
-
-def _parse_groups(
-    header: Any, body: memoryview, location: DataLocation, file_format: FormatIdentity | None
-) -> list[IndexGroup]:
-    if hashlib.sha256(body).hexdigest() != header.get("sha256"):
-        raise _make_damage_error(location, _DAMAGED, REMEDY)
-    try:
-        arrays = list(_iterate_arrays(header["arrays"], body, 0))
+        header, arrays = _open(content, _VERSION)
         groups = [_parse_group(info, arrays) for info in header["groups"]]
         for group in groups:
-            if file_format is not None and group.joined.format_identity == file_format.identity:
-                file_format.check(group.joined)
+            _check_by_format(group.joined, file_format)
     except _INVALID_JSON as error:
-        raise _make_invalid_error(location, error, REMEDY) from error
+        raise _make_invalid_error(location, error) from error
     return groups
 
 
-def _make_invalid_error(location: DataLocation, error: Exception, remedy: str) -> CorruptShardError:
-    return _make_damage_error(location, f"is invalid ({type(error).__name__}: {error})", remedy)
+class _DamagedError(ValueError):
+    """The content of a file is damaged, or of another version."""
 
 
-def _make_damage_error(location: DataLocation, problem: str, remedy: str) -> CorruptShardError:
-    return location.make_error(CorruptShardError, f"must be a valid index, but {problem}. {remedy}")
+def _open(content: bytes, version: int) -> tuple[Any, list[NDArray[Any]]]:
+    """Return the JSON and the arrays of an index file."""
+    begin = len(_MAGIC) + _DIGEST + 1
+    body = memoryview(content)[begin:]
+    if content[:begin] != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
+        raise _DamagedError("is damaged or not an index")
+    text = content[begin : content.index(b"\n", begin)]
+    header = json.loads(text)
+    if header["version"] != version:
+        raise _DamagedError(f"is of version {header['version']!r}, not {version}")
+    return header, list(_iterate_arrays(header["arrays"], body, len(text) + 1))
+
+
+def _check_by_format(index: ShardIndex, file_format: FormatIdentity | None) -> None:
+    if file_format is not None and index.format_identity == file_format.identity:
+        file_format.check(index)
+
+
+def _make_invalid_error(location: DataLocation, error: Exception) -> CorruptShardError:
+    problem = f"is invalid ({type(error).__name__}: {error})"
+    problem = str(error) if isinstance(error, _DamagedError) else problem
+    return location.make_error(CorruptShardError, f"must be a valid index, but {problem}. {REMEDY}")
 
 
 def _iterate_arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
@@ -414,48 +367,6 @@ def _parse_array(arrays: list[NDArray[Any]], number: Any, dtype: str) -> NDArray
     return found
 
 
-def _dump_list(listed: Mapping[str, ListedShard]) -> dict[str, Any]:
-    declared = next((shard.declared for shard in listed.values()), {})
-    fields = {name: list(info) for name, info in sorted(declared.items())}
-    return {"fields": fields, "shards": [[name, shard.sha256] for name, shard in listed.items()]}
-
-
-def _parse_list(info: Any, location: DataLocation) -> dict[str, ListedShard]:
-    declared = _parse_declared(info["fields"])
-    listed = {str(name): ListedShard(str(sha256), declared) for name, sha256 in info["shards"]}
-    for name in filter(_LEADS_ELSEWHERE.search, listed):
-        raise location.make_error(
-            UnsafeContentError,
-            "must name shards by their paths below the folder, without '..', '\\' and control "
-            f"characters, but names {name!r}. Do not use this data, or remove the list",
-        )
-    return listed
-
-
-def load_old_list(content: bytes, location: DataLocation) -> dict[str, ListedShard]:
-    """Parse the list of files of a writer of an earlier release: name -> entry, in order.
-
-    Raises:
-        CorruptShardError: If it is damaged.
-        UnsafeContentError: If it names files outside of the folder.
-    """
-    try:
-        info = json.loads(content)
-        digest, version = info.pop("seal"), info["version"]
-        is_intact = hashlib.sha256(json.dumps(info).encode()).hexdigest() == digest
-        is_intact &= json.dumps({"seal": digest, **info}, indent=1).encode() + b"\n" == content
-        state = f"of version {version!r}" if version != 1 else "damaged"
-        if is_intact and version == 1:
-            return _parse_list(info, location)
-    except _INVALID_JSON:
-        state = "damaged"
-    raise location.make_error(
-        CorruptShardError,
-        f"must be unchanged since it was written, but is {state}. Restore it, or, if shards "
-        "were replaced, remove it and index them again with `seqdata index --rebuild`",
-    )
-
-
 def load_old_index(
     content: bytes, location: DataLocation, file_format: FormatIdentity | None = None
 ) -> ShardIndex:
@@ -464,22 +375,62 @@ def load_old_index(
     Raises:
         CorruptShardError: If it is damaged or invalid.
     """
-    begin = len(_OLD_MAGIC) + _DIGEST + 1
-    body = memoryview(content)[begin:]
-    if content[:begin] != _OLD_MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
-        raise _make_damage_error(location, _DAMAGED, REMEDY)
     try:
-        text = content[begin : content.index(b"\n", begin)]
-        info = json.loads(text)
-        check(info["version"] == 1 and 0 <= info["last"] <= info["bytes"], "version")
+        info, arrays = _open(content, 1)
+        check(0 <= info["last"] <= info["bytes"], "last")
         info |= {"format": info.get("kind", ""), "declared": info["told"]}
-        arrays = list(_iterate_arrays(info["arrays"], body, len(text) + 1))
         joined = _parse_index(info, arrays, np.array([info["bytes"]], np.int64))
-        if file_format is not None and joined.format_identity == file_format.identity:
-            file_format.check(joined)
+        _check_by_format(joined, file_format)
         return replace(
             joined, shard=str(info["shard"]), sha256=str(info["sha256"]), ends=str(info["ends"]),
             last=int(info["last"]),
         )  # fmt: skip
     except _INVALID_JSON as error:
-        raise _make_invalid_error(location, error, REMEDY) from error
+        raise _make_invalid_error(location, error) from error
+
+
+def dump_list(shards: Sequence[tuple[str, str]], declared: DeclaredFields) -> bytes:
+    """Return the content of a list file.
+
+    Args:
+        shards: Name and sha256 of each, in order.
+        declared: Extension -> (name, dtype, shape, axis) of its field.
+    """
+    fields = {name: list(info) for name, info in sorted(declared.items())}
+    listed = {"version": 1, "fields": fields, "shards": [list(shard) for shard in shards]}
+    digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    return json.dumps({"seal": digest, **listed}, indent=1).encode() + b"\n"
+
+
+def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
+    """Parse a list file: name -> shard, in order.
+
+    Args:
+        content: Its content.
+        dataset: The shards' folder, for errors.
+
+    Raises:
+        CorruptShardError: If it is damaged.
+        UnsafeContentError: If a name leads out of the folder: indexes are written by that name.
+    """
+    try:
+        listed = json.loads(content)
+        declared = _parse_declared(listed["fields"])
+        shards = [(str(name), str(sha256)) for name, sha256 in listed["shards"]]
+        is_intact = dump_list(shards, declared) == content
+        state = f"of version {listed['version']!r}" if listed["version"] != 1 else "damaged"
+    except _INVALID_JSON:
+        is_intact, state = False, "damaged"
+    if not is_intact:
+        raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(
+            CorruptShardError,
+            f"must be unchanged since it was written, but is {state}. Restore it, or, if shards "
+            "were replaced, remove it and rebuild their indexes with `seqdata index --rebuild`",
+        )
+    for name in (name for name, _ in shards if _LEADS_ELSEWHERE.search(name)):
+        raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(
+            UnsafeContentError,
+            "must name shards by their paths below the folder, without '..', '\\' and control "
+            f"characters, but names {name!r}. Do not use this data, or remove the list",
+        )
+    return {name: ListedShard(sha256, declared) for name, sha256 in shards}

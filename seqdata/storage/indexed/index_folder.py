@@ -3,9 +3,9 @@
 A folder of data has the index of all of its files in one, ``seqdata-index/index.idx``. Files that
 are indexed later get one more (``index-1.idx``, which counts before it), so that builds of other
 files do not overwrite each other; from ``MAX_FILES`` small ones on they become one. The names are
-fixed, since who may not list a folder must find them. What our writers have written has
-``complete.idx`` in their place, with the list of all files. Place in the flow: finding and indexing
-files read and write by it. Reads: index files. Makes: index files, indexes.
+fixed, since who may not list a folder must find them. Our writers leave a list of all files next to
+it. Place in the flow: finding and indexing files read and write by it. Reads: index files. Makes:
+index files, indexes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,13 +30,12 @@ from seqdata.errors import (
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import (
     PIECE_BYTES,
-    REMEDY,
-    IndexFile,
+    SHARD_LIST,
     IndexGroup,
     dump_index_files,
     load_index_file,
+    load_list,
     load_old_index,
-    load_old_list,
 )
 from seqdata.storage.indexed.shard_index import FormatIdentity, ListedShard, ShardIndex
 from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, Shard
@@ -45,29 +44,18 @@ from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import make_remote_files, make_writable_files
 from seqdata.storage.remote.urls import join_url
 
-COMPLETE = "complete"
-"""Stem of the index files of a writer, which has listed all files."""
-BUILT = "index"
-"""Stem of the index files of files of anybody."""
-OLD_LIST = "shards.json"
-"""Name of the list of a writer of an earlier release, next to an index file for each file."""
 OLD_SUFFIX = ".idx"
+"""Suffix of the index of each file, by earlier releases."""
+LIST_FILE = f"{INDEX_FOLDER}/{SHARD_LIST}"
 MAX_FILES = 8
 """Number of small index files from which on they become one."""
 _CLOCK_STEP = 2 * 10**9  # nanoseconds: the coarsest times that file systems record
-_LIST_REMEDY = (
-    "Restore it, or, if shards were replaced, remove it and index them again with `seqdata index "
-    "--rebuild`"
-)
 Result = TypeVar("Result")
 
 
-def name_index_file(stem: str, number: int = 0) -> str:
+def name_index_file(number: int = 0) -> str:
     """Return the name of an index file; the first one has no number."""
-    return f"{stem}-{number}.idx" if number else f"{stem}.idx"
-
-
-COMPLETE_FILE = f"{INDEX_FOLDER}/{name_index_file(COMPLETE)}"
+    return f"index-{number}.idx" if number else "index.idx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +176,16 @@ class _Stored:
     Attributes:
         name: Its name.
         size: Its bytes.
-        content: Its content.
+        groups: Its indexes.
     """
 
     name: str
     size: int
-    content: IndexFile
+    groups: Sequence[IndexGroup]
 
     def take_all(self) -> Iterator[ShardIndex]:
         """Yield the index of each file."""
-        for group in self.content.groups:
+        for group in self.groups:
             yield from map(group.take, range(len(group.names)))
 
 
@@ -231,18 +219,13 @@ class FolderIndex:
         self._read()
 
     def _read(self) -> None:
-        self.listed: Mapping[str, ListedShard] | None = None
         self._errors: list[DataError] = []
-        self._may_be_old = False
-        self._stored = self._read_complete()
-        if self.listed is None:
-            self._stored = self._read_built(self._files)
-        if not self._stored and not self._errors:
-            self._read_old_list()
-        self._cached = self._read_built(self._cache)
+        content = self._files.read(SHARD_LIST, DataLocation(dataset=self._folder, file=SHARD_LIST))
+        self.listed = None if content is None else load_list(content, self._folder)
+        self._stored, self._cached = map(self._load_all, (self._files, self._cache))
         self._rows: dict[str, list[tuple[IndexGroup, int]]] = {}
         for stored in self._list_by_age():
-            for group in stored.content.groups:
+            for group in stored.groups:
                 for row, name in enumerate(group.names):
                     self._rows.setdefault(name, []).append((group, row))
 
@@ -257,61 +240,26 @@ class FolderIndex:
                 return [*self._cached, *self._stored]
         return [*self._stored, *self._cached]
 
-    def _load(self, files: _Files, name: str, remedy: str = REMEDY) -> _Stored | None:
-        """Read an index file; None: it is not there."""
-        location = self._locate(name, files)
-        content = files.read(name, location)
-        if content is None:
-            return None
-        found = load_index_file(content, location, self._format, remedy)
-        if found.error is not None:
-            self._errors.append(found.error)
-        return _Stored(name, len(content), found)
+    def _load_all(self, files: _Files) -> list[_Stored]:
+        """Read the index files of a folder."""
+        found: list[_Stored] = []
+        while True:
+            name = name_index_file(len(found))
+            location = self._locate(name, files)
+            content = files.read(name, location)
+            if content is None:
+                return found
+            try:
+                groups = load_index_file(content, location, self._format)
+            except CorruptShardError as error:
+                self._errors.append(error)
+                groups = []
+            found.append(_Stored(name, len(content), groups))
 
     def _locate(self, name: str, files: _Files | None = None) -> DataLocation:
         """Return the location of an index file, for an error."""
         folder = self._cache.location if files is self._cache else INDEX_FOLDER
         return DataLocation(dataset=self._folder, file=f"{folder}/{name}", file_kind="index")
-
-    def _read_complete(self) -> list[_Stored]:
-        """Read the index files of a writer, and its list."""
-        first = self._load(self._files, name_index_file(COMPLETE), _LIST_REMEDY)
-        if first is None:
-            return []
-        self.listed = first.content.listed or {}
-        found = [first]
-        for number in range(1, first.content.pieces):
-            name = name_index_file(COMPLETE, number)
-            piece = self._load(self._files, name)
-            if piece is not None:
-                found.append(piece)
-                continue
-            error = self._locate(name).make_error(
-                MissingShardError,
-                "is not there. Restore it, or rebuild it with `seqdata verify --repair-index`",
-            )
-            self._errors.append(error)
-        return found
-
-    def _read_built(self, files: _Files) -> list[_Stored]:
-        """Read the index files of anybody."""
-        found: list[_Stored] = []
-        while True:
-            name = name_index_file(BUILT, len(found))
-            try:
-                stored = self._load(files, name)
-            except CorruptShardError as error:
-                self._errors.append(error)
-                stored = _Stored(name, 0, IndexFile(None, 1, []))
-            if stored is None:
-                return found
-            found.append(stored)
-
-    def _read_old_list(self) -> None:
-        location = DataLocation(dataset=self._folder, file=f"{INDEX_FOLDER}/{OLD_LIST}")
-        content = self._files.read(OLD_LIST, location)
-        self.listed = None if content is None else load_old_list(content, location)
-        self._may_be_old = True
 
     def _read_old(self, name: str) -> ShardIndex | None:
         """Return the index of a file that an earlier release has written; None: there is none.
@@ -334,7 +282,7 @@ class FolderIndex:
             for group, row in reversed(self._rows.get(shard.name, []))
             if group.joined.format_identity == self._format.identity
         ]
-        if not found and self._may_be_old:
+        if not found and not self._stored:
             found = self._find_old(shard.name)
         if not found and self._errors:
             raise self._errors[0]
@@ -369,7 +317,7 @@ class FolderIndex:
         return {
             name: stored.name
             for stored in self._stored
-            for group in stored.content.groups
+            for group in stored.groups
             for name in group.names
         }
 
@@ -404,19 +352,16 @@ class FolderIndex:
 
     def _save_next_to_data(self, indexes: Sequence[ShardIndex], *, rebuild: bool) -> None:
         small = self._find_small()
-        if self.listed is not None:
-            merged = self._merge([*self._stored, *self._cached], indexes)
-            self._rewrite(self._files, COMPLETE, 0, self._stored, merged)
-        elif rebuild or self._errors:
+        if rebuild or self._errors:
             merged = self._merge(self._list_by_age(), indexes)
-            self._rewrite(self._files, BUILT, 0, self._stored, merged)
+            self._rewrite(self._files, 0, self._stored, merged)
         elif len(small) >= MAX_FILES:
             merged = self._merge([*small, *self._cached], indexes)
-            self._rewrite(self._files, BUILT, len(self._stored) - len(small), small, merged)
+            self._rewrite(self._files, len(self._stored) - len(small), small, merged)
         else:
             number = len(self._stored)
-            for _, content in dump_index_files(self._merge(self._cached, indexes)):
-                while not self._files.create(name_index_file(BUILT, number), content):
+            for content in dump_index_files(self._merge(self._cached, indexes)):
+                while not self._files.create(name_index_file(number), content):
                     number += 1  # another process builds, too
 
     def _find_small(self) -> list[_Stored]:
@@ -430,7 +375,7 @@ class FolderIndex:
 
     def _save_in_cache(self, indexes: Sequence[ShardIndex]) -> None:
         try:
-            self._rewrite(self._cache, BUILT, 0, self._cached, self._merge(self._cached, indexes))
+            self._rewrite(self._cache, 0, self._cached, self._merge(self._cached, indexes))
         except OSError as error:
             raise ConfigError(
                 f"{self._folder}: its index must be written to {self._files.location} or "
@@ -439,7 +384,7 @@ class FolderIndex:
             ) from error
         if isinstance(self._files, LocalFiles):  # it is the newest, whatever clocks say
             newest = self._files.find_newest(stored.name for stored in self._stored) + _CLOCK_STEP
-            path = self._cache.folder / name_index_file(BUILT)
+            path = self._cache.folder / name_index_file()
             if path.stat().st_mtime_ns < newest:
                 os.utime(path, ns=(newest, newest))
 
@@ -456,34 +401,27 @@ class FolderIndex:
 
     def _iterate_old(self) -> Iterator[ShardIndex]:
         """Yield the indexes that a writer of an earlier release has written, and that are whole."""
-        for name in (self.listed or ()) if self._may_be_old else ():
+        for name in () if self._stored or self.listed is None else self.listed:
             with suppress(CorruptShardError):
                 index = self._read_old(name)
                 if index is not None:
                     yield index
 
     def _rewrite(
-        self,
-        files: _Files,
-        stem: str,
-        first: int,
-        old: Sequence[_Stored],
-        indexes: Sequence[ShardIndex],
+        self, files: _Files, first: int, old: Sequence[_Stored], indexes: Sequence[ShardIndex]
     ) -> None:
         """Write index files in place of others.
 
         Args:
             files: Where.
-            stem: Stem of their names.
             first: Number of the first one.
             old: The files that they replace.
             indexes: The indexes that they hold.
         """
         written = set()
-        for number, content in dump_index_files(indexes, self.listed):
-            name = name_index_file(stem, first + number)
-            files.replace(name, content)
-            written.add(name)
+        for number, content in enumerate(dump_index_files(indexes), first):
+            files.replace(name_index_file(number), content)
+            written.add(name_index_file(number))
         for stored in reversed(old):
             if stored.name not in written:
                 files.remove(stored.name)
@@ -492,7 +430,7 @@ class FolderIndex:
         """Remove the indexes of files that are gone; return False if they cannot be written."""
         kept = [index for index in self._merge(self._stored, []) if index.shard not in names]
         try:
-            self._rewrite(self._files, BUILT, 0, self._stored, kept)
+            self._rewrite(self._files, 0, self._stored, kept)
         except OSError:
             return False
         self._read()

@@ -21,7 +21,7 @@ from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.build_index import map_usable
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import ABSENT, has_facts
-from seqdata.storage.indexed.index_folder import COMPLETE_FILE, DataIndex
+from seqdata.storage.indexed.index_folder import LIST_FILE, DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import (
     ListedShard,
@@ -211,9 +211,9 @@ def check_listed(
     if listed is None and index is not None and index.declared:
         raise location.make_error(
             IncompleteDatasetError,
-            f"is from a writer that records all of its shards in {COMPLETE_FILE}, but "
-            "that file is missing: the write was not completed, or not everything was copied. "
-            "Copy it, or rebuild the index with `seqdata index --rebuild`",
+            f"is from a writer that records all of its shards in {LIST_FILE}, but "
+            "that list is missing: the write was not completed, or not everything was copied. "
+            "Copy the list, or rebuild the index with `seqdata index --rebuild`",
         )
     if listed is not None and index is None:
         raise location.make_error(
@@ -225,7 +225,7 @@ def check_listed(
             FingerprintMismatch,
             f"must be of the shard with sha256 {listed.sha256[:16]} that was written, but "
             f"is of {index.sha256[:16]}. Restore the index and its shard; or, if the shard was "
-            f"replaced, remove {COMPLETE_FILE} and index all shards with `seqdata index`",
+            f"replaced, remove {LIST_FILE} and rebuild the indexes with `seqdata index --rebuild`",
             expected=listed.sha256, found=index.sha256,
         )  # fmt: skip
 

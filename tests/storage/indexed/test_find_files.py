@@ -14,10 +14,8 @@ from seqdata.errors import (
 )
 from seqdata.storage.indexed import find_files as module
 from seqdata.storage.indexed.find_files import MAX_SHARDS, find_shards, format_location
-from seqdata.storage.indexed.index_file import dump_index_files
-from seqdata.storage.indexed.index_folder import name_index_file
+from seqdata.storage.indexed.index_file import dump_index_files, dump_list
 from seqdata.storage.indexed.opening import index_files
-from seqdata.storage.indexed.shard_index import ListedShard
 from seqdata.storage.indexed.user_format import UserFormat
 from tests.index_files import load_indexes
 from tests.storage.indexed.records import Records
@@ -185,10 +183,10 @@ def test_a_folder_without_such_files_is_refused(tmp_path):
         found(put(tmp_path, "a.txt"))
 
 
-def put_index(folder, names, listed=None):
-    """Write an index file of some files, or that of a writer with its list."""
-    ((_, content),) = dump_index_files([make_index(shard=name) for name in names], listed)
-    path = folder / "seqdata-index" / name_index_file("index" if listed is None else "complete")
+def put_index(folder, names):
+    """Write an index file of some files."""
+    (content,) = dump_index_files([make_index(shard=name) for name in names])
+    path = folder / "seqdata-index" / "index.idx"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
     return path
@@ -212,8 +210,9 @@ def test_an_index_without_its_file_is_an_error(tmp_path):
 def test_a_list_of_the_folder_gives_order_and_what_is_missing(tmp_path):
     put(tmp_path, "a.recs", "b.recs")
     digests = {"b.recs": "0" * 64, "gone.recs": "1" * 64, "a.recs": "2" * 64}
-    listed = {name: ListedShard(digest, {}) for name, digest in digests.items()}
-    path = put_index(tmp_path, [], listed)
+    put(tmp_path, "seqdata-index/shards.json")
+    path = tmp_path / "seqdata-index" / "shards.json"
+    path.write_bytes(dump_list(list(digests.items()), {}))
     opened = find_shards(str(tmp_path), FORMAT)
     assert [shard.name for shard in opened.shards] == list(digests)
     assert [opened.index.listed(shard).sha256[0] for shard in opened.shards] == ["0", "1", "2"]

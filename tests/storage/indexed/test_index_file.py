@@ -9,37 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.errors import CorruptShardError, UnsafeContentError
+from seqdata.errors import CorruptShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed import index_file
 from seqdata.storage.indexed.index_file import (
     dump_index_files,
     load_index_file,
     load_old_index,
-    load_old_list,
 )
-from seqdata.storage.indexed.shard_index import ListedShard, digest_extents
+from seqdata.storage.indexed.shard_index import digest_extents
 from tests.storage.indexed.samples import make_index, make_int64
 
 LOCATION = DataLocation(dataset="/d", file="seqdata-index/index.idx", file_kind="index")
-DECLARED = {"npy": ("x", "float32", (4,), "time"), "txt": ("text", "str", (), None)}
-LISTED = {
-    name: ListedShard(digit * 64, DECLARED) for name, digit in (("b.tar", "1"), ("a.tar", "2"))
-}
-HEAD = len(b"seqdata index 2\n") + 65
+HEAD = len(b"seqdata index\n") + 65
 
 
-def dump(*indexes, listed=None):
-    ((_, content),) = dump_index_files(indexes, listed)
+def dump(*indexes):
+    (content,) = dump_index_files(indexes)
     return content
 
 
 def load(content, file_format=None):
-    """Return name -> index; raises what damage is found."""
-    found = load_index_file(content, LOCATION, file_format)
-    if found.error is not None:
-        raise found.error
-    return {name: group.take(row) for group in found.groups for row, name in enumerate(group.names)}
+    """Return name -> index."""
+    groups = load_index_file(content, LOCATION, file_format)
+    return {name: group.take(row) for group in groups for row, name in enumerate(group.names)}
 
 
 def check_same(found, index):
@@ -93,7 +86,7 @@ def test_files_of_any_fields_and_formats_are_in_one():
     for index in indexes:
         check_same(found[index.shard], index)
     assert dump(*indexes) == dump(*indexes[::-1])
-    assert len(load_index_file(dump(*indexes), LOCATION).groups) == 5
+    assert len(load_index_file(dump(*indexes), LOCATION)) == 5
 
 
 def test_numbered_ids_are_not_stored():
@@ -104,85 +97,38 @@ def test_numbered_ids_are_not_stored():
     assert load(dump(index))["a.recs"].id_of(2) == "a.recs/2"
 
 
-def test_many_bytes_are_stored_in_several_files_the_first_of_which_comes_last(monkeypatch):
+def test_many_bytes_are_stored_in_several_files(monkeypatch):
     monkeypatch.setattr(index_file, "PIECE_BYTES", 300)
     indexes = [make_index(shard=name) for name in "abcde"]
-    files = list(dump_index_files(indexes, LISTED))
-    assert [number for number, _ in files] == [1, 2, 0]
-    found = [load_index_file(content, LOCATION) for _, content in files]
-    assert [each.pieces for each in found] == [1, 1, 3]
-    assert [each.listed is None for each in found] == [True, True, False]
-    assert [group.names for each in found for group in each.groups] == [
-        ["c", "d"],
-        ["e"],
-        ["a", "b"],
-    ]
-
-
-def test_a_list_is_read_as_it_was_written_in_its_order():
-    found = load_index_file(dump(listed=LISTED), LOCATION).listed
-    assert [(name, shard.sha256) for name, shard in found.items()] == [
-        ("b.tar", "1" * 64), ("a.tar", "2" * 64),
-    ]  # fmt: skip
-    assert all(shard.declared == DECLARED for shard in found.values())
+    found = [list(load(content)) for content in dump_index_files(indexes)]
+    assert found == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_every_changed_byte_is_found():
-    content = dump(make_index(), listed=LISTED)
+    content = dump(make_index())
     for at in range(len(content)):
         damaged = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         with pytest.raises(CorruptShardError, match="must be a valid index, but is damaged or not"):
             load(damaged)
 
 
-def test_a_list_survives_damage_of_the_indexes():
-    content = dump(make_index(), listed=LISTED)
-    for damaged in (content[:-1], content[:-1] + b"x", content + b"x"):
-        found = load_index_file(damaged, LOCATION)
-        assert list(found.listed) == ["b.tar", "a.tar"]
-        assert found.groups == []
-        assert "`seqdata verify --repair-index`" in str(found.error)
-
-
-@pytest.mark.parametrize(
-    "name", ["a b.tar", "more/a.tar", "..a.tar", "a..tar", ".a/b.tar", "größe"]
-)
-def test_ordinary_names_of_shards_are_read(name):
-    listed = {name: LISTED["a.tar"]}
-    assert list(load_index_file(dump(listed=listed), LOCATION).listed) == [name]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["/etc/x.tar", "../x.tar", "a/../../x.tar", "a/..", "..", "./x.tar", ".", "", "a//x.tar", "a/",
-     "http://x/y.tar", "C:x.tar", "..\\x.tar", "a\nb.tar", "a\0b.tar", "a\x7f.tar", "a\x85.tar"],
-)  # fmt: skip
-def test_a_name_that_leads_out_of_the_folder_is_refused(name):
-    content = dump(listed={**LISTED, name: LISTED["a.tar"]})
-    with pytest.raises(UnsafeContentError, match=r"must name shards by .* below"):
-        load_index_file(content, LOCATION)
-
-
-def parts(content):
-    text = content[HEAD : content.index(b"\n", HEAD) + 1]
-    return json.loads(text), content[HEAD + len(text) :]
-
-
 def resealed(header, arrays=b""):
     """Return an index file of any header whose digest is right."""
-    text = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b"\n"
-    return b"seqdata index 2\n" + hashlib.sha256(text).hexdigest().encode() + b"\n" + text + arrays
+    body = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b"\n" + arrays
+    return b"seqdata index\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def change(path, value, *indexes):
     """Return an index file in which one entry of its header is another."""
-    header, arrays = parts(dump(*(indexes or [make_index()]), listed=LISTED))
+    text, _, arrays = dump(*(indexes or [make_index()]))[HEAD:].partition(b"\n")
+    header = json.loads(text)
     inside = header
     *path, last = path
     for name in path:
         inside = inside[name]
     inside[last] = value
-    return resealed(header, arrays)
+    changed = json.dumps(header).encode()
+    return resealed(changed + b" " * (len(text) - len(changed)), arrays)
 
 
 def test_another_version_is_named():
@@ -196,10 +142,6 @@ GROUP = ["groups", 0]
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (["pieces"], 0),
-        (["pieces"], "1"),
-        (["list"], 7),
-        (["list"], {"shards": 3}),
         (["groups"], None),
         (["arrays"], [["|O", 3]]),
         (["arrays", 0], ["|u1", -1]),
@@ -282,37 +224,12 @@ def test_a_format_checks_its_own_indexes_only():
     assert other["a.recs"].format_identity == "another"
 
 
-def dump_old_list(shards, version=1):
-    """Return the list of files as earlier releases have written it."""
-    fields = {name: list(info) for name, info in sorted(DECLARED.items())}
-    info = {"version": version, "fields": fields, "shards": [list(shard) for shard in shards]}
-    digest = hashlib.sha256(json.dumps(info).encode()).hexdigest()
-    return json.dumps({"seal": digest, **info}, indent=1).encode() + b"\n"
-
-
-def test_the_list_of_an_earlier_release_is_read_and_every_changed_byte_is_found():
-    shards = [(name, shard.sha256) for name, shard in LISTED.items()]
-    content = dump_old_list(shards)
-    listed = load_old_list(content, LOCATION)
-    assert [(name, shard.sha256) for name, shard in listed.items()] == shards
-    assert all(shard.declared == DECLARED for shard in listed.values())
-    for at in range(len(content)):
-        damaged = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-        with pytest.raises(CorruptShardError, match=r"must be unchanged since it was written, but"):
-            load_old_list(damaged, LOCATION)
-    with pytest.raises(CorruptShardError, match=r"is of version 7\. Restore it, or, if shards"):
-        load_old_list(dump_old_list(shards, 7), LOCATION)
-    with pytest.raises(UnsafeContentError, match=r"must name shards by .* below"):
-        load_old_list(dump_old_list([("../x.tar", "1" * 64)]), LOCATION)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"null", b'{"shards": 3}', b'{"version": 1}'])
-def test_what_is_not_a_list_is_damaged(content):
-    with pytest.raises(CorruptShardError, match=r"is damaged. Restore it, or, if shards"):
-        load_old_list(content, LOCATION)
-
-
-@pytest.mark.parametrize("content", [b"", b"seqdata index\n", dump(make_index())])
+@pytest.mark.parametrize("content", [b"", b"seqdata index\n"])
 def test_what_is_not_an_index_of_an_earlier_release_is_damaged(content):
     with pytest.raises(CorruptShardError, match="must be a valid index, but is damaged or not an"):
         load_old_index(content, LOCATION)
+
+
+def test_an_index_of_an_earlier_release_is_of_another_version():
+    with pytest.raises(CorruptShardError, match="is of version 2, not 1"):
+        load_old_index(dump(make_index()), LOCATION)

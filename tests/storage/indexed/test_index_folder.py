@@ -22,9 +22,8 @@ from seqdata.errors import (
 )
 from seqdata.storage.indexed import index_file, index_folder, shards
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.index_file import dump_index_files
+from seqdata.storage.indexed.index_file import dump_list
 from seqdata.storage.indexed.index_folder import FolderIndex, LocalFiles
-from seqdata.storage.indexed.shard_index import ListedShard
 from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.local_files import write_atomically
@@ -329,41 +328,23 @@ def test_of_two_indexes_the_newest_that_fits_its_file_counts(shard, refuse):
     assert index_in(shard).get(shard).sha256 == first
 
 
-def write_complete(shard, digests, indexes=()):
-    declared = {"y": ("y", "int8", (), None)}
-    listed = {name: ListedShard(digest, declared) for name, digest in digests.items()}
-    path = shard.root / "seqdata-index" / "complete.idx"
+DECLARED = {"y": ("y", "int8", (), None)}
+
+
+def write_list(shard, *names):
+    path = shard.root / "seqdata-index" / "shards.json"
     path.parent.mkdir(exist_ok=True)
-    ((_, content),) = dump_index_files(indexes, listed)
-    path.write_bytes(content)
-    return path
+    path.write_bytes(dump_list([(name, "0" * 64) for name in names], DECLARED))
 
 
-def test_a_list_stays_and_says_what_indexes_say(shard):
-    path = write_complete(shard, {"more/a.recs": "0" * 64, "b.recs": "1" * 64})
+def test_an_index_says_what_the_list_of_the_folder_says(shard):
+    write_list(shard, "more/a.recs", "b.recs")
     index = index_in(shard)
     assert list(index.listed) == ["more/a.recs", "b.recs"]
     assert index.get(shard) is None
     index.save([make()], rebuild=True)
-    assert list_index_files(shard.root) == [path]
     assert list(index_in(shard).listed) == ["more/a.recs", "b.recs"]
-    assert index_in(shard).get(shard).declared == index.listed["b.recs"].declared
-
-
-def test_a_list_stays_where_its_indexes_are_damaged_and_not_where_it_is(shard):
-    path = write_complete(shard, {"more/a.recs": "0" * 64}, [make()])
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])
-    index = index_in(shard)
-    with pytest.raises(CorruptShardError, match=r"complete.idx.*damaged.*--repair-index"):
-        index.get(shard)
-    index.save([make()])
-    assert path.read_bytes() != content[:-1]
-    assert list(index_in(shard).listed) == ["more/a.recs"]
-    path.write_bytes(content[1:])
-    text = "complete.idx.*must be a valid index.*Restore it, or, if shards were replaced, remove it"
-    with pytest.raises(CorruptShardError, match=text):
-        index_in(shard)
+    assert index_in(shard).get(shard).declared == DECLARED
 
 
 def test_an_index_of_many_bytes_is_in_several_files(shard, monkeypatch):
@@ -375,15 +356,6 @@ def test_an_index_of_many_bytes_is_in_several_files(shard, monkeypatch):
     assert sorted(load_indexes(shard.root)) == [index.shard for index in indexes]
     index_in(shard).save(indexes[:1], rebuild=True)
     assert sorted(load_indexes(shard.root)) == [index.shard for index in indexes]
-    digests = {index.shard: index.sha256 for index in indexes}
-    shutil.rmtree(shard.root / "seqdata-index")
-    write_complete(shard, digests)
-    index_in(shard).save(indexes)
-    assert names(shard.root) == ["complete.idx", "complete-1.idx", "complete-2.idx"]
-    assert index_in(shard).get(shard).shard == "more/a.recs"
-    (shard.root / "seqdata-index" / "complete-1.idx").unlink()
-    with pytest.raises(MissingShardError, match=r"complete-1.idx.*is not there. Restore it, or"):
-        index_in(shard).get(LocalShard(shard.root, "d"))
 
 
 def test_few_index_files_stay_however_often_files_are_added(shard):
@@ -478,12 +450,8 @@ def test_an_index_of_an_earlier_writer_says_that_its_list_is_missing(shard):
 def test_indexes_of_an_earlier_release_are_read_by_their_list(shard):
     lost = LocalShard(shard.root, "shard-000001.tar")
     first = replace(lost, name="shard-000000.tar")
-    for path in OLD.iterdir():
-        if lost.name not in path.name:
-            write_old(replace(shard, name=path.stem), path.read_bytes())
-    (shard.root / "seqdata-index" / "shards.idx").rename(
-        shard.root / "seqdata-index" / "shards.json"
-    )
+    shutil.copytree(OLD, shard.root / "seqdata-index")
+    (shard.root / "seqdata-index" / f"{lost.name}.idx").unlink()
     index = index_in(shard, "")
     assert list(index.listed) == [f"shard-{number:06}.tar" for number in range(5)]
     assert index.get(lost) is None
@@ -491,11 +459,11 @@ def test_indexes_of_an_earlier_release_are_read_by_their_list(shard):
     assert due.declared == index.listed[first.name].declared
     index.save([make(lost.name, format_identity="")])  # an index is repaired
     again = index_in(shard, "")
-    assert names(shard.root) == ["complete.idx"]
+    assert names(shard.root) == ["index.idx"]
     assert again.get(lost).declared == due.declared
     assert again.get(first).sha256 == due.sha256
+    index_path(shard.root).unlink()
     write_old(first, b"nonsense")
-    (shard.root / "seqdata-index" / "complete.idx").unlink()
     with pytest.raises(CorruptShardError, match=r"shard-000000.tar.idx.*damaged"):
         index_in(shard, "").get(first)
 
@@ -510,12 +478,11 @@ def test_a_remote_list_makes_no_file_outside_of_the_cache(tmp_path, cache, monke
     system = fsspec.filesystem("memory")
     url = f"memory://{tmp_path.name}"
     for name in (f"{tmp_path}/x.recs", "../../../x.recs"):
-        listed = {name: ListedShard("1" * 64, {})}
-        ((_, content),) = dump_index_files([], listed)
-        system.pipe_file(f"/{tmp_path.name}/seqdata-index/complete.idx", content)
+        content = dump_list([(name, "1" * 64)], {})
+        system.pipe_file(f"/{tmp_path.name}/seqdata-index/shards.json", content)
         with pytest.raises(UnsafeContentError):
             find_shards(url, UserFormat(Records()))
-    system.rm(f"/{tmp_path.name}/seqdata-index/complete.idx")
+    system.rm(f"/{tmp_path.name}/seqdata-index/shards.json")
     system.pipe_file(f"/{tmp_path.name}/x.recs", b"")
     shard = find_shards(url, UserFormat(Records())).shards[0]
     assert index_in(shard).save([make("../../../x.recs")]) == str(shard.cached)
