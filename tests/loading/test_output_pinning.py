@@ -67,7 +67,7 @@ def test_nothing_is_pinned_unless_it_is_asked_for(marked):
 ])  # fmt: skip
 def test_under_a_trainer_it_goes_by_the_device(marked, asked, cuda, due):
     data = data_of(pin_memory=asked)
-    there = RunContext(world=World(), seed=0, is_frozen=False, is_on_cuda=cuda)
+    there = RunContext(world=World(), seed=0, overfit=False, is_on_cuda=cuda)
     (player,) = data._sources.prepare_engines("train", there)
     assert player.options.pin_memory is due
 

@@ -206,7 +206,7 @@ def test_what_is_known_of_whole_rows_goes_where_the_batch_goes():
 def test_a_datamodule_reads_parts_for_training_and_whole_rows_for_evaluation():
     world = World(0, 1, 1, 2)
     data = SequenceDataModule(train=TEXTS, val=TEXTS, batching=Fixed(4))
-    context = RunContext(world=world, seed=0, is_frozen=False)
+    context = RunContext(world=world, seed=0, overfit=False)
     worlds = {
         kind: data._sources.make_engines(kind, context)[0].options.world
         for kind in ("train", "val")

@@ -278,6 +278,13 @@ def test_what_is_no_run_file_is_refused(content, message):
         RunFile.read(Path("run.yaml"))
 
 
+def test_a_run_file_makes_the_folders_that_it_lies_in(tmp_path):
+    path = tmp_path / "runs" / "today" / NAME
+    for _ in range(2):  # the second time they are there
+        make_run_file({"train": "/data"}).write(path)
+    assert RunFile.read(path).data == {"train": "/data"}
+
+
 def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(caplog):
     path, elsewhere = Path(NAME), Path("copy.yaml")
     make_run_file({"train": "/data"}).write(path)

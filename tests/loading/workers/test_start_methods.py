@@ -3,6 +3,7 @@
 And nothing is left of them when the training process ends, however it does.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -20,7 +21,7 @@ from seqdata import Fixed, Loader
 from seqdata.loading.workers import worker
 from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import light
-from tests.loading.workers.parts import lives, loader, playing, same
+from tests.loading.workers.parts import descriptors, lives, loader, playing, same
 from tests.preloaded import python
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +37,17 @@ def test_batches_are_the_same_and_workers_are_kept(method):
         assert same(mine, loader(light.noise, num_workers=0, epoch=1))
         assert mine.worker_pids == pids
     assert not any(map(lives, pids))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_that_have_ended_leave_no_descriptor_open(method):
+    counts = []
+    for _ in range(3):  # the first starts servers, which stay
+        with playing(light.noise, num_workers=2, start_method=method) as mine:
+            next(iter(mine))
+        gc.collect()
+        counts.append(descriptors())
+    assert counts[2] <= counts[1]
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

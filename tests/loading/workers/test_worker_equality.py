@@ -230,6 +230,16 @@ def test_an_answer_larger_than_a_slot_takes_another_way(monkeypatch):
             assert same(loader, Loader(store, Fixed(2), epoch=loader.epoch))
 
 
+def test_requests_that_fill_a_slot_go_on_in_the_next_task(monkeypatch):
+    """Two or three requests fit into a slot, whatever the workers could do at once."""
+    monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
+    monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
+    store = MemoryStore.of([np.ones(1)] * 2400)
+    with playing(store=store, num_workers=2, policy=Fixed(40)) as loader:
+        for _ in range(3):
+            assert same(loader, Loader(store, Fixed(40), epoch=loader.epoch))
+
+
 def test_a_batch_of_too_many_sequences_is_refused_after_those_before_it(monkeypatch):
     monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
     monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
@@ -243,17 +253,17 @@ def test_a_batch_of_too_many_sequences_is_refused_after_those_before_it(monkeypa
 
 
 class Ends:
-    """Two batches of two, then one of two hundred."""
+    """Two batches of two, then one of two hundred, and two of two."""
 
     axis = "time"
 
     def plan(self, index, *, seed, epoch):
-        spans = np.zeros((204, 3), dtype=np.int64)
-        spans[:, 0], spans[:, 2] = np.arange(204), 1
-        return Plan(spans, offsets=np.array([0, 2, 4, 204]))
+        spans = np.zeros((208, 3), dtype=np.int64)
+        spans[:, 0], spans[:, 2] = np.arange(208), 1
+        return Plan(spans, offsets=np.array([0, 2, 4, 204, 206, 208]))
 
     def num_batches(self, index):
-        return 3
+        return 5
 
 
 def conjugate(samples):

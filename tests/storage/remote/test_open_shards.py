@@ -125,6 +125,9 @@ def test_what_is_open_is_not_downloaded_again():
     shards.get(0, 1)
     assert shards.open.prefetch([0, 1])
     assert shards.downloaded == []
+    assert shards.open.prefetch([0, 2])  # those that are open hide none after them
+    assert shards.finished.acquire(timeout=60)
+    assert shards.downloaded == [2]
 
 
 @pytest.mark.parametrize("number", [2, 3])
