@@ -56,9 +56,9 @@ def index(
 ) -> None:
     """Build the indexes of the files at LOCATION: a file, a folder, or braces in quotes.
 
-    For tar shards and other formats of files. Every file is read once. Its index is written next to
-    it, in the folder seqdata-index, or in the user's cache if that folder cannot be written. Files
-    that have an index are skipped.
+    For tar shards and other formats of files. Every file is read once. The index is written next to
+    the files, in the folder seqdata-index, or in the user's cache if that folder cannot be written.
+    Files that have an index are skipped; the index of files that are gone from a folder is removed.
     """
     begin = time.monotonic()
     opener: object = find_opener(location, backend=backend)

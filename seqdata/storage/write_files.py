@@ -1,8 +1,9 @@
-"""Writing of sequences as files of a format, each with its index: all of them or none.
+"""Writing of sequences as files of a format with an index of all: all of them or none.
 
 The sharded writer writes shards to a staging directory, each with its index; they are renamed into
-place when all are complete, and their indexes after them. In a bucket the list of shards is
-uploaded last. Place in the flow: below ``write_store``. Reads: sequences. Makes: a store.
+place when all are complete, then the index of all, and the list of shards last. They are uploaded
+to a bucket after their index, and the list last. Place in the flow: below ``write_store``. Reads:
+sequences. Makes: a store.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import find_key, make_packer
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.file_fields import make_ids
-from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.opening import FormatBackend
-from seqdata.storage.indexed.shard_index import (
+from seqdata.storage.indexed.index_file import (
     SHARD_LIST,
-    DeclaredFields,
-    dump_index,
+    dump_index_files,
     dump_list,
-    load_index,
+    load_index_file,
     load_list,
 )
-from seqdata.storage.indexed.shards import INDEX_FOLDER, INDEX_SUFFIX, RemoteShard
+from seqdata.storage.indexed.index_folder import LIST_FILE, OLD_SUFFIX, name_index_file
+from seqdata.storage.indexed.indexed_format import IndexedFormat
+from seqdata.storage.indexed.opening import FormatBackend
+from seqdata.storage.indexed.shard_index import DeclaredFields, ShardIndex
+from seqdata.storage.indexed.shards import INDEX_FOLDER, RemoteShard
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.integrity.checksums import choose_algorithm
 from seqdata.storage.local_files import (
@@ -64,7 +66,7 @@ from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles, find_s
 
 _PROGRESS_SEQUENCES = 1024  # sequences between two reports of progress
 _KEY_DIGITS = 9  # of a sequence that is only numbered
-_LIST_FILE = f"{INDEX_FOLDER}/{SHARD_LIST}"
+_INDEX_FILE = f"{INDEX_FOLDER}/{name_index_file()}"
 
 
 class ShardEncoder(Protocol):
@@ -188,7 +190,7 @@ def _write_local(  # noqa: PLR0913
         axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
         algorithm=choose_algorithm(), parts=None, format=file_format.name, shuffle=shuffle,
     )  # fmt: skip
-    files = StoreFiles(_LIST_FILE, _own_names(suffix))
+    files = StoreFiles(LIST_FILE, _own_names(suffix))
     with open_sharded_writer(
         root, files, resume_key, executor=executor, progress=progress, total=None,
         overwrite=overwrite, resume=resume,
@@ -203,7 +205,7 @@ def _write_local(  # noqa: PLR0913
         encoder = shard_format.make_encoder()
         shards = writer.write_rows(rows, shard_format)
         if encoder.key is not None:
-            _check_keys(writer.folder, shards, file_format)
+            _check_keys(writer.folder, shards)
         _commit(root, writer.folder, shards, suffix, encoder.shard_encoder.declared)
 
 
@@ -215,9 +217,8 @@ def _check_target(root: Path, suffix: str, *, overwrite: bool) -> None:
         raise ConfigError(f"{root}: already holds a store. Choose another folder")
     names = sorted(path.name for path in root.glob(f"*{suffix}"))
     others = [name for name in names if not _is_own(name, suffix)]
-    begun = (
-        find_staging_dirs(root) and not (root / _LIST_FILE).exists()
-    )  # interrupted in its commit
+    # interrupted in its commit
+    begun = find_staging_dirs(root) and not (root / LIST_FILE).exists()
     if others or (names and not overwrite and not begun):
         raise _make_target_error(str(root), others, names)
 
@@ -246,19 +247,25 @@ def _number_key(number: int) -> str:
     return f"{number:0{_KEY_DIGITS}d}"
 
 
-def _check_keys(
-    folder: Path, shards: Sequence[FinishedShard[_WrittenFile]], file_format: IndexedFormat
-) -> None:
+def _load_indexes(paths: Iterable[Path]) -> Iterator[ShardIndex]:
+    """Yield the indexes of shards that were just written.
+
+    Raises:
+        CorruptShardError: If one was damaged since.
+    """
+    for path in paths:
+        location = DataLocation(dataset=str(path.parent), file=path.name)
+        (group,) = load_index_file(path.read_bytes(), location)
+        yield group.take(0)
+
+
+def _check_keys(folder: Path, shards: Sequence[FinishedShard[_WrittenFile]]) -> None:
     """Raise if an id occurs twice; the write cannot be resumed then.
 
     Raises:
         DecodeError: If it does.
     """
-    indexes = []
-    for finished in shards:
-        path = folder / finished.shard.index
-        location = DataLocation(dataset=str(folder), file=path.name)
-        indexes.append(load_index(path.read_bytes(), location, file_format))
+    indexes = list(_load_indexes(folder / finished.shard.index for finished in shards))
     ids = make_ids(str(folder), indexes, [index.shard for index in indexes])
     hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in indexes])
     try:
@@ -276,23 +283,26 @@ def _commit(
     suffix: str,
     declared: DeclaredFields,
 ) -> None:
-    """Rename files into place, then their indexes and their list; remove older ones first."""
+    """Rename files into place, then their index and their list; remove older ones first."""
     (root / INDEX_FOLDER).mkdir(exist_ok=True)
-    (root / _LIST_FILE).unlink(missing_ok=True)
+    (root / LIST_FILE).unlink(missing_ok=True)
     named = [
         (_name_shard(number, suffix), finished.shard) for number, finished in enumerate(shards)
     ]
+    names = []
+    indexes = _load_indexes(folder / file.index for _, file in named)
+    for number, content in enumerate(dump_index_files(indexes)):
+        names.append(name_index_file(number))
+        write_synced(folder / names[-1], content)
     listed = [(name, file.sha256) for name, file in named]
     write_synced(folder / SHARD_LIST, dump_list(listed, declared))
-    for old in root.glob(f"*{suffix}"):
-        (root / INDEX_FOLDER / f"{old.name}{INDEX_SUFFIX}").unlink(missing_ok=True)
+    for old in [*root.glob(f"*{suffix}"), *(root / INDEX_FOLDER).glob(f"*{OLD_SUFFIX}")]:
         old.unlink()
     for name, file in named:
         os.replace(folder / file.file, root / name)
     sync_file(root)
-    for name, file in named:
-        os.replace(folder / file.index, root / INDEX_FOLDER / f"{name}{INDEX_SUFFIX}")
-    os.replace(folder / SHARD_LIST, root / _LIST_FILE)
+    for name in (*names, SHARD_LIST):
+        os.replace(folder / name, root / INDEX_FOLDER / name)
     sync_file(root / INDEX_FOLDER)
 
 
@@ -315,7 +325,7 @@ class _WrittenFile:
     @property
     def index(self) -> str:
         """The name of its index."""
-        return Path(self.file).stem + INDEX_SUFFIX
+        return Path(self.file).stem + OLD_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -403,7 +413,8 @@ class _ShardFormat:
         place = DataLocation(dataset=str(folder), file=name)
         index = self.file_format.make_index(content, name, place)
         written = _WrittenFile(path.name, packed.sequences, len(content), index.sha256)
-        write_synced(folder / written.index, dump_index(replace(index, declared=encoder.declared)))
+        (dumped,) = dump_index_files([replace(index, declared=encoder.declared)])
+        write_synced(folder / written.index, dumped)
         return written, first, last
 
     def parse(self, facts: dict[str, Any]) -> _WrittenFile:
@@ -448,14 +459,17 @@ class _Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """Files, their indexes and the list of them: an ``UploadPlan``."""
+    """Files, their index and the list of them: an ``UploadPlan``.
+
+    The index comes first: without the list it says that writing was not finished.
+    """
 
     make: _Write
     suffix: str
 
     @property
     def last(self) -> str:
-        return _LIST_FILE
+        return LIST_FILE
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
         found = _list_names(files)
@@ -465,33 +479,25 @@ class _Upload:
             )
         names = [name for name in found if name.endswith(self.suffix)]
         others = [name for name in names if not _is_own(name, self.suffix)]
-        unsent = [
-            name for name in names if f"{INDEX_FOLDER}/{name}{INDEX_SUFFIX}" not in sent
-        ]  # indexes are uploaded first
-        if others or (unsent and not overwrite):
-            raise _make_target_error(files.location, others, unsent)
+        if others or (names and not overwrite and _INDEX_FILE not in sent):
+            raise _make_target_error(files.location, others, names)
 
     def write(self, folder: Path, *, overwrite: bool) -> None:
         self.make(folder, overwrite=overwrite)
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        indexes = {
+            f"{INDEX_FOLDER}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted((folder / INDEX_FOLDER).glob(f"*{OLD_SUFFIX}"))
+        }
         listed = load_list((folder / self.last).read_bytes(), str(folder))
-        indexes = [f"{INDEX_FOLDER}/{name}{INDEX_SUFFIX}" for name in listed]
-        return [  # an index without a list means that writing was not finished
-            {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in indexes},
-            {name: file.sha256 for name, file in listed.items()},
-        ]
+        return [indexes, {name: file.sha256 for name, file in listed.items()}]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        indexes = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
-        owners = [name.removesuffix(INDEX_SUFFIX) for name in indexes]
+        names = _list_names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
         return [
             *(name for name in _list_names(files) if _is_own(name, self.suffix)),
-            *(
-                f"{INDEX_FOLDER}/{name}"
-                for name, owner in zip(indexes, owners, strict=True)
-                if _is_own(owner, self.suffix)
-            ),
+            *(f"{INDEX_FOLDER}/{name}" for name in names if name.endswith(OLD_SUFFIX)),
         ]
 
 
@@ -504,6 +510,5 @@ def _list_names(files: RemoteFiles) -> list[str]:
 
 def _remove_cached(url: str, remote: Remote) -> None:
     """Remove the cached indexes of older files from this machine."""
-    for name in _list_names(make_remote_files(url, remote)):
-        for path in RemoteShard(url, name, remote).list_side_files(name + INDEX_SUFFIX):
-            path.unlink(missing_ok=True)
+    for path in RemoteShard(url, "", remote).cached.glob(f"*{OLD_SUFFIX}"):
+        path.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.loss_files import LossHeader, LossWriter
 from seqdata.runs.run_file import RunFile
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
-from seqdata.storage.indexed.shards import put_file
+from seqdata.storage.indexed.index_folder import LocalFiles
 from seqdata.storage.integrity.audit import AuditFinding, copy_damaged_bytes
 from seqdata.storage.local_files import open_atomically, write_atomically
 from tests.runs.loss_runs import block_of
@@ -80,7 +80,7 @@ WRITERS = {
     "statistics": ("stats.json", write_statistics),
     "run file": ("seqdata-run.yaml", write_run),
     "losses": ("seqdata-losses-fit1-rank0.bin", write_losses),
-    "index": ("x.idx", lambda path: put_file(path, CONTENT)),
+    "index": ("x.idx", lambda path: LocalFiles(path.parent).replace(path.name, CONTENT)),
     "report": ("ledger.jsonl", lambda path: write_ledger(iter([{"id": "a"}] * 900), str(path))),
     "plot": ("plan.png", write_plot),
     "batch": ("batch.npz", write_batch),

@@ -93,7 +93,7 @@ def mutated(seeds, number, folder):
     kind = KINDS[number % len(KINDS)]
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(seeds / str(number // len(KINDS) % len(FORMATS)), folder)
-    shard, index = folder / "a.tar", folder / "seqdata-index" / "a.tar.idx"
+    shard, index = folder / "a.tar", folder / "seqdata-index" / "index.idx"
     if kind == "shard":
         shutil.rmtree(folder / "seqdata-index")
     path = shard if kind.startswith("shard") else index

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from seqdata import open_store, write_store
 from seqdata.cli.app import app
-from seqdata.storage.indexed.shards import find_index
+from tests.index_files import index_path
 
 
 def run(*arguments, code=0):
@@ -32,14 +32,14 @@ def test_an_index_is_made_and_used(folder):
 
 @pytest.mark.slow
 def test_an_index_is_made_by_processes(folder):
-    due = find_index(folder / "x-001.tar").read_bytes()
+    due = index_path(folder).read_bytes()
     facts = json.loads(run("index", folder, "--rebuild", "--workers", "2", "--json"))
     assert facts == {
         "location": str(folder), "shards": 3, "indexed": 3, "sequences": 30,
         "bytes": sum(path.stat().st_size for path in folder.glob("*.tar")),
         "folders": [str(folder / "seqdata-index")],
     }  # fmt: skip
-    assert find_index(folder / "x-001.tar").read_bytes() == due
+    assert index_path(folder).read_bytes() == due
 
 
 def test_what_needs_no_index_is_said(tmp_path):

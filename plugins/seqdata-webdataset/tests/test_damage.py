@@ -1,6 +1,7 @@
 """Damaged shards: no wrong value passes, and ``seqdata verify`` names what is wrong."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,14 @@ from seqdata_webdataset import open_webdataset
 from seqdata import Bucketed, Loader, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import CorruptSampleError, CorruptShardError, SeqDataError
-from seqdata.storage.indexed.shard_index import dump_index
-from seqdata.storage.indexed.shards import find_index, read_index
 from seqdata_testing.stores import digest_of
+from tests.index_files import (
+    forget_index,
+    index_of,
+    index_path,
+    load_indexes,
+    replace_indexes,
+)
 
 
 def flip(path, at, bit=0):
@@ -27,7 +33,7 @@ def verify(*arguments):
 
 
 def place_of(folder, shard, extension, sample):
-    index = read_index("d", 0, find_index(folder / f"x-{shard:03d}.tar"))
+    index = index_of(folder / f"x-{shard:03d}.tar")
     members = index.members[extension]
     return int(members.begins[sample]), int(members.sizes[sample])
 
@@ -157,7 +163,7 @@ def test_verify_refuses_a_shard_that_there_is_not(folder):
 
 
 def test_verify_reads_the_structure_where_there_is_no_index(folder):
-    find_index(folder / "x-001.tar").unlink()
+    forget_index(folder / "x-001.tar")
     code, told = verify(folder)
     assert code == 0
     assert "shard 1 (x-001.tar): unverified, 10 sequences" in told
@@ -179,16 +185,17 @@ def test_verify_goes_on_after_a_shard_that_is_missing(folder):
 
 @pytest.mark.parametrize("what", ["missing", "damaged", "stale"])
 def test_an_index_is_repaired(folder, what):
-    index, path = find_index(folder / "x-001.tar"), folder / "x-001.tar"
+    path = folder / "x-001.tar"
     due = digest_of(open_webdataset(folder))
     if what == "missing":
-        index.unlink()
+        forget_index(path)
     elif what == "damaged":
-        flip(index, 200)
+        flip(index_path(folder), 200)
         assert verify(folder)[0] == 1
     else:
-        (folder / "x-000.tar").read_bytes()
-        index.write_bytes(find_index(folder / "x-002.tar").read_bytes())
+        indexes = load_indexes(folder)
+        indexes["x-001.tar"] = replace(indexes["x-002.tar"], shard="x-001.tar")
+        replace_indexes(folder, indexes.values())
         code, told = verify(folder)
         assert code == 1
         assert "as when it was indexed, but has " in told
@@ -201,21 +208,21 @@ def test_an_index_is_repaired(folder, what):
 
 
 def test_a_damaged_shard_gets_no_index(folder):
-    path, index = folder / "x-001.tar", find_index(folder / "x-001.tar")
-    index.unlink()
+    path = folder / "x-001.tar"
+    forget_index(path)
     path.write_bytes(path.read_bytes()[:2048])
     code, told = verify(folder, "--repair-index")
     assert code == 1
     assert "cut off" in told
-    assert find_index(path) is None
+    assert index_of(path) is None
 
 
 def test_repair_never_takes_damage_for_data(folder):
     begin, _ = place_of(folder, 1, "mel.npy", 3)
-    before = find_index(folder / "x-001.tar").read_bytes()
+    before = index_path(folder).read_bytes()
     flip(folder / "x-001.tar", begin)
     assert verify(folder, "--repair-index")[0] == 1
-    assert find_index(folder / "x-001.tar").read_bytes() == before
+    assert index_path(folder).read_bytes() == before
 
 
 def test_repair_is_for_what_has_an_index(tmp_path):
@@ -227,9 +234,9 @@ def test_repair_is_for_what_has_an_index(tmp_path):
 
 def test_an_index_that_cannot_be_true_is_refused(folder):
     """Whoever means harm can seal an index anew; places in it are looked at all the same."""
-    path = find_index(folder / "x-001.tar")
-    index = read_index("d", 0, path)
-    members = index.members["mel.npy"]
+    indexes = load_indexes(folder)
+    index = indexes["x-001.tar"]
+    members, whole = index.members["mel.npy"], index_path(folder).read_bytes()
     for name, value in (("begins", 1 << 60), ("sizes", 1 << 60), ("begins", -5), ("sizes", -1)):
         array = getattr(members, name).copy()
         array[2] = value
@@ -239,7 +246,8 @@ def test_an_index_that_cannot_be_true_is_refused(folder):
             codes=members.codes,
         )  # fmt: skip
         everything = {**index.members, "mel.npy": forged}
-        facts = {slot: getattr(index, slot) for slot in index.__slots__}
-        path.write_bytes(dump_index(type(index)(**{**facts, "members": everything})))
+        indexes["x-001.tar"] = replace(index, members=everything)
+        index_path(folder).write_bytes(whole)
+        replace_indexes(folder, indexes.values())
         with pytest.raises(CorruptShardError, match=r"is invalid .*invalid places"):
             open_webdataset(folder)

@@ -7,15 +7,12 @@ import pickle
 
 import numpy as np
 import pytest
-from seqdata_webdataset import open_webdataset
+from seqdata_webdataset import index_shards, open_webdataset
 from seqdata_webdataset.decoders import decode_member
-from seqdata_webdataset.indexed_format import IndexedTar
 
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import ConfigError, CorruptSampleError, FingerprintMismatch
-from seqdata.storage.indexed.build_index import build
-from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.shards import find_index, read_index
+from tests.index_files import index_of
 
 SCHEMA = {"json": "int64"}
 
@@ -35,7 +32,7 @@ def kept_of(path):
 
 def correct(path, extension, sample, content):
     """Overwrite a member's bytes in place, at equal size, as an editor of shards does."""
-    members = read_index("d", 0, find_index(path)).members[extension]
+    members = index_of(path).members[extension]
     begin, size = int(members.begins[sample]), int(members.sizes[sample])
     assert size == len(content)
     with open(path, "r+b") as file:
@@ -79,9 +76,7 @@ def test_lengths_of_a_shard_that_is_written_again_are_counted_again(tar):
     path = tar(lists(3, 0, 5))
     opened(path, index="build")
     tar(lists(3, 1, 4), name=path.name)
-    build(
-        str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
-    )
+    index_shards(path, rebuild=True, progress=False)
     assert opened(path).lengths.tolist() == [3, 1, 4]
 
 
@@ -128,9 +123,7 @@ def test_a_label_that_was_corrected_in_place_is_not_taken_from_the_index(tar, ve
     ) as told:
         labels_of(store, spans)
     assert told.value.details["remedy"].endswith("--shard 0")
-    build(
-        str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
-    )
+    index_shards(path, rebuild=True, progress=False)
     assert labels_of(open_webdataset(path, **options), spans) == [3, 1, 7]
 
 
@@ -161,9 +154,7 @@ def test_workers_refuse_shards_that_were_written_again_since(tar):
     sent = pickle.dumps(store)
     path.unlink()
     labelled(tar, (4, 5, 6))
-    build(
-        str(path), find_shards(str(path), IndexedTar()), IndexedTar(), rebuild=True, progress=False
-    )
+    index_shards(path, rebuild=True, progress=False)
     with pytest.raises(FingerprintMismatch, match="must be the data that was opened"):
         pickle.loads(sent)
     loader = Loader(store, Fixed(1), num_workers=1)

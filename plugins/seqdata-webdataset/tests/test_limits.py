@@ -13,7 +13,7 @@ from seqdata_testing.faults.network import Answer, folder_of, served
 CLAIMED = 2 << 30
 
 
-@pytest.mark.parametrize("name", ["shards.json", "x-001.tar.idx"])
+@pytest.mark.parametrize("name", ["shards.json", "index.idx"])
 def test_a_list_or_index_that_claims_to_be_very_large_is_not_read(shards, tmp_path, name):
     folder = folder_of(shards[0])
 
@@ -30,7 +30,7 @@ def test_a_list_or_index_that_claims_to_be_very_large_is_not_read(shards, tmp_pa
         assert [method for method, path in made.requests if path.endswith(name)] == ["HEAD"]
 
 
-@pytest.mark.parametrize("name", ["shards.json", "x-001.tar.idx"])
+@pytest.mark.parametrize("name", ["shards.json", "index.idx"])
 def test_so_is_a_local_one(shards, tmp_path, name):
     for path in shards[0].glob("x-*.tar"):
         (tmp_path / path.name).symlink_to(path)
@@ -74,7 +74,8 @@ def test_urls_that_are_not_there_end_the_search_for_indexes(shards, tmp_path):
         url = f"{made.url}/x-{{000..002}}.tar::{made.url}/y-{{0..2000}}.tar"
         with pytest.raises(MissingShardError, match=r'"y-0\.tar"\).*: is not there\. Restore it'):
             open_webdataset(url, remote=Remote(cache_dir=tmp_path))
-        assert not any("idx" in path for _, path in made.requests)
+        asked = [path for _, path in made.requests if "seqdata-index" in path]
+        assert len(asked) == len(set(asked)) < 10
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz"])

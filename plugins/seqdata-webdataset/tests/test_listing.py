@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +19,10 @@ from seqdata.errors import (
     MissingShardError,
 )
 from seqdata.storage.indexed.audit import audit_files
-from seqdata.storage.indexed.shard_index import SHARD_LIST
-from seqdata.storage.indexed.shards import find_index
+from seqdata.storage.indexed.index_file import SHARD_LIST
 from seqdata.storage.local_files import list_folder
 from seqdata.storage.writing.staging_dir import STAGING_PREFIX
+from tests.index_files import forget_index, index_path, load_indexes, replace_indexes
 
 SHARD = 20_000
 
@@ -49,20 +51,26 @@ def audited(folder, repair=False):
     return [[finding.text for finding in report.findings] for report in reports]
 
 
+def take_index(folder, other, name):
+    """Put the index of a file in place of that of the file of the same name."""
+    indexes = load_indexes(folder) | {name: load_indexes(other)[name]}
+    replace_indexes(folder, indexes.values())
+
+
 def test_a_shard_that_is_gone_is_told(written):
     (written / "shard-000001.tar").unlink()
     with pytest.raises(MissingShardError, match=r"is not there. Restore it") as caught:
         open_webdataset(written)
     assert caught.value.details["shard"] == 1
     assert caught.value.details["length"] > SHARD
-    find_index(written / "shard-000001.tar").unlink()
+    forget_index(written / "shard-000001.tar")
     with pytest.raises(MissingShardError, match="is not there"):
         open_webdataset(written)
 
 
 def test_the_last_shard_that_is_gone_with_its_index_is_told(written):
     last = names(written)[-1]
-    find_index(written / last).unlink()
+    forget_index(written / last)
     (written / last).unlink()
     with pytest.raises(MissingShardError, match=f'"{last}'):
         open_webdataset(written)
@@ -72,13 +80,15 @@ def test_a_shard_of_others_that_is_gone_is_told_by_its_index(folder):
     (folder / "x-001.tar").unlink()
     with pytest.raises(
         MissingShardError,
-        match=r"is not there, but its index seqdata-index/x-001.tar.idx is. Restore",
+        match=r"is not there, but its index in seqdata-index/index.idx is. Restore",
     ):
         open_webdataset(folder)
+    assert index_shards(folder, progress=False)["indexed"] == 0  # as the message says
+    assert len(open_webdataset(folder)) == 20
 
 
 def test_an_index_that_is_gone_is_told(written):
-    find_index(written / "shard-000002.tar").unlink()
+    forget_index(written / "shard-000002.tar")
     text = "is not there. Rebuild it with `seqdata verify --repair-index`"
     with pytest.raises(MissingShardError, match=text):
         open_webdataset(written)
@@ -87,8 +97,7 @@ def test_an_index_that_is_gone_is_told(written):
 def test_an_index_of_an_older_write_is_told(written, tmp_path):
     """Headers and sizes are alike; the class, which is read from the index, would be another."""
     write_webdataset(tmp_path / "older", rows(more=100), shard_bytes=SHARD)
-    name = "seqdata-index/shard-000004.tar.idx"
-    (written / name).write_bytes((tmp_path / "older" / name).read_bytes())
+    take_index(written, tmp_path / "older", "shard-000004.tar")
     with pytest.raises(
         FingerprintMismatch,
         match=(
@@ -135,6 +144,23 @@ def test_a_list_that_is_damaged_is_told(written, old, new):
         open_webdataset(written)
 
 
+def test_an_index_that_is_damaged_is_repaired_and_the_list_stays(written):
+    whole, path = open_webdataset(written), index_path(written)
+    due = path.read_bytes()
+    path.write_bytes(due[:-8] + b"x" * 8)
+    text = r"index\.idx.*must be a valid index, but is damaged.*`seqdata verify --repair-index`"
+    for options in ({}, {"index": "build"}):
+        with pytest.raises(CorruptShardError, match=text):
+            open_webdataset(written, **options)
+    assert [len(texts) for texts in audited(written)] == [1] * 5
+    assert not any(audited(written, repair=True))
+    assert path.read_bytes() == due
+    assert open_webdataset(written).fingerprint == whole.fingerprint
+    path.unlink()
+    with pytest.raises(MissingShardError, match=r"is not there\. Rebuild it with `seqdata verify"):
+        open_webdataset(written)
+
+
 def test_a_shard_that_is_not_in_the_list_is_told(written):
     (written / "more.tar").write_bytes((written / "shard-000000.tar").read_bytes())
     with pytest.raises(
@@ -153,7 +179,7 @@ def test_some_of_the_shards_are_opened_by_name(written):
 
 def test_an_index_that_is_repaired_says_what_the_writer_said(written):
     whole = open_webdataset(written)
-    find_index(written / "shard-000000.tar").unlink()
+    forget_index(written / "shard-000000.tar")
     (text,) = audited(written)[0]
     assert "is not there. Rebuild it" in text
     assert not any(audited(written, repair=True))
@@ -165,8 +191,9 @@ def test_an_index_that_is_repaired_says_what_the_writer_said(written):
 def test_an_audit_tells_a_shard_of_another_write_and_does_not_bless_it(written, tmp_path):
     """The shard and its index fit each other; only the list knows that they are of others."""
     write_webdataset(tmp_path / "other", rows(more=100), shard_bytes=SHARD)
-    for name in ("shard-000001.tar", "seqdata-index/shard-000001.tar.idx"):
-        (written / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    name = "shard-000001.tar"
+    (written / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    take_index(written, tmp_path / "other", name)
     for repair in (False, True, False):
         found = audited(written, repair)
         assert [len(texts) for texts in found] == [0, 1, 0, 0, 0]
@@ -184,8 +211,7 @@ def test_an_audit_repairs_an_index_of_an_older_write(written, tmp_path):
     due = open_webdataset(written).fingerprint
     older = ({**row, "x": row["x"] + 1} for row in rows())
     write_webdataset(tmp_path / "older", older, shard_bytes=SHARD)
-    name = "seqdata-index/shard-000004.tar.idx"
-    (written / name).write_bytes((tmp_path / "older" / name).read_bytes())
+    take_index(written, tmp_path / "older", "shard-000004.tar")
     assert [len(texts) for texts in audited(written)] == [0, 0, 0, 0, 1]
     assert not any(audited(written, repair=True))
     assert not any(audited(written))
@@ -195,7 +221,7 @@ def test_an_audit_repairs_an_index_of_an_older_write(written, tmp_path):
 def test_an_audit_tells_that_the_list_is_gone_and_damage_too(written):
     (written / "seqdata-index" / SHARD_LIST).unlink()
     (written / "shard-000003.tar").unlink()
-    find_index(written / "shard-000003.tar").unlink()
+    forget_index(written / "shard-000003.tar")
     for repair in (False, True):  # a new index would hide that shards are gone
         found = audited(written, repair)
         assert [len(texts) for texts in found] == [1] * 4
@@ -211,7 +237,50 @@ def test_an_audit_tells_that_the_list_is_gone_and_damage_too(written):
     assert len(audited(written)[2]) == 2
 
 
-@pytest.mark.parametrize("moved", [1, 7, 10])
+OLD = Path(__file__).parents[3] / "tests" / "compat" / "saved" / "tar"
+
+
+@pytest.fixture
+def of_old(tmp_path):
+    """What an earlier release has written: an index for each shard, and a list of shards."""
+    return Path(shutil.copytree(OLD, tmp_path / "old"))
+
+
+def test_the_list_of_an_earlier_release_is_kept_to(of_old):
+    due = open_webdataset(of_old)
+    (of_old / "more.tar").write_bytes((of_old / "shard-000000.tar").read_bytes())
+    with pytest.raises(FingerprintMismatch, match=r"must be in the list of the folder.s shards"):
+        open_webdataset(of_old)
+    (of_old / "more.tar").unlink()
+    (of_old / "seqdata-index" / "shard-000003.tar.idx").unlink()
+    with pytest.raises(MissingShardError, match=r"is not there\. Rebuild it with `seqdata verify"):
+        open_webdataset(of_old)
+    assert not any(audited(of_old, repair=True))
+    assert open_webdataset(of_old).fingerprint == due.fingerprint
+    assert dict(open_webdataset(of_old).fields) == dict(due.fields)
+    (of_old / "shard-000004.tar").unlink()
+    with pytest.raises(MissingShardError, match=r'"shard-000004.tar"'):
+        open_webdataset(of_old)
+
+
+def test_the_index_of_an_earlier_release_without_its_list_is_told(of_old):
+    (of_old / "seqdata-index" / "shards.json").unlink()
+    for options in ({}, {"index": "build"}):
+        with pytest.raises(IncompleteDatasetError, match="records all of its shards"):
+            open_webdataset(of_old, **options)
+    index_shards(of_old, rebuild=True, progress=False)
+    assert len(open_webdataset(of_old).shards) == 5
+
+
+def test_a_write_over_data_of_an_earlier_release_leaves_nothing_of_it(of_old, written):
+    with pytest.raises(ConfigError, match="must be an empty folder"):
+        write_webdataset(of_old, rows(), shard_bytes=SHARD)
+    write_webdataset(of_old, rows(), shard_bytes=SHARD, overwrite=True)
+    names = [sorted(path.name for path in root.rglob("*")) for root in (of_old, written)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("moved", [1, 5, 6])
 def test_a_writer_that_was_stopped_in_its_commit_is_gone_on_with(written, tmp_path, moved):
     due = {path.name: path.read_bytes() for path in written.rglob("*") if path.is_file()}
     root = tmp_path / "again"

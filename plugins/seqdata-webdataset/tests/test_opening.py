@@ -22,7 +22,7 @@ from seqdata.errors import (
 )
 from seqdata.storage.indexed import build_index
 from seqdata.storage.indexed.opening import _reopen
-from seqdata.storage.indexed.shards import find_index, index_files, read_index, write_index
+from tests.index_files import forget_index, index_path
 
 
 @pytest.mark.parametrize(
@@ -123,34 +123,30 @@ def test_options_that_cannot_be_meant_are_said(folder, options, what):
 
 def test_an_index_is_made_beside_the_shards(folder):
     names = sorted(path.name for path in (folder / "seqdata-index").iterdir())
-    assert names == ["x-000.tar.idx", "x-001.tar.idx", "x-002.tar.idx"]
+    assert names == ["index.idx"]
 
 
 def test_where_nothing_can_be_written_an_index_is_in_the_cache(folder, cache, monkeypatch):
-    first = folder / "x-000.tar"
-    kept = find_index(first).read_bytes()
-    for path in (folder / "seqdata-index").iterdir():
-        path.unlink()
-    (folder / "seqdata-index").rmdir()
+    kept = index_path(folder).read_bytes()
+    shutil.rmtree(folder / "seqdata-index")
     (folder / "seqdata-index").touch()  # no folder can be there
     assert len(open_store(folder, index="build")) == 30
-    assert find_index(first).is_relative_to(cache)
-    assert find_index(first).read_bytes() == kept
-    assert index_files(first)[0].parent == folder / "seqdata-index"
+    (path,) = cache.rglob("*.idx")
+    assert path.read_bytes() == kept
 
 
 def test_an_index_that_can_be_kept_nowhere_is_said(folder, monkeypatch):
     monkeypatch.setenv("SEQDATA_CACHE", str(folder / "x-000.tar"))
-    (folder / "plain").touch()
-    index = read_index("d", 0, find_index(folder / "x-000.tar"))
+    shutil.rmtree(folder / "seqdata-index")
+    (folder / "seqdata-index").touch()
     with pytest.raises(
         ConfigError, match=r"its index must be written to .* or .*, but neither is writable"
     ):
-        write_index(folder / "plain" / "x-000.tar", index)
+        index_shards(folder, progress=False)
 
 
 def test_only_shards_without_an_index_are_read_again(folder):
-    find_index(folder / "x-001.tar").unlink()
+    forget_index(folder / "x-001.tar")
     told = []
     facts = index_shards(folder, progress=lambda *both: told.append(both))
     assert (facts["indexed"], facts["shards"], facts["sequences"]) == (1, 3, 30)
@@ -159,7 +155,7 @@ def test_only_shards_without_an_index_are_read_again(folder):
 
 
 def test_a_store_may_be_opened_by_options_of_its_backend(folder):
-    find_index(folder / "x-001.tar").unlink()
+    forget_index(folder / "x-001.tar")
     schema = dict.fromkeys(("cls", "txt", "json", "mean.npy", "tok.npy"))
     store = open_store(folder, backend=WebDataset(index="build", schema=schema))
     assert list(store.fields) == ["mel.npy"]
@@ -199,11 +195,11 @@ def test_a_shard_in_place_of_another_is_found_when_it_is_opened(tar, npy):
 
 
 def test_a_damaged_index_is_found(folder):
-    path = find_index(folder / "x-001.tar")
+    path = index_path(folder)
     raw = bytearray(path.read_bytes())
     raw[-100] ^= 1
     path.write_bytes(raw)
-    text = r'index of shard 1 \("x-001.tar.idx"\): must be a valid index, but is damaged or not'
+    text = r'index \("seqdata-index/index.idx"\): must be a valid index, but is damaged or not'
     with pytest.raises(CorruptShardError, match=text):
         open_webdataset(folder)
 
@@ -218,7 +214,7 @@ def test_keys_that_shards_share_are_said_and_may_be_told_apart(tar, npy):
 
 
 def test_checksums_of_two_kinds_do_not_go_together(folder, monkeypatch):
-    find_index(folder / "x-001.tar").unlink()
+    forget_index(folder / "x-001.tar")
     monkeypatch.setattr(build_index, "choose_algorithm", lambda: "crc32")
     with pytest.raises(
         CorruptShardError, match=r"must have an index with .*, but has crc32 by 65536"

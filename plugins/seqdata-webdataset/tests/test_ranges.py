@@ -16,11 +16,11 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata.protocols import Field
-from seqdata.storage.indexed.shards import find_index, read_index
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.stores import check_store, digest_of
 from seqdata_testing.waiting import patient
+from tests.index_files import index_of as load_index_of
 
 BLOCK = 64 << 10
 LONG = 7  # the number of a sequence of 40,000 timesteps of 12 bytes
@@ -66,8 +66,7 @@ def location_of(server):
 
 
 def index_of(folder, shard):
-    path = folder / f"x-{shard:03d}.tar"
-    return read_index("", shard, find_index(path))
+    return load_index_of(folder / f"x-{shard:03d}.tar")
 
 
 def flip(path, at):

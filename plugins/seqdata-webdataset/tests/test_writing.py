@@ -14,15 +14,14 @@ from seqdata import Remote, open_store, write_store
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage import write_files
 from seqdata.storage.arrow.shuffled import draw_order
-from seqdata.storage.indexed import shards
+from seqdata.storage.indexed import index_folder
 from tests.few_shards import SHARD, files, rows
 
 
-def test_there_are_several_shards_with_an_index_each(whole):
+def test_there_are_several_shards_with_an_index(whole):
     tars = [name for name in whole if name.endswith(".tar")]
     assert len(tars) > 4
-    beside = [f"seqdata-index/{name}.idx" for name in tars]
-    assert sorted(whole) == sorted([*tars, *beside, "seqdata-index/shards.json"])
+    assert sorted(whole) == sorted([*tars, "seqdata-index/index.idx", "seqdata-index/shards.json"])
 
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
@@ -285,7 +284,7 @@ def test_shards_that_are_written_again_to_a_url_are_read_as_they_are_now(
                 assert [row["x"].tolist() for row in store] == [row["x"].tolist() for row in rows]
             if indexed == "on this machine":
                 with monkeypatch.context() as patch:
-                    patch.setattr(shards, "make_writable_files", refuse)
+                    patch.setattr(index_folder, "make_writable_files", refuse)
                     index_shards(url, rebuild=True, remote=remote)
     finally:
         fsspec.filesystem("memory").rm(url.removeprefix("memory:/"), recursive=True)

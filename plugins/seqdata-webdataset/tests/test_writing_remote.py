@@ -104,7 +104,7 @@ def test_an_unfinished_writing_is_no_data_and_is_gone_on_with(s3, bucket, remote
             write(location, how)
         left = there(s3[0], f"{bucket}/data")
         assert "seqdata-index/shards.json" not in left
-        assert "seqdata-index/shard-000002.tar.idx" in left
+        assert "seqdata-index/index.idx" in left
         with pytest.raises(
             IncompleteDatasetError, match=r"records all of its shards .*not completed"
         ):

@@ -19,8 +19,8 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
-from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.index_folder import DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.load_indexes import check_listed, find_changed_sibling
 from seqdata.storage.indexed.opened_files import check_content, check_size
@@ -54,7 +54,7 @@ def audit_files(
     Args:
         location: The location of the files.
         file_format: The format of the files.
-        shard: The number of a single file; None: all.
+        shard: Index of a single file; None: all.
         repair: Whether to rebuild indexes that are missing, damaged, or of another file.
         on_progress: Called with the number of bytes that were checked.
         remote: The options for URLs.
@@ -62,22 +62,18 @@ def audit_files(
     Raises:
         ConfigError: If there is no such file.
     """
-    shards = attach_catalogs(find_shards(location, file_format, remote), file_format)
-    location = redact_url(location)
+    found = find_shards(location, file_format, remote)
+    shards, location = found.shards, redact_url(location)
     check_shard_index(shard, len(shards))
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
     gone = _find_gone(chosen)
     total = sum(shard.size() for number, shard in chosen if number not in gone)
     first = (
-        0
-        if shard is None
-        else sum(
-            _count_sequences(location, i, p, file_format) for i, p in enumerate(shards[:shard])
-        )
+        0 if shard is None else sum(_count_sequences(each, found.index) for each in shards[:shard])
     )
     reports = _audit_each(
-        location, [(i, each) for i, each in chosen if i not in gone], file_format, first, repair,
-        on_progress,
+        location, [(i, each) for i, each in chosen if i not in gone], found.index, file_format,
+        first, repair, on_progress,
     )  # fmt: skip
     return total, itertools.chain(reports, _report_gone(location, gone))
 
@@ -115,10 +111,10 @@ def _report_gone(location: str, gone: Mapping[int, Shard]) -> Iterator[AuditRepo
     )  # fmt: skip
 
 
-def _count_sequences(location: str, number: int, shard: Shard, file_format: IndexedFormat) -> int:
+def _count_sequences(shard: Shard, index: DataIndex) -> int:
     """Return the number of sequences of a file; 0 if its index cannot be read."""
     try:
-        return len(shard.index(location, number, file_format) or ())
+        return len(index.get(shard) or ())
     except DataError:  # reported with that file
         return 0
 
@@ -126,47 +122,65 @@ def _count_sequences(location: str, number: int, shard: Shard, file_format: Inde
 def _audit_each(
     location: str,
     chosen: Sequence[tuple[int, Shard]],
+    index: DataIndex,
     file_format: IndexedFormat,
     first: int,
     repair: bool,
     on_progress: BytesFn,
 ) -> Iterator[AuditReport]:
-    for number, shard in chosen:
-        place = DataLocation(dataset=location, shard=number, file=shard.name)
-        report = _audit_shard(shard, place, file_format, first, repair)
-        first += report.sequences
-        on_progress(report.bytes)
-        yield report
+    repaired: list[tuple[Shard, ShardIndex]] = []
+    try:
+        for number, shard in chosen:
+            shard_location = DataLocation(dataset=location, shard=number, file=shard.name)
+            report = _audit_shard(
+                shard, shard_location, index, file_format, first, repaired if repair else None
+            )
+            first += report.sequences
+            on_progress(report.bytes)
+            yield report
+    finally:
+        if repaired:
+            index.save(repaired)
 
 
 def _audit_shard(
-    shard: Shard, place: DataLocation, file_format: IndexedFormat, first: int, repair: bool
+    shard: Shard,
+    location: DataLocation,
+    index: DataIndex,
+    file_format: IndexedFormat,
+    first: int,
+    repaired: list[tuple[Shard, ShardIndex]] | None,
 ) -> AuditReport:
-    number = place.shard or 0
+    """Return the report of a file; a new index is added to ``repaired``, if that is given."""
+    number = location.shard or 0
     try:
-        content = shard.content(place, ahead=True)
+        content = shard.content(location, ahead=True)
     except DataError as error:
         return _make_report(shard.name, number, 0, 0, [error], "structure")
-    index, wrong = _load_index(shard, place, file_format, content)
-    if index is None and repair:
+    found, wrong = _load_index(shard, location, index, file_format, content)
+    if found is None and repaired is not None:
         count = 0
         try:
-            index = file_format.make_index(content, shard.name, place, shard.read_sibling)
-            count = len(index)
-            check_listed(place, shard, index)
+            found = file_format.make_index(content, shard.name, location, shard.read_sibling)
+            count = len(found)
+            check_listed(location, index.listed(shard), found)
         except DataError as damage:
             return _make_report(shard.name, number, count, len(content), [damage], "structure")
-        shard.save_index(index)
+        repaired.append((shard, found))
         wrong = None
-    if index is None:
-        return _audit_structure(shard, place, file_format, content, wrong)
+    if found is None:
+        return _audit_structure(shard, location, file_format, content, wrong)
     damages = [] if wrong is None else [wrong]
-    damages += _find_damage(content, index, place, file_format, first)
-    return _make_report(shard.name, number, len(index), len(content), damages, "checksums")
+    damages += _find_damage(content, found, location, file_format, first)
+    return _make_report(shard.name, number, len(found), len(content), damages, "checksums")
 
 
 def _load_index(
-    shard: Shard, place: DataLocation, file_format: IndexedFormat, content: NDArray[np.uint8]
+    shard: Shard,
+    location: DataLocation,
+    index: DataIndex,
+    file_format: IndexedFormat,
+    content: NDArray[np.uint8],
 ) -> tuple[ShardIndex | None, DataError | None]:
     """Return the index of a file, and what is wrong with it or with the files that it belongs to.
 
@@ -174,32 +188,34 @@ def _load_index(
         The index, None if there is none or it is of another file; and the error, if any. Where
         there are both, another file must be restored, and a new index would only hide that.
     """
+    found: ShardIndex | None = None
     try:
-        index = shard.index(place.dataset, place.shard or 0, file_format)
-        if index is not None:
-            check_size(len(content), index, place)
-            check_content(content, index, place, file_format)
-        check_listed(place, shard, index)
+        found = index.get(shard)
+        if found is not None:
+            check_size(len(content), found, location)
+            check_content(content, found, location, file_format)
+        check_listed(location, index.listed(shard), found)
     except IncompleteDatasetError as error:
-        return index, error
+        return found, error
     except DataError as error:
         return None, error
     try:
-        changed = None if index is None else find_changed_sibling(shard, index)
+        changed = None if found is None else find_changed_sibling(shard, found)
     except DataError as error:
-        return index, error
+        return found, error
     if changed is not None:
-        return None, replace(place, file=changed, file_kind=f"sibling of {shard.name}").make_error(
+        changed_location = replace(location, file=changed, file_kind=f"sibling of {shard.name}")
+        return None, changed_location.make_error(
             FingerprintMismatch,
             f"must be as when {shard.name!r} was indexed, but was added or changed since. Restore "
             "it, or rebuild the index with `seqdata verify --repair-index`",
         )
-    return index, None
+    return found, None
 
 
 def _audit_structure(
     shard: Shard,
-    place: DataLocation,
+    location: DataLocation,
     file_format: IndexedFormat,
     content: NDArray[np.uint8],
     error: DataError | None,
@@ -208,16 +224,16 @@ def _audit_structure(
     errors = [] if error is None else [error]
     count = 0
     try:
-        count = len(file_format.make_index(content, shard.name, place, shard.read_sibling))
+        count = len(file_format.make_index(content, shard.name, location, shard.read_sibling))
     except DataError as damage:
         errors.append(damage)
-    return _make_report(shard.name, place.shard or 0, count, len(content), errors, "structure")
+    return _make_report(shard.name, location.shard or 0, count, len(content), errors, "structure")
 
 
 def _find_damage(
     content: NDArray[np.uint8],
     index: ShardIndex,
-    place: DataLocation,
+    location: DataLocation,
     file_format: IndexedFormat,
     first: int,
 ) -> list[DataError]:
@@ -233,15 +249,17 @@ def _find_damage(
     ):
         members = index.members[name]
         for bad in np.flatnonzero(sums != members.sums).tolist():
-            errors.append(_make_mismatch(index, members, name, bad, int(sums[bad]), place, first))
+            errors.append(
+                _make_mismatch(index, members, name, bad, int(sums[bad]), location, first)
+            )
     if errors:
         return errors
     try:
-        file_format.scan(content, place)
+        file_format.scan(content, location)
     except DataError as error:
         return [error]
     return [
-        replace(place, offset=0, length=len(content)).make_error(
+        replace(location, offset=0, length=len(content)).make_error(
             CorruptShardError,
             f"must have sha256 {index.sha256[:16]}, but has {found[:16]}. No sequence is damaged, "
             "but other readers may need the rest: restore it",
@@ -257,7 +275,7 @@ def _make_mismatch(
     name: str,
     bad: int,
     found: int,
-    place: DataLocation,
+    location: DataLocation,
     first: int,
 ) -> DataError:
     """Return the error about a block with another checksum."""
@@ -271,7 +289,7 @@ def _make_mismatch(
     key = index.id_of(at)
     must = int(members.sums[bad])
     return replace(
-        place, sequence=first + at, key=key, field=name, offset=low, length=high - low
+        location, sequence=first + at, key=key, field=name, offset=low, length=high - low
     ).make_error(
         CorruptSampleError,
         f"must have {index.algorithm} {must:08x}, but has {found:08x}: the file is damaged. "

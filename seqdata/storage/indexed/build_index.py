@@ -1,7 +1,6 @@
 """Building of the indexes of files: once, in parallel, kept next to the files or in the cache.
 
-Each file has an index file of its own, so that any selection of files can be opened, and finished
-indexes are kept after an interruption.
+What is finished is kept after an interruption, and saved now and then.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,23 +20,27 @@ from numpy.typing import NDArray
 from seqdata.errors import DataError, SeqDataWarning
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.catalogs import group_alike, has_many_files, write_catalog
+from seqdata.storage.indexed.index_file import REMEDY
+from seqdata.storage.indexed.index_folder import DataIndex, name_index_file
 from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, digest_ends
-from seqdata.storage.indexed.shards import LocalShard, Shard, map_shards
+from seqdata.storage.indexed.shards import INDEX_FOLDER, MANY, LocalShard, Shard, map_shards
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.local_files import read_or_map
 from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
-Given = TypeVar("Given")
+Result = TypeVar("Result")
 _PIECE = 8 << 20  # bytes per update of a digest
 _FEW = 4  # values of a field in a file
+_THREADS = "seqdata-index"
 _AT_A_TIME = 256  # files per task, if there are many
+_SAVED_BYTES = 32 << 30  # bytes of files from which on finished indexes are saved
 
 
 def build(
     dataset: str,
     shards: Sequence[Shard],
+    index: DataIndex,
     file_format: IndexedFormat,
     *,
     rebuild: bool = False,
@@ -51,6 +53,7 @@ def build(
     Args:
         dataset: The location, for errors.
         shards: The files.
+        index: The index of the data set.
         file_format: The format of the files.
         rebuild: Whether to rebuild existing indexes.
         executor: The executor that reads files; None: a few threads.
@@ -60,105 +63,122 @@ def build(
 
     Raises:
         MissingShardError: If a file is not there.
-        DataError: If a file is damaged, or not of the format.
+        DataError: If a file is damaged or not of the format, or an index that is not built unasked.
     """
-    if have is None:
-        have = map_usable(
-            dataset, shards, lambda i: not rebuild and shards[i].has_index(dataset, i, file_format)
-        )
+    if rebuild:
+        have = [False] * len(shards)
+    elif have is None:
+        have = _have_indexes(dataset, shards, index, file_format)
     unindexed = [(i, shard) for i, shard in enumerate(shards) if not have[i]]
-    if unindexed and has_many_files(shards, file_format):
-        return _build_many(
-            dataset, unindexed, file_format, rebuild=rebuild, executor=executor, progress=progress
-        )
-    folders: list[str] = []
-    count = size = done = 0
+    if not unindexed:
+        return []
+    _warn_of_old(dataset, index, [shard for _, shard in unindexed])
+    many = len(unindexed) > MANY and all(shard.is_local for shard in shards)
+    at_a_time, threads = (_AT_A_TIME, 1) if many else (1, min(8, os.cpu_count() or 1))
+    saving = _Saving(index, rebuild)
     with (
         progress_bar(progress, f"indexing {len(unindexed)} shards", len(unindexed)) as bar,
-        ExitStack() as stack,
+        nullcontext(executor) if executor else ThreadPoolExecutor(threads, _THREADS) as executor,
     ):
-        if executor is None:
-            many = min(8, os.cpu_count() or 1)
-            executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        futures = [
-            executor.submit(build_one_index, dataset, i, shard, file_format)
-            for i, shard in unindexed
-        ]
-        stack.callback(_cancel, futures)
-        for future in as_completed(futures):
-            folder, samples, bytes_ = future.result(timeout=0)
-            folders.append(folder)
-            count, size, done = count + samples, size + bytes_, done + 1
-            if bar is not None:
-                bar.update(count, size, done)
-            if callable(progress):
-                progress(count, size)
-    return folders
+        futures = {
+            executor.submit(build_indexes, dataset, unindexed[at : at + at_a_time], file_format)
+            for at in range(0, len(unindexed), at_a_time)
+        }
+        try:
+            for future in as_completed(futures):
+                saving.add(future.result(timeout=0))
+                futures.remove(future)
+                if bar is not None:
+                    bar.update(saving.sequences, saving.bytes, saving.files)
+                if callable(progress):
+                    progress(saving.sequences, saving.bytes)
+        except BaseException:
+            _collect_finished(futures, saving)
+            raise
+    return saving.finish()
 
 
-def _build_many(
-    dataset: str,
-    unindexed: Sequence[tuple[int, Shard]],
-    file_format: IndexedFormat,
-    *,
-    rebuild: bool,
-    executor: Executor | None,
-    progress: bool | ProgressFn | None,
-) -> list[str]:
-    """Build the indexes of very many local files, and keep them in catalogs; see ``build``."""
-    roots = {shard.root: shard for _, shard in unindexed if isinstance(shard, LocalShard)}
-    found: dict[Path, list[ShardIndex]] = {root: [] for root in roots}
-    count = size = 0
-    with (
-        progress_bar(progress, f"indexing {len(unindexed)} files", len(unindexed)) as bar,
-        ExitStack() as stack,
-    ):
-        if executor is None:
-            executor = stack.enter_context(ThreadPoolExecutor(1, "seqdata-index"))
-        futures = []
-        for first in range(0, len(unindexed), _AT_A_TIME):
-            local_shards = [
-                (i, LocalShard(shard.root, shard.name))
-                for i, shard in unindexed[first : first + _AT_A_TIME]
-                if isinstance(shard, LocalShard)
-            ]
-            futures.append(executor.submit(_index_some, dataset, local_shards, file_format))
-        stack.callback(_cancel, futures)
-        for future in as_completed(futures):
-            for root, index in future.result(timeout=0):
-                found[root].append(index)
-                count, size = count + len(index), size + index.bytes
-            if bar is not None:
-                bar.update(count, size, sum(map(len, found.values())))
-            if callable(progress):
-                progress(count, size)
-    folders = [
-        str(write_catalog(root, group, alone=rebuild and not number).parent)
-        for root, indexes in found.items()
-        for number, group in enumerate(group_alike(sorted(indexes, key=_get_name)))
-    ]
-    return [folders[0]] * len(unindexed)
+def _have_indexes(
+    dataset: str, shards: Sequence[Shard], index: DataIndex, file_format: IndexedFormat
+) -> Sequence[bool | None]:
+    """Return whether each file has an index; one that is damaged is an error, or a warning."""
+
+    def has_index(i: int) -> bool:
+        return index.get(shards[i]) is not None
+
+    if file_format.needs_command:
+        return map_shards(shards, has_index)
+    return map_usable(dataset, shards, has_index)
 
 
-def _get_name(index: ShardIndex) -> str:
-    return index.shard
+class _Saving:
+    """Indexes that are saved from time to time.
+
+    Args:
+        index: The index of the data set.
+        rebuild: Whether index files become one at the end.
+
+    Attributes:
+        folders: The folder of each index that was saved.
+        files: Number of files.
+        sequences: Number of their sequences.
+        bytes: Their bytes.
+    """
+
+    def __init__(self, index: DataIndex, rebuild: bool) -> None:
+        self.folders: list[str] = []
+        self.files = self.sequences = self.bytes = 0
+        self._index, self._rebuild = index, rebuild
+        self._unsaved: list[tuple[Shard, ShardIndex]] = []
+        self._unsaved_bytes = 0
+
+    def add(self, indexes: Sequence[tuple[Shard, ShardIndex]]) -> None:
+        """Keep indexes, and save them if there are many."""
+        self._unsaved += indexes
+        for _, index in indexes:
+            self.files += 1
+            self.sequences += len(index)
+            self.bytes += index.bytes
+            self._unsaved_bytes += index.bytes
+        if self._unsaved_bytes >= _SAVED_BYTES:
+            self.save()
+
+    def save(self, *, rebuild: bool = False) -> None:
+        """Save what is not saved yet."""
+        if self._unsaved:
+            self.folders += self._index.save(self._unsaved, rebuild=rebuild)
+        self._unsaved, self._unsaved_bytes = [], 0
+
+    def finish(self) -> list[str]:
+        """Save all; return the folder of each index."""
+        self.save(rebuild=self._rebuild)
+        return self.folders
 
 
-def _index_some(
-    dataset: str, shards: Sequence[tuple[int, LocalShard]], file_format: IndexedFormat
-) -> list[tuple[Path, ShardIndex]]:
-    found = []
-    for number, shard in shards:
-        place = DataLocation(dataset=dataset, shard=number, file=shard.name)
-        content = read_or_map(shard.path, place)
-        index = file_format.make_index(content, shard.name, place, shard.read_sibling)
-        found.append((shard.root, index))
-    return found
+def _collect_finished(futures: Iterable[Any], saving: _Saving) -> None:
+    """Save what was read until an error; what is being read is waited for."""
+    running = [future for future in futures if not future.cancel()]
+    for future in wait(running).done:  # ends: each reads some files
+        if future.exception(timeout=0) is None:
+            saving.add(future.result(timeout=0))
+    saving.save()
+
+
+def _warn_of_old(dataset: str, index: DataIndex, shards: Sequence[Shard]) -> None:
+    """Warn of indexes of an earlier release, which are not read."""
+    if any(index.folder(shard).has_old for shard in shards):
+        warnings.warn(
+            f"{dataset}: indexes must be of this release, but those of an earlier one were found: "
+            f"they are built again. Remove the others: each {INDEX_FOLDER} needs "
+            f"{name_index_file()} only",
+            SeqDataWarning,
+            stacklevel=4,
+        )
 
 
 def map_usable(
-    dataset: str, shards: Sequence[Shard], function: Callable[[int], Given]
-) -> list[Given | None]:
+    dataset: str, shards: Sequence[Shard], function: Callable[[int], Result]
+) -> list[Result | None]:
     """Return what a function of a file's index returns, for each file; None if it cannot be used.
 
     There is one warning of all that cannot: the caller builds them again.
@@ -166,11 +186,11 @@ def map_usable(
     Args:
         dataset: The location, for the warning.
         shards: The files.
-        function: Called with shard numbers; raises a ``DataError`` if the index is damaged.
+        function: Called with indices of shards; raises a ``DataError`` if the index is damaged.
     """
     errors: dict[int, DataError] = {}
 
-    def call(number: int) -> Given | None:
+    def call(number: int) -> Result | None:
         try:
             return function(number)
         except DataError as error:
@@ -179,7 +199,7 @@ def map_usable(
 
     found = map_shards(shards, call)
     if errors:
-        first = str(errors[min(errors)]).partition(". Rebuild it")[0]
+        first = str(errors[min(errors)]).partition(f". {REMEDY}")[0]
         warnings.warn(
             f"{dataset}: each index must be valid, but {len(errors)} of {len(shards)} cannot be "
             "used: they are built again from the files as they are now, and files that were "
@@ -190,19 +210,20 @@ def map_usable(
     return found
 
 
-def _cancel(futures: Sequence[Any]) -> None:
-    for future in futures:
-        future.cancel()
-
-
-def build_one_index(
-    dataset: str, number: int, shard: Shard, file_format: IndexedFormat
-) -> tuple[str, int, int]:
-    """Build the index of one file; return its folder, the number of sequences and of bytes."""
-    place = DataLocation(dataset=dataset, shard=number, file=shard.name)
-    content = shard.content(place, ahead=True)
-    index = file_format.make_index(content, shard.name, place, shard.read_sibling)
-    return shard.save_index(index), len(index), index.bytes
+def build_indexes(
+    dataset: str, shards: Sequence[tuple[int, Shard]], file_format: IndexedFormat
+) -> list[tuple[Shard, ShardIndex]]:
+    """Return the indexes of some files, which are given with their index among all."""
+    found = []
+    for number, shard in shards:
+        location = DataLocation(dataset=dataset, shard=number, file=shard.name)
+        if isinstance(shard, LocalShard):
+            content = read_or_map(shard.path, location)
+        else:
+            content = shard.content(location, ahead=True)
+        index = file_format.make_index(content, shard.name, location, shard.read_sibling)
+        found.append((shard, index))
+    return found
 
 
 def make_shard_index(
@@ -355,22 +376,21 @@ def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def index_facts(
-    dataset: str, shards: Sequence[Shard], new_folders: Sequence[str], file_format: IndexedFormat
+def describe_indexes(
+    shards: Sequence[Shard], new_folders: Sequence[str], index: DataIndex
 ) -> dict[str, Any]:
-    """Return facts about the indexes of files.
+    """Return numbers about the indexes of files.
 
     Args:
-        dataset: The location, for errors.
         shards: The files, which all have an index.
         new_folders: The folders of the new indexes.
-        file_format: Format of the files.
+        index: The index of the data set.
     """
-    indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, file_format))
+    indexes = [found for found in map(index.get, shards) if found is not None]
     return {
         "shards": len(shards),
         "indexed": len(new_folders),
-        "sequences": sum(len(index) for index in indexes if index is not None),
-        "bytes": sum(index.bytes for index in indexes if index is not None),
+        "sequences": sum(map(len, indexes)),
+        "bytes": sum(found.bytes for found in indexes),
         "folders": sorted(set(new_folders)),
     }

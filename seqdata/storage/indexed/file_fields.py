@@ -23,10 +23,16 @@ from seqdata.storage.columns import BufferSource, IndexedValues
 from seqdata.storage.data_location import DataLocation, ShardLayout, narrow_lengths, quote
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import RAW, TEXT, ShardExtents, field_width
-from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
 from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.opened_files import OpenedFiles, release_nothing, shard_offsets_of
-from seqdata.storage.indexed.shard_index import FieldIndex, NumberedIds, ShardIndex
+from seqdata.storage.indexed.shard_index import (
+    FieldIndex,
+    NumberedIds,
+    ShardIndex,
+    add_ids,
+    join_ids,
+)
+from seqdata.storage.indexed.shards import MANY
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles

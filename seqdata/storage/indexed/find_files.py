@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
@@ -31,19 +31,10 @@ from seqdata.storage.find_files import (
     find_files,
     find_listed,
     is_pattern,
-    iter_names,
 )
-from seqdata.storage.indexed.catalogs import read_names
+from seqdata.storage.indexed.index_folder import LIST_FILE, DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import SHARD_LIST, ListedShard, load_list
-from seqdata.storage.indexed.shards import (
-    INDEX_FOLDER,
-    INDEX_SUFFIX,
-    LocalShard,
-    RemoteShard,
-    Shard,
-    read_shard_list,
-)
+from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, RemoteShard, Shard
 from seqdata.storage.local_files import is_remote, join_names, list_folder, local_path
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import check_name
@@ -90,9 +81,29 @@ def _is_program(part: str) -> bool:
     return part.startswith(("pipe:", "|")) or part.endswith("|")
 
 
+@dataclass(frozen=True, slots=True)
+class FoundShards:
+    """The files at a location.
+
+    Attributes:
+        shards: The files.
+        index: Their index, as far as it is there.
+        places: What was found in each place of the location.
+    """
+
+    shards: Sequence[Shard]
+    index: DataIndex
+    places: Sequence[FoundFiles]
+
+
 def find_shards(
-    location: str, file_format: IndexedFormat, remote: Remote | None = None, *, probe: bool = False
-) -> list[Shard]:
+    location: str,
+    file_format: IndexedFormat,
+    remote: Remote | None = None,
+    *,
+    probe: bool = False,
+    forget_gone: bool = False,
+) -> FoundShards:
     """Return the files at a location, in its order; those of a folder in natural order.
 
     Args:
@@ -101,6 +112,7 @@ def find_shards(
         file_format: Format of the files.
         remote: The options for URLs; None: through the cache.
         probe: Whether to raise early if a local file, or the first of very many URLs, is missing.
+        forget_gone: Whether a folder's indexes of files that are gone are removed.
 
     Raises:
         ConfigError: If there are none, they are of several splits, or a file is named twice.
@@ -109,27 +121,19 @@ def find_shards(
         MissingShardError: If a folder has an index, but not its file.
         CorruptShardError: If the list of a folder's files is damaged.
     """
-    return search_shards(location, file_format, remote, probe=probe)[0]
-
-
-def search_shards(
-    location: str, file_format: IndexedFormat, remote: Remote | None = None, *, probe: bool = False
-) -> tuple[list[Shard], list[FoundFiles]]:
-    """Return the files at a location as ``find_shards`` does, and what was found in each place."""
+    index = DataIndex(file_format)
     shards: list[Shard] = []
     places: list[FoundFiles] = []
     parts, where = split_location(location), redact_url(location)
-    for part in filter(_is_program, parts):  # before any file is accessed
-        raise UnsafeContentError(
-            f"{file_format.name}: location must be a path, but {part!r} would run a program. Run "
-            "it yourself and open the file that it writes"
-        )
+    _refuse_programs(parts, file_format)  # before any file is accessed
     for part in parts:
         is_probed = not (probe and "{" in part and count_expansions(part) > _MANY)
         for path_or_url in _expand(part, location, file_format.name):
             _refuse_packed(path_or_url, file_format)
             if is_remote(path_or_url):
-                fetched, found = find_remote(path_or_url, remote or Remote(), file_format.suffixes)
+                fetched, found = find_remote(
+                    path_or_url, remote or Remote(), file_format.suffixes, index
+                )
                 if not is_probed:
                     fetched[0].check_exists(
                         DataLocation(dataset=where, shard=0, file=fetched[0].name)
@@ -139,16 +143,25 @@ def search_shards(
                 places.append(found)
                 continue
             path = local_path(path_or_url)
-            files, found = _find_local(path, file_format)
+            files, found = _find_local(path, file_format, index, forget_gone=forget_gone)
             if file_format.is_nested and path_or_url != part:
                 files = _name_below(_find_fixed_folder(part), files)
             for at, each in enumerate(files if probe and not path.is_dir() else (), len(shards)):
                 each.check_exists(DataLocation(dataset=where, shard=at, file=each.name))
             shards.extend(files)
             places.append(found)
-    shards = _with_lists(shards)
     _refuse_repeated(shards, location, file_format)
-    return shards, places
+    for shard in shards:  # before threads ask for it
+        index.folder(shard)
+    return FoundShards(shards, index, places)
+
+
+def _refuse_programs(parts: Sequence[str], file_format: IndexedFormat) -> None:
+    for part in filter(_is_program, parts):
+        raise UnsafeContentError(
+            f"{file_format.name}: location must be a path, but {part!r} would run a program. Run "
+            "it yourself and open the file that it writes"
+        )
 
 
 def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: IndexedFormat) -> None:
@@ -183,7 +196,9 @@ def _name_below(folder: Path, shards: Sequence[LocalShard]) -> list[LocalShard]:
     return [LocalShard(folder, shard.path.relative_to(folder).as_posix()) for shard in shards]
 
 
-def _find_local(path: Path, file_format: IndexedFormat) -> tuple[list[LocalShard], FoundFiles]:
+def _find_local(
+    path: Path, file_format: IndexedFormat, index: DataIndex, *, forget_gone: bool
+) -> tuple[list[LocalShard], FoundFiles]:
     """Return the local files of a path, which may be a glob, and what was found there."""
     is_folder = path.is_dir()
     if is_folder:
@@ -199,14 +214,19 @@ def _find_local(path: Path, file_format: IndexedFormat) -> tuple[list[LocalShard
         )
     if file_format.is_nested:
         shards = [LocalShard(found.root, name) for name in found.names]
-        return (_check_folder(path, shards, file_format) if is_folder else shards), found
+        if is_folder:
+            shards = _check_folder(shards, file_format, index, forget_gone=forget_gone)
+        return shards, found
     shards = [LocalShard.at(found.root / name) for name in found.names]
     if not is_folder:
         return shards, found
     by_folder: dict[Path, list[LocalShard]] = {}
     for shard in shards:
         by_folder.setdefault(shard.root, []).append(shard)
-    checked = [_check_folder(root, those, file_format) for root, those in by_folder.items()]
+    checked = [
+        _check_folder(those, file_format, index, forget_gone=forget_gone)
+        for those in by_folder.values()
+    ]
     return list(itertools.chain.from_iterable(checked)), found
 
 
@@ -230,25 +250,12 @@ def _expand(part: str, location: str, format_name: str) -> Iterator[str]:
         ) from error
 
 
-def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
-    """Return files with their entries in the lists of their folders."""
-    lists: dict[str, Mapping[str, ListedShard]] = {}
-    listed = []
-    for shard in shards:
-        if shard.folder not in lists:
-            raw = shard.read_shard_list()
-            lists[shard.folder] = {} if raw is None else load_list(raw, shard.folder)
-        known = lists[shard.folder]
-        listed.append(replace(shard, listed=known.get(shard.name)) if known else shard)
-    return listed
-
-
 def _refuse_unfinished(folder: Path) -> None:
     """Raise if writing to a folder was begun, and not finished."""
     names = list_folder(folder)
     begun = any(name.startswith(STAGING_PREFIX) for name in names)
-    if begun and not (folder / INDEX_FOLDER / SHARD_LIST).is_file():
-        raise DataLocation(dataset=str(folder), file=SHARD_LIST).make_error(
+    if begun and not (folder / LIST_FILE).is_file():
+        raise DataLocation(dataset=str(folder), file=Path(LIST_FILE).name).make_error(
             IncompleteDatasetError,
             "was not finished writing. Repeat the same call, which resumes it, or remove the "
             "folder '.seqdata-tmp-…' in it",
@@ -256,44 +263,38 @@ def _refuse_unfinished(folder: Path) -> None:
 
 
 def _check_folder(
-    folder: Path, files: Sequence[LocalShard], file_format: IndexedFormat
+    files: Sequence[LocalShard], file_format: IndexedFormat, index: DataIndex, *, forget_gone: bool
 ) -> list[LocalShard]:
     """Return the files of a folder: those of its list, if it has one, in the order of the list."""
-    shards = {shard.name: shard for shard in files}
-    raw = files[0].read_shard_list()
-    if raw is not None:
-        listed_names = list(load_list(raw, str(folder)))
-        for name in shards.keys() - set(listed_names):
+    folder, names = files[0].root, {shard.name for shard in files}
+    found = index.folder(files[0])
+    if found.listed is not None:
+        for name in names - found.listed.keys():
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 FingerprintMismatch,
                 "must be in the list of the folder's shards, but is not. Move it to a folder of "
                 "its own",
             )
         # a missing one is an error at opening
-        return [LocalShard(folder, name) for name in listed_names]
-    _refuse_gone(folder, shards, file_format)
+        return [LocalShard(folder, name) for name in found.listed]
+    gone = {
+        name: index_name
+        for name, index_name in found.find_index_files().items()
+        if name not in names and name.lower().endswith(file_format.suffixes)
+        and not (folder / name).exists()  # it may be hidden, or have come by now
+    }  # fmt: skip
+    if gone and not (forget_gone and found.forget(gone)):
+        name = min(gone)
+        raise DataLocation(dataset=str(folder), file=name).make_error(
+            MissingShardError,
+            f"is not there, but its index in {INDEX_FOLDER}/{gone[name]} is. Restore the file; or, "
+            f"if it is to be left out, run `seqdata index '{folder}'`, which removes its index",
+        )
     return list(files)
 
 
-def _refuse_gone(
-    folder: Path, shards: Mapping[str, LocalShard], file_format: IndexedFormat
-) -> None:
-    """Raise if a folder has an index of a missing file."""
-    below = sorted(iter_names(folder / INDEX_FOLDER))
-    indexes = [path for path in below if path.endswith(INDEX_SUFFIX)]
-    index_of = {path.removesuffix(INDEX_SUFFIX): path for path in indexes} | read_names(folder)
-    for name, index in index_of.items():
-        is_ours = name not in shards and name.lower().endswith(file_format.suffixes)
-        if is_ours and not (folder / name).exists():  # it may be hidden, or have come by now
-            raise DataLocation(dataset=str(folder), file=name).make_error(
-                MissingShardError,
-                f"is not there, but its index {INDEX_FOLDER}/{index} is. Restore the file, or "
-                "remove that index; where others need it, too, it is built again",
-            )
-
-
 def find_remote(
-    url: str, remote: Remote, suffixes: tuple[str, ...]
+    url: str, remote: Remote, suffixes: tuple[str, ...], index: DataIndex
 ) -> tuple[list[RemoteShard], FoundFiles]:
     """Return the file at a URL, or those of its folder, in natural order; ``*`` stands for any.
 
@@ -313,27 +314,26 @@ def find_remote(
         if not any(sign in pattern for sign in "*?["):
             check_name(DataLocation(dataset=redact_url(where), file=pattern), pattern)
             return [RemoteShard(where, pattern, remote)], FoundFiles(root=Path(), names=[pattern])
-    raw = read_shard_list(where, remote)
+    listed = index.folder(RemoteShard(where, "", remote)).listed
 
     def is_wanted(name: str) -> bool:
         return name.lower().endswith(suffixes) and fnmatch(name, pattern)
 
-    if raw is None:
+    if listed is None:
         files = make_remote_files(where, remote)
         existing = files.names()
         found = find_listed(redact_url(where), existing, files.folders(), is_wanted)
         if pattern != "*":  # a glob leaves out what it does not name
             found = replace(found, others=(), hidden=(), folders=())
     else:
-        listed = list(filter(is_wanted, load_list(raw, redact_url(where))))
-        found = FoundFiles(root=Path(), names=listed)
+        found = FoundFiles(root=Path(), names=list(filter(is_wanted, listed)))
     names = found.names
     if not names:
         raise ConfigError(
             f"{redact_url(url)}: must hold at least one file that ends with "
             f"{join_names(suffixes)}, but holds none. Check the location{describe_folders(found)}"
         )
-    if raw is None:
+    if listed is None:
         for name in names:
             check_name(DataLocation(dataset=redact_url(where), file=name), name)
     return [RemoteShard(where, name, remote) for name in names], found

@@ -19,12 +19,18 @@ from seqdata.errors import (
 from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.build_index import map_usable
-from seqdata.storage.indexed.catalogs import add_ids, join_ids
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import ABSENT, has_facts
+from seqdata.storage.indexed.index_folder import LIST_FILE, DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import SHARD_LIST, NumberedIds, ShardIndex
-from seqdata.storage.indexed.shards import INDEX_FOLDER, Shard, map_shards
+from seqdata.storage.indexed.shard_index import (
+    ListedShard,
+    NumberedIds,
+    ShardIndex,
+    add_ids,
+    join_ids,
+)
+from seqdata.storage.indexed.shards import Shard, map_shards
 from seqdata.storage.text_bytes import TextSource
 
 _ONE_BY_ONE = 256  # number of files up to which ids are hashed file by file
@@ -42,6 +48,7 @@ _REMEDIES = {
 def load_indexes(
     location: str,
     shards: Sequence[Shard],
+    index: DataIndex,
     file_format: IndexedFormat,
     known: Sequence[ShardIndex | None] | None = None,
 ) -> list[ShardIndex]:
@@ -50,6 +57,7 @@ def load_indexes(
     Args:
         location: The location of the files, for errors.
         shards: The files.
+        index: The index of the data set.
         file_format: The format of the files.
         known: Indexes that were read already.
 
@@ -65,21 +73,22 @@ def load_indexes(
 
     def index_of(i: int) -> ShardIndex | None:
         found = None if known is None else known[i]
-        return shards[i].index(location, i, file_format) if found is None else found
+        return index.get(shards[i]) if found is None else found
 
     for first in range(0, len(shards), _AT_A_TIME):
         indexes += map_shards(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
         _check_exist(location, shards, indexes, first)
     for i, (shard, its_index) in enumerate(zip(shards, indexes, strict=True)):
-        check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, its_index)
-    unindexed = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
+        shard_location = DataLocation(dataset=location, shard=i, file=shard.name)
+        check_listed(shard_location, index.listed(shard), its_index)
+    unindexed = [shard for shard, found in zip(shards, indexes, strict=True) if found is None]
     if unindexed:
         raise ConfigError(
             f"{location}: all files must have an index, but {len(unindexed)} of {len(shards)} have "
             f"none ({unindexed[0].name}). Build it once with `seqdata index '{location}'`, or open "
             "with index='build'"
         )
-    found = [index for index in indexes if index is not None]
+    found = [its_index for its_index in indexes if its_index is not None]
     if not any(map(len, found)):
         only = shards[0].name if len(shards) == 1 else None
         raise DataLocation(dataset=location, file=only).make_error(
@@ -87,19 +96,24 @@ def load_indexes(
             f"must hold at least one {file_format.item}, but holds none. Check the location, or "
             "write it again",
         )
-    for i, index in enumerate(found):
-        if (index.algorithm, index.block) != (found[0].algorithm, found[0].block):
-            raise DataLocation(dataset=location, shard=i, file=index.shard).make_error(
-                CorruptShardError,
-                f"must have an index with {found[0].algorithm} by {found[0].block} bytes as the "
-                f"first file, but has {index.algorithm} by {index.block}. Rebuild it with `seqdata "
-                "index --rebuild`",
-            )
+    _check_algorithms(location, found)
     return found
 
 
+def _check_algorithms(location: str, found: Sequence[ShardIndex]) -> None:
+    """Raise if an index has another kind of checksums than the first."""
+    for i, each in enumerate(found):
+        if (each.algorithm, each.block) != (found[0].algorithm, found[0].block):
+            raise DataLocation(dataset=location, shard=i, file=each.shard).make_error(
+                CorruptShardError,
+                f"must have an index with {found[0].algorithm} by {found[0].block} bytes as the "
+                f"first file, but has {each.algorithm} by {each.block}. Rebuild it with `seqdata "
+                "index --rebuild`",
+            )
+
+
 def load_known_indexes(
-    location: str, shards: Sequence[Shard], file_format: IndexedFormat
+    location: str, shards: Sequence[Shard], index: DataIndex, file_format: IndexedFormat
 ) -> list[ShardIndex | None] | None:
     """Return the indexes that need not be built; None if they are not to be read for that.
 
@@ -108,6 +122,7 @@ def load_known_indexes(
     Args:
         location: The location of the files, for the warning.
         shards: The files.
+        index: The index of the data set.
         file_format: The format of the files.
 
     Raises:
@@ -116,10 +131,10 @@ def load_known_indexes(
     if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
 
-    found = map_usable(location, shards, lambda i: shards[i].index(location, i, file_format))
+    found = map_usable(location, shards, lambda i: index.get(shards[i]))
     return [
-        None if index is None or find_changed_sibling(shard, index) is not None else index
-        for shard, index in zip(shards, found, strict=True)
+        None if each is None or find_changed_sibling(shard, each) is not None else each
+        for shard, each in zip(shards, found, strict=True)
     ]
 
 
@@ -134,19 +149,19 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
         FingerprintMismatch: If one of them is not there any more.
         DataError: If one of them cannot be read.
     """
-    for name, facts in index.siblings.items():
-        place = DataLocation(dataset=shard.folder, file=name)
+    for name, details in index.siblings.items():
+        location = DataLocation(dataset=shard.folder, file=name)
         try:
-            content = shard.read_sibling(name, place)
+            content = shard.read_sibling(name, location)
         except MissingShardError as error:
-            if facts[1] == ABSENT:
+            if details[1] == ABSENT:
                 continue
-            raise place.make_error(
+            raise location.make_error(
                 FingerprintMismatch,
                 f"was there when {shard.name!r} was indexed, but is not. Restore it, or, if "
                 f"{shard.name!r} is read without it, run `seqdata index --rebuild`",
             ) from error
-        if not has_facts(content, facts):
+        if not has_facts(content, details):
             return name
     return None
 
@@ -170,42 +185,48 @@ def _check_exist(
         return
     local = all(shard.is_local for shard in shards)
     for i in unindexed if local else unindexed[:1]:
-        place = DataLocation(dataset=location, shard=i, file=shards[i].name)
+        shard_location = DataLocation(dataset=location, shard=i, file=shards[i].name)
         if local:
-            shards[i].content(place)
+            shards[i].content(shard_location)
         else:
-            shards[i].check_exists(place)
+            shards[i].check_exists(shard_location)
 
 
-def check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:
-    """Compare an index with the list of shards of its writer.
+def check_listed(
+    location: DataLocation, listed: ListedShard | None, index: ShardIndex | None
+) -> None:
+    """Compare an index with the list of its writer.
+
+    Args:
+        location: Location of the file, for errors.
+        listed: Its entry in the list; None: there is no list.
+        index: Its index; None: there is none.
 
     Raises:
         MissingShardError: If it is missing.
         IncompleteDatasetError: If the list is not there.
         FingerprintMismatch: If it is of another file.
     """
-    place = replace(place, file_kind=f"index of shard {place.shard}")
-    if shard.listed is None and index is not None and index.declared:
-        raise place.make_error(
+    location = replace(location, file_kind=f"index of shard {location.shard}")
+    if listed is None and index is not None and index.declared:
+        raise location.make_error(
             IncompleteDatasetError,
-            f"is from a writer that records all of its shards in {INDEX_FOLDER}/{SHARD_LIST}, but "
+            f"is from a writer that records all of its shards in {LIST_FILE}, but "
             "that list is missing: the write was not completed, or not everything was copied. "
             "Copy the list, or rebuild the index with `seqdata index --rebuild`",
         )
-    if shard.listed is not None and index is None:
-        raise place.make_error(
+    if listed is not None and index is None:
+        raise location.make_error(
             MissingShardError,
             "is not there. Rebuild it with `seqdata verify --repair-index`, or restore it",
         )
-    if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
-        raise place.make_error(
+    if listed is not None and index is not None and index.sha256 != listed.sha256:
+        raise location.make_error(
             FingerprintMismatch,
-            f"must be of the shard with sha256 {shard.listed.sha256[:16]} that was written, but "
+            f"must be of the shard with sha256 {listed.sha256[:16]} that was written, but "
             f"is of {index.sha256[:16]}. Restore the index and its shard; or, if the shard was "
-            f"replaced, remove {INDEX_FOLDER}/{SHARD_LIST} and rebuild the indexes with `seqdata "
-            "index --rebuild`",
-            expected=shard.listed.sha256, found=index.sha256,
+            f"replaced, remove {LIST_FILE} and rebuild the indexes with `seqdata index --rebuild`",
+            expected=listed.sha256, found=index.sha256,
         )  # fmt: skip
 
 

@@ -24,21 +24,32 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.find_files import warn_left_out
 from seqdata.storage.indexed.audit import audit_files
-from seqdata.storage.indexed.build_index import build, index_facts
-from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
+from seqdata.storage.indexed.build_index import build, describe_indexes
 from seqdata.storage.indexed.file_fields import FileFields, make_file_fields
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.indexed.find_files import (
+    FoundShards,
     Location,
     find_shards,
     format_location,
-    search_shards,
 )
+from seqdata.storage.indexed.index_folder import DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedField, IndexedFormat
 from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
 from seqdata.storage.indexed.opened_files import OpenedFiles
-from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex, digest_extents
-from seqdata.storage.indexed.shards import LocalShard, Shard, save_with_digest
+from seqdata.storage.indexed.shard_index import (
+    ListedShard,
+    ShardIndex,
+    add_ids,
+    digest_extents,
+)
+from seqdata.storage.indexed.shards import (
+    MANY,
+    LocalShard,
+    Shard,
+    has_many_files,
+    save_with_digest,
+)
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.audit import AuditReport
@@ -98,19 +109,19 @@ def open_files(
     """
     text, remote = format_location(location, file_format), resolve_remote(remote)
     check_arguments(redact_url(text), verify, index, keys)
-    found, places = search_shards(text, file_format, remote, probe=True)
-    shards = attach_catalogs(found, file_format)
+    found = find_shards(text, file_format, remote, probe=True)
     known: list[ShardIndex | None] | None = None
     if index == "build" or not file_format.needs_command:
-        known = load_known_indexes(redact_url(text), shards, file_format)
-        have = None if known is None else [index is not None for index in known]
-        if build(redact_url(text), shards, file_format, progress=progress, have=have):
-            shards = attach_catalogs(shards, file_format)
+        known = load_known_indexes(redact_url(text), found.shards, found.index, file_format)
+        have = None if known is None else [each is not None for each in known]
+        build(
+            redact_url(text), found.shards, found.index, file_format, progress=progress, have=have
+        )
     options = Options(
         location=text, file_format=file_format, verify=verify, keys=keys, remote=remote
     )
-    store = open_shards(options, None, shards, progress, known)
-    warn_left_out(places, (name for index in store.manifest for name in index.siblings))
+    store = open_shards(options, None, found, progress, known)
+    warn_left_out(found.places, (name for each in store.manifest for name in each.siblings))
     return store
 
 
@@ -132,10 +143,8 @@ def check_arguments(where: str, verify: str | None, index: str | None, keys: str
 
 def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> ShardStore:
     file_format = options.file_format
-    shards = attach_catalogs(
-        find_shards(options.location, file_format, options.remote), file_format
-    )
-    store = open_shards(options, bits, shards, False)
+    found = find_shards(options.location, file_format, options.remote)
+    store = open_shards(options, bits, found, False)
     check_fingerprint(store.locate(-1), store.fingerprint, fingerprint)
     return store
 
@@ -143,7 +152,7 @@ def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> Shar
 def open_shards(
     options: Options,
     bits: SharedBits | None,
-    shards: Sequence[Shard],
+    found: FoundShards,
     progress: bool | None,
     known: Sequence[ShardIndex | None] | None = None,
 ) -> ShardStore:
@@ -152,12 +161,13 @@ def open_shards(
     Args:
         options: How.
         bits: Those of the process that sent the store here.
-        shards: The files.
+        found: The files.
         progress: Whether to show bars.
         known: Indexes that were read already.
     """
     location, file_format = redact_url(options.location), options.file_format
-    indexes = load_indexes(location, shards, file_format, known)
+    shards = found.shards
+    indexes = load_indexes(location, shards, found.index, file_format, known)
     spec = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     files = OpenedFiles(
         location, shards, indexes, file_format,
@@ -196,10 +206,11 @@ def _make_fingerprint(fields: FileFields, keys: str) -> str:
     """Return the digest of schema and content, from the indexes."""
     text = repr((sorted(fields.fields.items()), keys))
     digest = hashlib.sha256(text.encode())
+    are_many = len(fields.files.indexes) > MANY  # whose generated ids have always been part of it
     for index in fields.files.indexes:
         digest.update(f"{index.sha256}\n".encode())
         if index.format_identity:  # the same bytes may be divided in another way
-            digest.update(digest_extents(index))
+            digest.update(digest_extents(add_ids(index) if are_many else index))
     return digest.hexdigest()[:32]
 
 
@@ -255,27 +266,27 @@ def open_once(path: Path, file_format: IndexedFormat) -> ShardStore:
     Raises:
         DataError: If it is damaged, or not of the format.
     """
-    shard = _FileWithoutIndex(path.parent, path.name, file_format=file_format)
-    return open_shards(Options(location=str(path), file_format=file_format), None, [shard], False)
+    shard = _FileWithoutIndex.at(path)
+    location = DataLocation(dataset=str(path), shard=0, file=shard.name)
+    content = shard.content(location, ahead=True)
+    index = file_format.make_index(content, shard.name, location, shard.read_sibling)
+    options = Options(location=str(path), file_format=file_format)
+    found = FoundShards([shard], _NoIndex(file_format), [])
+    return open_shards(options, None, found, False, [index])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _FileWithoutIndex(LocalShard):
-    file_format: IndexedFormat
-
-    def has_index(self, dataset: str, number: int, file_format: FormatIdentity) -> bool:
-        del dataset, number, file_format
-        return True
-
-    def index(self, dataset: str, number: int, file_format: FormatIdentity) -> ShardIndex | None:
-        del file_format
-        place = DataLocation(dataset=dataset, shard=number, file=self.name)
-        content = self.content(place, ahead=True)
-        return self.file_format.make_index(content, self.name, place, self.read_sibling)
+    __slots__ = ()
 
     def list_side_files(self, name: str) -> list[Path]:
         del name
         return []
+
+
+class _NoIndex(DataIndex):
+    def listed(self, shard: Shard) -> ListedShard | None:
+        del shard
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,13 +397,12 @@ def index_files(
         DataError: If a file is not there, damaged, or not of the format.
     """
     text = format_location(location, file_format)
-    shards = find_shards(text, file_format, resolve_remote(remote), probe=True)
-    shards = shards if rebuild else attach_catalogs(shards, file_format)
     where = redact_url(text)
-    known = None if rebuild else load_known_indexes(where, shards, file_format)
+    found = find_shards(text, file_format, resolve_remote(remote), probe=True, forget_gone=True)
+    known = None if rebuild else load_known_indexes(where, found.shards, found.index, file_format)
     have = None if known is None else [index is not None for index in known]
     folders = build(
-        where, shards, file_format, rebuild=rebuild, executor=executor, progress=progress, have=have
-    )
-    shards = attach_catalogs(shards, file_format)
-    return index_facts(where, shards, folders, file_format)
+        where, found.shards, found.index, file_format, rebuild=rebuild, executor=executor,
+        progress=progress, have=have,
+    )  # fmt: skip
+    return describe_indexes(found.shards, folders, found.index)

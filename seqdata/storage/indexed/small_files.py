@@ -20,11 +20,10 @@ from seqdata.errors import CorruptShardError
 from seqdata.storage.columns import BufferSource, IndexedValues
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import RAW, field_width, kind_of
-from seqdata.storage.indexed.catalogs import join_fields
 from seqdata.storage.indexed.file_fields import FileFields, make_decoded
 from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.opened_files import check_size
-from seqdata.storage.indexed.shard_index import FieldIndex
+from seqdata.storage.indexed.shard_index import FieldIndex, join_fields
 from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.local_files import open_file

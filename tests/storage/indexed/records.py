@@ -13,8 +13,9 @@ import numpy as np
 
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend, RandomAccessFile
 from seqdata.errors import MissingShardError
-from seqdata.storage.indexed.shards import INDEX_FOLDER, find_index, read_index
+from seqdata.storage.indexed.shards import INDEX_FOLDER
 from seqdata_testing.faults.targets import VERIFY, FaultTarget
+from tests.index_files import index_of
 
 HEAD = struct.Struct("<HIiI")
 STEP = np.dtype(("<f4", (3,)))
@@ -136,8 +137,7 @@ def _open(folder, verify):
 def _values(folder):
     found = []
     for path in sorted(folder.rglob("*.recs")):
-        index = read_index("", 0, find_index(path, folder))
-        for one in index.members.values():
+        for one in index_of(path, folder).members.values():
             name = path.relative_to(folder).as_posix()
             both = np.stack([one.begins, one.sizes], axis=1).tolist()
             found += [(name, begin, size) for begin, size in both if size > 0]

@@ -12,6 +12,7 @@ from seqdata.storage.indexed.build_index import build
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.indexed.user_format import UserFormat
+from tests.index_files import forget_index, index_path, load_indexes
 from tests.storage.indexed.records import (
     Documents,
     Records,
@@ -24,10 +25,15 @@ FORMAT = UserFormat(Records())
 ROWS = sequences(40)  # of a file, the values in the middle are between the ends that are compared
 
 
+def build_all(folder, file_format):
+    found = find_shards(str(folder), file_format)
+    build("/d", found.shards, found.index, file_format)
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = write_files(tmp_path / "data", ROWS, per_file=20)
-    build("/d", find_shards(str(folder), FORMAT), FORMAT)
+    build_all(folder, FORMAT)
     return folder
 
 
@@ -46,12 +52,9 @@ def change(path, at):
     path.write_bytes(raw)
 
 
-def index_path(folder, name="more/part-1.recs"):
-    return folder / "seqdata-index" / f"{name}.idx"
-
-
 def extents(folder, shard, name):
-    members = find_shards(str(folder), FORMAT)[shard].index("/d", 0, FORMAT).members[name]
+    file = find_shards(str(folder), FORMAT).shards[shard].name
+    members = load_indexes(folder)[file].members[name]
     return members.begins, members.sizes
 
 
@@ -108,7 +111,7 @@ def test_a_file_that_is_gone_is_reported(folder):
 
 
 def test_without_an_index_only_the_structure_is_looked_at(folder):
-    index_path(folder).unlink()
+    forget_index(folder / "more" / "part-1.recs", folder)
     _, reports, _ = audit(folder)
     assert sorted((report.by, report.damages, report.sequences) for report in reports) == [
         ("checksums", 0, 20), ("structure", 0, 20),
@@ -117,9 +120,11 @@ def test_without_an_index_only_the_structure_is_looked_at(folder):
 
 @pytest.mark.parametrize("content", [None, b"nonsense"])
 def test_an_index_that_is_missing_or_damaged_is_repaired(folder, content):
+    number = [shard.name for shard in find_shards(str(folder), FORMAT).shards].index(
+        "more/part-1.recs"
+    )
     path = index_path(folder)
     path.unlink() if content is None else path.write_bytes(content)
-    number = [shard.name for shard in find_shards(str(folder), FORMAT)].index("more/part-1.recs")
     _, (report,), _ = audit(folder, shard=number)
     assert report.by == "structure"
     assert report.damages == (content is not None)
@@ -166,7 +171,7 @@ def documents(tmp_path):
     """A file with another next to it, and one without; with their indexes."""
     write_documents(tmp_path / "a.tok", 10, 999, tokens=999)
     write_documents(tmp_path / "b.tok", 10, 100).with_suffix(".ends").unlink()
-    build("/d", find_shards(str(tmp_path), UserFormat(Documents())), UserFormat(Documents()))
+    build_all(tmp_path, UserFormat(Documents()))
     return tmp_path
 
 
@@ -191,12 +196,12 @@ def test_a_sibling_that_changed_or_came_since_is_told_and_repaired(documents, na
 def test_a_sibling_that_was_cut_off_is_told_and_not_blessed(documents):
     path = documents / "a.ends"
     path.write_bytes(path.read_bytes()[:-3])
-    before = index_path(documents, "a.tok").read_bytes()
+    before = index_path(documents).read_bytes()
     changed, unreadable = audit_documents(documents)[0]
     assert "must be as when 'a.tok' was indexed" in changed
     assert "cannot be read by Documents" in unreadable
     assert audit_documents(documents, repair=True)[0] == [unreadable]
-    assert index_path(documents, "a.tok").read_bytes() == before
+    assert index_path(documents).read_bytes() == before
 
 
 def test_a_sibling_that_is_gone_is_told_and_not_blessed_and_damage_too(documents):

@@ -11,17 +11,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from seqdata.errors import DataError, MissingShardError, SeqDataWarning
-from seqdata.storage.indexed import catalogs
+from seqdata.storage.indexed import build_index
 from seqdata.storage.indexed.build_index import (
     build,
     compute_checksums,
     compute_sha256,
-    index_facts,
+    describe_indexes,
 )
 from seqdata.storage.indexed.find_files import find_shards
+from seqdata.storage.indexed.index_folder import DataIndex
 from seqdata.storage.indexed.shards import LocalShard, map_shards
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
+from tests.index_files import forget_index, list_index_files, load_indexes
 from tests.storage.indexed.records import Records, sequences, write_files
 
 FORMAT = UserFormat(Records())
@@ -33,25 +35,23 @@ def folder(tmp_path):
     return write_files(tmp_path / "data", ROWS, per_file=2)
 
 
-def shards_of(folder):
-    return find_shards(str(folder), FORMAT)
+def build_all(folder, **options):
+    found = find_shards(str(folder), FORMAT)
+    return build("/d", found.shards, found.index, FORMAT, **options)
 
 
 def test_only_files_without_an_index_are_read(folder):
-    shards = shards_of(folder)
-    assert sorted(build("/d", shards, FORMAT)) == sorted(
-        str(folder / "seqdata-index" / name) for name in (".", "more", "more")
-    )
-    assert build("/d", shards, FORMAT) == []
-    (folder / "seqdata-index" / "part-0.recs.idx").unlink()
-    assert build("/d", shards, FORMAT) == [str(folder / "seqdata-index")]
-    assert len(build("/d", shards, FORMAT, rebuild=True)) == 3
-    assert len(build("/d", shards, FORMAT, have=[True, False, True])) == 1
+    assert build_all(folder) == [str(folder / "seqdata-index")] * 3
+    assert build_all(folder) == []
+    forget_index(folder / "part-0.recs", folder)
+    assert build_all(folder) == [str(folder / "seqdata-index")]
+    assert len(build_all(folder, rebuild=True)) == 3
+    assert len(build_all(folder, have=[True, False, True])) == 1
 
 
 def test_progress_counts_sequences_and_bytes(folder):
     calls = []
-    build("/d", shards_of(folder), FORMAT, progress=lambda *counts: calls.append(counts))
+    build_all(folder, progress=lambda *counts: calls.append(counts))
     assert len(calls) == 3
     assert calls[-1] == (6, sum(path.stat().st_size for path in folder.rglob("*.recs")))
     assert calls == sorted(calls)
@@ -59,47 +59,66 @@ def test_progress_counts_sequences_and_bytes(folder):
 
 @pytest.mark.parametrize("many", [2, 1 << 20])
 def test_files_are_read_on_the_executor_that_is_passed(folder, many, monkeypatch):
-    monkeypatch.setattr(catalogs, "MANY", many)
+    monkeypatch.setattr(build_index, "MANY", many)
     calls = []
+    found = find_shards(str(folder), FORMAT)
     with ThreadPoolExecutor(2) as executor:
-        shards = catalogs.attach_catalogs(shards_of(folder), FORMAT)
         folders = build(
-            "/d", shards, FORMAT, executor=executor, progress=lambda *counts: calls.append(counts)
-        )
+            "/d", found.shards, found.index, FORMAT, executor=executor,
+            progress=lambda *counts: calls.append(counts),
+        )  # fmt: skip
     assert len(folders) == 3
     assert calls[-1][0] == 6
-    shards = catalogs.attach_catalogs(shards_of(folder), FORMAT)
-    facts = index_facts("/d", shards, folders, FORMAT)
-    assert (facts["shards"], facts["indexed"], facts["sequences"]) == (3, 3, 6)
-    assert facts["bytes"] == calls[-1][1]
-    assert facts["folders"] == sorted(set(folders))
+    details = describe_indexes(found.shards, folders, found.index)
+    assert (details["shards"], details["indexed"], details["sequences"]) == (3, 3, 6)
+    assert details["bytes"] == calls[-1][1]
+    assert details["folders"] == sorted(set(folders))
 
 
 def test_finished_indexes_are_kept_after_an_error(folder):
     (folder / "more" / "part-2.recs").write_bytes(b"nonsense")
-    shards = shards_of(folder)
     with ThreadPoolExecutor(1) as executor, pytest.raises(DataError, match="cannot be read by"):
-        build("/d", shards, FORMAT, executor=executor)
-    assert [shard.has_index("/d", 0, FORMAT) for shard in shards].count(True) == 2
+        build_all(folder, executor=executor)
+    assert len(load_indexes(folder)) == 2
     gone = [LocalShard(folder, "gone.recs")]
     with pytest.raises(MissingShardError, match=r'/d shard 0 \("gone.recs"\): is not there'):
-        build("/d", gone, FORMAT)
+        build("/d", gone, DataIndex(FORMAT), FORMAT)
+
+
+def test_finished_indexes_are_kept_when_the_user_interrupts(folder):
+    def interrupt(*counts):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_all(folder, progress=interrupt)
+    assert load_indexes(folder)
+
+
+def test_many_bytes_are_saved_on_the_way(folder, monkeypatch):
+    """A process may be killed, and then nothing is saved at the end."""
+    monkeypatch.setattr(build_index, "_SAVED_BYTES", 1)
+    counts = []
+    build_all(folder, progress=lambda *_: counts.append(len(load_indexes(folder))))
+    assert counts == [1, 2, 3]
+    assert len(list_index_files(folder)) == 3
+    assert len(build_all(folder, rebuild=True)) == 3
+    assert build_all(folder) == []
 
 
 def test_damaged_indexes_are_built_again_with_one_warning(folder):
-    shards = shards_of(folder)
-    build("/d", shards, FORMAT)
-    paths = sorted((folder / "seqdata-index").rglob("*.idx"))
-    for path in paths[:2]:
-        path.write_bytes(b"nonsense")
-    with pytest.warns(SeqDataWarning, match=r"/d: .* but 2 of 3 cannot be used: .* The fi") as told:
-        assert len(build("/d", shards, FORMAT)) == 2
+    build_all(folder)
+    (folder / "part-3.recs").write_bytes((folder / "part-0.recs").read_bytes())
+    build_all(folder)
+    list_index_files(folder)[0].write_bytes(b"nonsense")
+    with pytest.warns(SeqDataWarning, match=r"/d: .* but 3 of 4 cannot be used: .* The fi") as told:
+        assert len(build_all(folder)) == 3
     assert len(told) == 1
-    assert build("/d", shards, FORMAT) == []
+    assert build_all(folder) == []
+    assert len(list_index_files(folder)) == 1
 
 
 def test_results_are_in_the_order_of_numbers(folder):
-    shards = shards_of(folder)
+    shards = find_shards(str(folder), FORMAT).shards
     assert map_shards(shards, lambda number: number * 10) == [0, 10, 20]
     assert map_shards(shards, lambda number: number * 10, range(1, 3)) == [10, 20]
 

@@ -8,7 +8,7 @@ import pytest
 from seqdata import open_store
 from seqdata.backends import Extents, FileFormat, FileIndex
 from seqdata.errors import DecodeError
-from seqdata.storage.indexed import catalogs
+from seqdata.storage.indexed import shards
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata_testing.stores import check_store
@@ -37,7 +37,7 @@ class Numbers(FileFormat):
 
 @pytest.fixture(params=["few", "very many"])
 def folder(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogs, "MANY", 2 if request.param == "very many" else 1 << 20)
+    monkeypatch.setattr(shards, "MANY", 2 if request.param == "very many" else 1 << 20)
     (tmp_path / "a.raw").write_bytes(np.array([1, 2], "<i2").tobytes())
     (tmp_path / "b.swapped").write_bytes(np.array([3, 4, 5], ">i2").tobytes())
     (tmp_path / "c.txt").write_bytes(b"6 7 8 9")

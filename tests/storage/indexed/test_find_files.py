@@ -14,10 +14,12 @@ from seqdata.errors import (
 )
 from seqdata.storage.indexed import find_files as module
 from seqdata.storage.indexed.find_files import MAX_SHARDS, find_shards, format_location
+from seqdata.storage.indexed.index_file import dump_index_files, dump_list
 from seqdata.storage.indexed.opening import index_files
-from seqdata.storage.indexed.shard_index import dump_list
 from seqdata.storage.indexed.user_format import UserFormat
+from tests.index_files import load_indexes
 from tests.storage.indexed.records import Records
+from tests.storage.indexed.samples import make_index
 
 FORMAT = UserFormat(Records())
 
@@ -31,7 +33,7 @@ def put(folder, *names):
 
 
 def found(location, **options):
-    return [shard.name for shard in find_shards(str(location), FORMAT, **options)]
+    return [shard.name for shard in find_shards(str(location), FORMAT, **options).shards]
 
 
 def test_a_location_is_absolute_text(tmp_path, monkeypatch):
@@ -84,7 +86,7 @@ def test_a_folder_that_is_there_is_meant_by_its_name(tmp_path, name):
     folder = put(tmp_path / name, "1.recs", "2.recs")
     for location in (folder, folder / "*.recs", folder / "{1,2}.recs"):
         text = format_location(location, FORMAT)
-        assert [shard.path for shard in find_shards(text, FORMAT)] == [
+        assert [shard.path for shard in find_shards(text, FORMAT).shards] == [
             folder / "1.recs", folder / "2.recs",
         ]  # fmt: skip
 
@@ -119,7 +121,7 @@ def test_files_of_a_pattern_are_named_below_the_folder_that_they_share(
     if pattern.startswith("{"):
         put(tmp_path / "t/x", "4.recs")
     monkeypatch.chdir(tmp_path)
-    shards = find_shards(format_location(pattern, FORMAT), FORMAT)
+    shards = find_shards(format_location(pattern, FORMAT), FORMAT).shards
     assert [shard.name for shard in shards] == names
     assert all(shard.path.is_file() for shard in shards)
 
@@ -181,22 +183,39 @@ def test_a_folder_without_such_files_is_refused(tmp_path):
         found(put(tmp_path, "a.txt"))
 
 
+def put_index(folder, names):
+    """Write an index file of some files."""
+    (content,) = dump_index_files([make_index(shard=name) for name in names])
+    path = folder / "seqdata-index" / "index.idx"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
 def test_an_index_without_its_file_is_an_error(tmp_path):
-    put(tmp_path, "a.recs", "seqdata-index/b.recs.idx", "seqdata-index/c.txt.idx")
+    put(tmp_path, "a.recs")
+    path = put_index(tmp_path, ["a.recs", "b.recs", "c.txt"])
     with pytest.raises(
-        MissingShardError, match=r"but its index seqdata-index/b\.recs\.idx is\. Rest"
+        MissingShardError,
+        match=r'"b\.recs"\): is not there, but its index in seqdata-index/index\.idx is\. Rest',
     ):
         found(tmp_path)
+    assert found(tmp_path, forget_gone=True) == ["a.recs"]
+    assert found(tmp_path) == ["a.recs"]
+    assert sorted(load_indexes(tmp_path)) == ["a.recs", "c.txt"]  # that is of another format
+    path.unlink()
+    assert found(tmp_path) == ["a.recs"]
 
 
 def test_a_list_of_the_folder_gives_order_and_what_is_missing(tmp_path):
-    put(tmp_path, "a.recs", "b.recs", "seqdata-index/shards.json")
-    entries = [("b.recs", "0" * 64), ("gone.recs", "1" * 64), ("a.recs", "2" * 64)]
+    put(tmp_path, "a.recs", "b.recs")
+    digests = {"b.recs": "0" * 64, "gone.recs": "1" * 64, "a.recs": "2" * 64}
+    put(tmp_path, "seqdata-index/shards.json")
     path = tmp_path / "seqdata-index" / "shards.json"
-    path.write_bytes(dump_list(entries, {}))
-    shards = find_shards(str(tmp_path), FORMAT)
-    assert [shard.name for shard in shards] == ["b.recs", "gone.recs", "a.recs"]
-    assert [shard.listed.sha256[0] for shard in shards] == ["0", "1", "2"]
+    path.write_bytes(dump_list(list(digests.items()), {}))
+    opened = find_shards(str(tmp_path), FORMAT)
+    assert [shard.name for shard in opened.shards] == list(digests)
+    assert [opened.index.listed(shard).sha256[0] for shard in opened.shards] == ["0", "1", "2"]
     put(tmp_path, "c.recs")
     with pytest.raises(FingerprintMismatch, match=r'"c\.recs"\): must be in the list of the fold'):
         found(tmp_path)

@@ -99,7 +99,7 @@ def test_files_of_a_kind_are_opened_indexed_and_audited(folder):
         store = open_files(folder, Lines())
         check_store(store, rows)
     assert store.keys([0, 3, 4]) == ["a.lines:0", "b.lines:0", "c.lines:0"]
-    assert (folder / "below" / "seqdata-index" / "c.lines.idx").is_file()
+    assert (folder / "below" / "seqdata-index" / "index.idx").is_file()
     _, reports = audit_files(
         str(folder), Lines(), shard=None, repair=False, on_progress=lambda _: None
     )

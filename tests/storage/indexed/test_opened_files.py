@@ -97,10 +97,10 @@ def folder(tmp_path):
 
 
 def make(folder, indexes=None):
-    shards = find_shards(str(folder), FORMAT)
-    build("/d", shards, FORMAT)
-    indexes = indexes or [shard.index("/d", 0, FORMAT) for shard in shards]
-    return OpenedFiles("/d", shards, indexes, FORMAT, None)
+    found = find_shards(str(folder), FORMAT)
+    build("/d", found.shards, found.index, FORMAT)
+    indexes = indexes or list(map(found.index.get, found.shards))
+    return OpenedFiles("/d", found.shards, indexes, FORMAT, None)
 
 
 def test_files_of_this_machine_are_read_as_they_are(folder):
@@ -125,7 +125,7 @@ def test_another_file_is_refused_when_it_is_opened(folder):
 
 
 def make_without_index(folder, indexes):
-    shards = find_shards(str(folder), FORMAT)
+    shards = find_shards(str(folder), FORMAT).shards
     return OpenedFiles("/d", shards, indexes, FORMAT, None)
 
 

@@ -5,12 +5,13 @@ import pickle
 import pytest
 
 from seqdata.errors import ConfigError, DataError, SeqDataWarning
-from seqdata.storage.indexed import shards
+from seqdata.storage.indexed import index_folder
 from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.opening import check_arguments, index_files, open_files, open_once
-from seqdata.storage.indexed.shards import put_file
 from seqdata.storage.indexed.user_format import UserFormat
+from seqdata.storage.local_files import write_atomically
 from seqdata_testing.stores import check_reads
+from tests.index_files import index_path
 from tests.storage.indexed.records import (
     Documents,
     Records,
@@ -74,11 +75,11 @@ def test_a_damaged_index_is_built_again_but_not_in_silence(folder, read):
     path = folder / "more" / "part-1.recs"
     whole, at = path.read_bytes(), path.read_bytes().index(values.tobytes())
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    index = folder / "seqdata-index" / "more" / "part-1.recs.idx"
+    index = index_path(folder)
     index.write_bytes(index.read_bytes()[:-1] + b"x")
     text = (
-        rf"{folder}: each index must be valid, but 1 of 2 cannot be used: they are built again .* "
-        r'count as whole.* The first: .* index of shard \d \("part-1.recs.idx"\): must be a valid '
+        rf"{folder}: each index must be valid, but 2 of 2 cannot be used: they are built again .* "
+        r'count as whole.* The first: .* index \("seqdata-index/index.idx"\): must be a valid '
         r"index, but is damaged or not an index$"
     )
     with pytest.warns(SeqDataWarning, match=text):
@@ -124,9 +125,9 @@ def read_only(tmp_path, monkeypatch):
     def refuse(path, content):
         if path.is_relative_to(tmp_path / "data"):
             raise PermissionError
-        return put_file(path, content)
+        write_atomically(path, content)
 
-    return lambda: monkeypatch.setattr(shards, "put_file", refuse)
+    return lambda: monkeypatch.setattr(index_folder, "write_atomically", refuse)
 
 
 def test_files_that_cannot_be_written_to_are_opened_with_other_options(

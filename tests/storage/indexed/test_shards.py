@@ -1,35 +1,21 @@
-"""A file of this machine as a shard: its bytes, its index, and where more is kept."""
+"""A file of this machine as a shard: its bytes, and where more is kept."""
 
-import os
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from seqdata.errors import CorruptShardError, MissingShardError
+from seqdata.errors import MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
-from seqdata.storage.indexed.shard_index import ListedShard, dump_index
 from seqdata.storage.indexed.shards import (
     INDEX_FOLDER,
     LocalShard,
-    index_files,
-    put_file,
+    cache_folder,
     save_with_digest,
-    with_declared,
 )
 from tests.storage.indexed.samples import make_index
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.recs")
-
-
-class Records:
-    name = "records"
-
-    def __init__(self, identity="m:Records() version 1"):
-        self.identity = identity
-
-    def check(self, index):
-        pass
 
 
 @pytest.fixture
@@ -66,63 +52,12 @@ def test_a_path_is_a_shard_of_its_folder(shard):
     assert other.folder == str(shard.root / "more")
 
 
-def test_an_index_is_kept_for_kinds_of_its_identity(shard):
-    assert not shard.has_index("/d", 0, Records())
-    assert shard.index("/d", 0, Records()) is None
-    folder = shard.save_index(make_index())
-    assert folder == str(shard.root / INDEX_FOLDER / "more")
-    assert shard.has_index("/d", 0, Records())
-    assert shard.index("/d", 0, Records()).shard == "a.recs"
-    assert not shard.has_index("/d", 0, Records("another"))
-    assert shard.index("/d", 0, Records("another")) is None
-    assert shard.has_index("/d", 0, Records(""))  # any: the suffix says the format
-
-
-def put_both(shard, near, cached):
-    """Write an index next to the file, then another one into the cache."""
-    for path, index in zip(index_files(shard.path, shard.root), (near, cached), strict=True):
-        put_file(path, dump_index(index))
-    os.utime(path, ns=(1 << 62, 1 << 62))
-
-
-def test_the_cache_may_have_the_index_of_other_options(shard):
-    put_both(shard, make_index(), make_index(format_identity="another"))
-    for identity in (Records().identity, "another"):
-        assert shard.has_index("/d", 0, Records(identity))
-        assert shard.index("/d", 0, Records(identity)).format_identity == identity
-    assert shard.index("/d", 0, Records("a third")) is None
-
-
-def test_of_two_indexes_the_newest_that_fits_its_file_counts(shard):
-    """A newer one may be of a file that was replaced by an older one, with its index."""
-    first, second = "1" * 64, "2" * 64
-    shard.path.write_bytes(b"12 bytes now")
-    put_both(shard, make_index(sha256=first), make_index(sha256=second))
-    assert shard.index("/d", 0, Records()).sha256 == second
-    assert replace(shard, listed=ListedShard(first, {})).index("/d", 0, Records()).sha256 == first
-    shard.path.write_bytes(b"13 bytes now.")
-    assert shard.index("/d", 0, Records()).sha256 == second  # none does: what is wrong is told
-    put_both(shard, make_index(bytes=13, sha256=first), make_index(sha256=second))
-    assert shard.index("/d", 0, Records()).sha256 == first
-
-
-def test_a_damaged_index_is_an_error(shard):
-    shard.save_index(make_index())
-    path = shard.root / INDEX_FOLDER / "more" / "a.recs.idx"
-    path.write_bytes(path.read_bytes()[:-1])
-    for read in (shard.has_index, shard.index):
-        with pytest.raises(CorruptShardError, match=r"/d index of shard 7 .*, but is damaged or"):
-            read("/d", 7, Records())
-
-
-def test_an_index_says_what_the_list_of_the_folder_says(shard):
-    listed = ListedShard("0" * 64, {"y": ("y", "int8", (), None)})
-    assert shard.read_shard_list() is None
-    assert with_declared(make_index(), None).declared == make_index().declared
-    listed_shard = replace(shard, listed=listed)
-    assert listed_shard.listed is listed
-    listed_shard.save_index(make_index())
-    assert shard.index("/d", 0, Records()).declared == listed.declared
+def test_the_cache_is_a_folder_of_the_user(shard, tmp_path, monkeypatch):
+    assert cache_folder() == tmp_path / "cache"
+    assert shard.cached.parent == tmp_path / "cache" / "index"
+    assert shard.cached != LocalShard.at(shard.path).cached  # of another folder of data
+    monkeypatch.setenv("SEQDATA_CACHE", "")
+    assert cache_folder() == Path.home() / ".cache" / "seqdata"
 
 
 def test_more_is_kept_in_the_first_place_that_can_be_written(shard):

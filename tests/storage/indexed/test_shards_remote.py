@@ -47,7 +47,7 @@ def test_a_store_is_what_it_is_locally(url, remote, how, tmp_path):
 def test_the_index_is_kept_next_to_the_files_and_opens_without_them(url, remote, s3):
     open_store(url, backend=Records(), remote=remote())
     names = sorted(name.rpartition("/")[2] for name in s3.ls(f"{url}/seqdata-index"))
-    assert names == [f"part-{number}.recs.idx" for number in range(3)]
+    assert names == ["index.idx"]
     store = open_store(url, backend=Records(), remote=remote(how="ranges"))
     column = store.read(np.array([[5, 100, 200]]), ["frames"])["frames"]
     assert np.array_equal(column[0], ROWS[5]["frames"][100:200])

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from seqdata.backends import FormatBackend
-from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError
+from seqdata.errors import (
+    ConfigError,
+    CorruptSampleError,
+    CorruptShardError,
+    MissingShardError,
+)
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed import catalogs
+from seqdata.storage.indexed import shards
 from seqdata.storage.indexed.small_files import SmallFiles, _read_into
 from tests.storage.indexed.records import Records, sequences, write_files
 
@@ -17,7 +22,7 @@ ROWS = sequences(6)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogs, "MANY", 2)
+    monkeypatch.setattr(shards, "MANY", 2)
     return write_files(tmp_path / "data", ROWS, per_file=1, digits=2)
 
 
@@ -87,6 +92,10 @@ def test_damage_is_named_where_it_lies(folder):
     assert len(store.read(np.array([[number, 0, 10]]), ["frames"])["frames"][0]) == 10
     with pytest.raises(CorruptSampleError, match=r"bytes .*: must have crc32"):
         store.read(np.array([[number, 5_830, 5_840]]), ["frames"])["frames"][0]
+    _, reports = FormatBackend(Records()).audit(
+        str(folder), shard=None, repair=False, on_progress=lambda _: None
+    )
+    assert [report.damages for report in reports].count(1) == 1
 
 
 def test_a_range_is_read_as_a_whole_or_not_at_all(tmp_path):
@@ -103,3 +112,16 @@ def test_a_range_is_read_as_a_whole_or_not_at_all(tmp_path):
             _read_into(memoryview(content), descriptor, 7, place)
     finally:
         os.close(descriptor)
+
+
+def test_a_file_of_another_size_or_none_is_an_error_when_it_is_read(folder):
+    store = opened(folder)
+    (folder / store.shards[0]).unlink()
+    spans = np.array([[0, 0, 1]])
+    with pytest.raises(MissingShardError, match=rf'shard 0 \("{store.shards[0]}"\)'):
+        store.read(spans, ["frames"])
+    path = folder / store.shards[1]
+    path.write_bytes(path.read_bytes() + b"x")
+    spans[0, 0] = store._reader.layout.shard_offsets[1]
+    with pytest.raises(CorruptShardError, match="bytes as when it was indexed, but has"):
+        store.read(spans, ["frames"])

@@ -9,9 +9,9 @@ import pytest
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend
 from seqdata.errors import ConfigError, CorruptShardError, DataError, DecodeError, PluginError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.shard_index import dump_index, load_index
 from seqdata.storage.indexed.user_format import UserFormat
 from seqdata_testing.stores import check_store
+from tests.index_files import dump_one, load_one
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.b")
 CONTENT = np.arange(16, dtype=np.uint8)
@@ -156,7 +156,7 @@ def test_what_an_index_says_of_fields_is_checked(head):
     index = index_of(Plain())
     index = replace(index, members={"x": replace(index.members["x"], heads=(head,))})
     with pytest.raises(Exception, match=r"must be a valid index, but is invalid \("):
-        load_index(dump_index(index), PLACE, UserFormat(Plain()))
+        load_one(dump_one(index), UserFormat(Plain()))
 
 
 @pytest.mark.parametrize("length", [-1, 2**48 + 1, 2**63 - 1])
@@ -165,7 +165,7 @@ def test_lengths_of_an_index_that_cannot_be_true_are_refused(length):
     numbers = np.full(len(index), length)
     index = replace(index, members={"x": replace(index.members["x"], numbers=numbers)})
     with pytest.raises(CorruptShardError, match=r"must be a valid index, but .*: invalid lengths"):
-        load_index(dump_index(index), PLACE, UserFormat(Plain()))
+        load_one(dump_one(index), UserFormat(Plain()))
 
 
 @pytest.mark.parametrize(
@@ -245,5 +245,5 @@ def test_another_decoder_is_answered_with_how_to_name_it(decoder):
 
 def test_a_shape_of_numpy_integers_is_kept():
     index = index_of(Plain(FileIndex({"x": replace(WHOLE.fields["x"], shape=(np.int64(1),))})))
-    kept = load_index(dump_index(index), PLACE, UserFormat(Plain()))
+    kept = load_one(dump_one(index), UserFormat(Plain()))
     assert kept.members["x"].heads[0]["shape"] == [1]

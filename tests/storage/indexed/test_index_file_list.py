@@ -4,13 +4,8 @@ import json
 
 import pytest
 
-from seqdata.errors import ConfigError, CorruptShardError, UnsafeContentError
-from seqdata.storage.indexed import shards
-from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.shard_index import dump_list, load_list
-from seqdata.storage.indexed.user_format import UserFormat
-from tests.storage.indexed.records import Records
-from tests.storage.indexed.samples import make_index
+from seqdata.errors import CorruptShardError, UnsafeContentError
+from seqdata.storage.indexed.index_file import dump_list, load_list
 
 DECLARED = {"npy": ("x", "float32", (4,), "time"), "txt": ("text", "str", (), None)}
 SHARDS = [("b.tar", "1" * 64), ("a.tar", "2" * 64)]
@@ -58,25 +53,3 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name):
     content = dump_list([SHARDS[0], (name, "1" * 64)], DECLARED)
     with pytest.raises(UnsafeContentError, match=r'"shards.json"\): must name shards by .* below'):
         load_list(content, "/d")
-
-
-def test_a_remote_list_makes_no_file_outside_of_the_cache(tmp_path, monkeypatch):
-    """The index of a shard of a location that cannot be written to is kept on this machine."""
-
-    def refuse(url, remote):
-        raise ConfigError("it cannot be written to")
-
-    def save_all(url):
-        return [shard.save_index(make_index()) for shard in find_shards(url, UserFormat(Records()))]
-
-    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(shards, "make_writable_files", refuse)
-    fsspec = pytest.importorskip("fsspec")
-    system = fsspec.filesystem("memory")
-    for name in (f"{tmp_path}/x.recs", "../../../x.recs"):
-        content = dump_list([(name, "1" * 64)], DECLARED)
-        system.pipe_file(f"/{tmp_path.name}/seqdata-index/shards.json", content)
-        with pytest.raises(UnsafeContentError):
-            save_all(f"memory://{tmp_path.name}")
-    assert not list(tmp_path.rglob("*.idx"))
-    system.rm(f"/{tmp_path.name}", recursive=True)
