@@ -314,7 +314,7 @@ class LaneStates:
         self._previous.pop(table, None)
 
     def forgive(self, loader: str, epoch: int, number: int) -> None:
-        """Accept a loader's batch whose states were lost: its sequences start anew."""
+        """Accept a loader's batch whose states were lost: its sequences start with none."""
         self._tables = {
             name: table for name, table in self._tables.items() if table.loader != loader
         }

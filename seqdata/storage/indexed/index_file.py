@@ -37,7 +37,7 @@ from seqdata.storage.indexed.shard_index import (
 from seqdata.storage.packing import NUMBER_DTYPES
 
 REMEDY = "Rebuild it with `seqdata index --rebuild` or `seqdata verify --repair-index`"
-"""What to do where an index is damaged."""
+"""Advice in messages about a damaged index."""
 PIECE_BYTES = 16 << 20
 """Bytes of arrays from which on indexes are stored in one more file."""
 _VERSION = 2
