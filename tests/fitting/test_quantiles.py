@@ -22,6 +22,12 @@ def test_they_are_those_of_numpy(dtype):
     assert found.tolist() == np.quantile(values.astype("f8"), levels).tolist()
 
 
+def test_those_of_flags_are_of_zeros_and_ones():
+    flags = np.array([True, False, True, True, False])
+    assert quantiles_of(flags, 0.0, 0.25, 0.5, 1.0).values.tolist() == [0, 0, 1, 1]
+    assert quantiles_of(flags[flags], 0.0, 1.0).values.tolist() == [1, 1]
+
+
 def test_values_are_clipped_between_the_lowest_and_the_highest():
     values = np.array([0, 1, 2, 3, 100], "f4")
     assert quantiles_of(values, 0.25, 0.75).apply(values, None, None).tolist() == [1, 1, 2, 3, 3]
@@ -79,6 +85,8 @@ def test_integers_that_float32_does_not_tell_apart_are_refused():
         seconds[0],
         seconds[-1],
     ]
+    floats = np.array([2.0**40, 2.0**40 + 1])  # clipped in float64
+    assert fit([floats], {"x": Quantiles(0.0, 1.0)})["x"].values.tolist() == floats.tolist()
     same = fit([np.array([2**53 + 1] * 2)], {"x": Quantiles(0.0, 1.0)})["x"]
     assert same.values.tolist() == [2**53] * 2
 
