@@ -229,7 +229,7 @@ KNOWN = {
     "storage/arrow/shard_file.py: _widen": "of a staging folder",
     "storage/integrity/checksums.py: write_checksums": "of a staging folder",
     "storage/writing/staging_dir.py: _open_lock_file": "a lock",
-    "storage/indexed/shards.py: save_index": "into a temporary folder",
+    "storage/indexed/index_folder.py: replace": "into a temporary folder",
     "storage/remote/upload.py: _upload_lock": "a lock",
     "storage/remote/cache_folder.py: _write_marker": "renamed once it is complete",
     "storage/remote/cache_folder.py: open_cache_file": "a lock, or a copy that is renamed",

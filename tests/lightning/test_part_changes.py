@@ -121,7 +121,7 @@ def replayed(epoch, batch, path):
 
 
 @CHANGES
-@pytest.mark.filterwarnings("ignore:.*weights of the saved run are for.*")
+@pytest.mark.filterwarnings("ignore:.*weights of the saved run do not fit.*")
 @pytest.mark.filterwarnings("ignore:.*inside an update.*:seqdata.errors.SeqDataWarning")
 def test_feedback_continues_with_other_parts(tmp_path):
     def feed(names, ckpt=None, saves=None, **options):

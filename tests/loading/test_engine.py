@@ -21,7 +21,7 @@ from seqdata.policies.zip import Zip
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until
-from tests.loading.loaders import list_prefetch_threads
+from tests.samples import list_prefetch_threads
 
 LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)
 STORE = MemoryStore.of(
