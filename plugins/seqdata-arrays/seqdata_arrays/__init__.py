@@ -1,0 +1,17 @@
+"""Arrays in HDF5, NetCDF-4 and Zarr as sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.backends import hookimpl
+from seqdata_arrays.hdf5 import HDF5
+
+__all__ = ["HDF5", "seqdata_register_backends"]
+
+
+@hookimpl
+def seqdata_register_backends() -> Mapping[str, Any]:
+    """Register the backend ``hdf5``."""
+    return {"hdf5": HDF5()}
