@@ -7,11 +7,12 @@ from typing import Any
 
 from seqdata.backends import hookimpl
 from seqdata_arrays.hdf5 import HDF5
+from seqdata_arrays.zarr_store import Zarr
 
-__all__ = ["HDF5", "seqdata_register_backends"]
+__all__ = ["HDF5", "Zarr", "seqdata_register_backends"]
 
 
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
-    """Register the backend ``hdf5``."""
-    return {"hdf5": HDF5()}
+    """Register the backends ``hdf5`` and ``zarr``."""
+    return {"hdf5": HDF5(), "zarr": Zarr()}

@@ -33,7 +33,7 @@ from seqdata_arrays.layout import (
     find_layout,
 )
 
-SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".h5ad", ".nc", ".nc4")
+SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4")
 CHUNK, ROW, MASK, NOTES = "__chunk__", "__row__", "__mask__", "__notes__"
 TEXT = "__text__"
 """Beginning of the names of texts per sequence, in an index by sequence."""
