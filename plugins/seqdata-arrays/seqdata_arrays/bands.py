@@ -25,6 +25,10 @@ _MOST_AHEAD = 64  # bands that are decoded ahead at once
 _THREADS = 8
 
 
+def _run(job: Decode) -> Band:
+    return job()
+
+
 class BandCache:
     """Bands by number; the least recently used ones are dropped.
 
@@ -39,11 +43,11 @@ class BandCache:
         self._prepare = prepare
         self._max_bytes = max_bytes
         self._bands: OrderedDict[int, Band] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._largest = 0
         self._ahead: dict[int, Future[Band]] = {}
         self._lock = threading.Lock()
         is_worker = multiprocessing.parent_process() is not None
-        threads = 1 if is_worker else min(_THREADS, len(os.sched_getaffinity(0)))
+        threads = 1 if is_worker else min(_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(threads, "chunks") if threads > 1 else None
         self.decoded = 0
 
@@ -67,7 +71,8 @@ class BandCache:
                 else:
                     missing.append(number)
         made = self._decode(missing)
-        made.update((number, future.result()) for number, future in waiting.items())
+        for number, future in waiting.items():
+            made[number] = future.result()  # ends: it decodes one band
         self._keep(made)
         found.update(made)
         return found
@@ -77,8 +82,13 @@ class BandCache:
         if self._pool is None:
             return
         with self._lock:
+            done = [number for number, future in self._ahead.items() if future.done()]
+            ended = [(number, self._ahead.pop(number)) for number in done]
+        self._keep({n: future.result(0) for n, future in ended if future.exception(0) is None})
+        with self._lock:
+            most = min(_MOST_AHEAD, self._max_bytes // (2 * max(1, self._largest)))
             new = [n for n in numbers if n not in self._bands and n not in self._ahead]
-            for number in new[: max(0, _MOST_AHEAD - len(self._ahead))]:
+            for number in new[: max(0, most - len(self._ahead))]:
                 self._ahead[number] = self._pool.submit(self._decode_one, number)
 
     def _decode_one(self, number: int) -> Band:
@@ -89,13 +99,13 @@ class BandCache:
         jobs = self._prepare(numbers) if numbers else []
         if self._pool is None or len(jobs) <= 1:
             return dict(zip(numbers, (job() for job in jobs), strict=True))
-        futures = [self._pool.submit(job) for job in jobs]
-        return dict(zip(numbers, (future.result() for future in futures), strict=True))
+        return dict(zip(numbers, self._pool.map(_run, jobs), strict=True))
 
     def _keep(self, made: dict[int, Band]) -> None:
         with self._lock:
             self.decoded += len(made)
             for number, band in made.items():
+                self._largest = max(self._largest, band.nbytes)
                 if number not in self._bands:
                     self._bands[number] = band
                     self._bytes += band.nbytes

@@ -105,7 +105,7 @@ class ChunkStore:
         DecodeError: If files differ in their fields, or an id is there twice.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         location: str,
         source: ChunkSource,
@@ -127,7 +127,8 @@ class ChunkStore:
         self._rows = np.array([array.chunks[0] for array in self._arrays], dtype=np.int64)
         self._first_chunks = np.concatenate(
             [
-                first + np.array([0, *itertools.accumulate(_count_chunks(file))], dtype=np.int64)[:-1]
+                first
+                + np.array([0, *itertools.accumulate(_count_chunks(file))], dtype=np.int64)[:-1]
                 for file, first in zip(files, first_chunks, strict=True)
             ]
         )
@@ -263,7 +264,9 @@ class ChunkStore:
             if table is not None:
                 places[name] = self._find_bands(table, self._spans_along(spans, table, axis))
         needed = [bands for _, _, bands in places.values()]
-        decoded = self._get_cache().get(np.unique(np.concatenate(needed)).tolist() if needed else ())
+        decoded = self._get_cache().get(
+            np.unique(np.concatenate(needed)).tolist() if needed else ()
+        )
         columns: dict[str, Any] = {}
         for name in names:
             if name in places:
@@ -426,7 +429,7 @@ class ChunkStore:
         return error
 
     def _check_request(self, spans: NDArray[np.int64], names: Sequence[str], axis: str) -> None:
-        if spans.ndim != 2 or spans.shape[1] != 3:  # noqa: PLR2004
+        if spans.ndim != 2 or spans.shape[1] != 3:
             raise ConfigError(
                 f"{self.location}: `spans` must have shape (n, 3): sequence, start, stop, but have "
                 f"{spans.shape}"
@@ -442,9 +445,9 @@ class ChunkStore:
         if not inside.all():
             number, start, stop = spans[int(np.argmin(inside))].tolist()
             raise ConfigError(
-                f"{self.location}: sequence {number} ({quote(self._ids[number])}): timesteps must be "
-                f"in 0..{self._lengths_of[axis][number]}, but {start}..{stop} were requested. Was "
-                "the plan made for other data?"
+                f"{self.location}: sequence {number} ({quote(self._ids[number])}): timesteps must "
+                f"be in 0..{self._lengths_of[axis][number]}, but {start}..{stop} were requested. "
+                "Was the plan made for other data?"
             )
 
     def _check_numbers(self, numbers: NDArray[np.int64]) -> None:

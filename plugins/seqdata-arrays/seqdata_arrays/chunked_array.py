@@ -47,9 +47,7 @@ class ChunkedArray:
     @cached_property
     def grid(self) -> tuple[int, ...]:
         """Number of chunks along each dimension."""
-        return tuple(
-            -(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True)
-        )
+        return tuple(-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
 
     @property
     def bands(self) -> int:
@@ -89,7 +87,9 @@ class ChunkedArray:
         else:
             whole = np.empty(shape, dtype=self.dtype.newbyteorder("="))
             for at, where in enumerate(np.ndindex(*self.grid[1:])):
-                begins = [number * size for number, size in zip(where, self.chunks[1:], strict=True)]
+                begins = [
+                    number * size for number, size in zip(where, self.chunks[1:], strict=True)
+                ]
                 sizes = [
                     min(size, whole_size - begin)
                     for size, whole_size, begin in zip(

@@ -137,7 +137,8 @@ def _open_chunks(store: ShardStore, cache_bytes: int, keys: str) -> ChunkStore:
     spans[:, 0] = np.arange(len(store))
     columns = store.read(spans, [ROW, MASK, NOTES])
     rows, masks, notes = (
-        _fill(columns[name], len(store), shape) for name, shape in ((ROW, ()), (MASK, ()), (NOTES, (256,)))
+        _fill(columns[name], len(store), shape)
+        for name, shape in ((ROW, ()), (MASK, ()), (NOTES, (256,)))
     )
     starts = [*np.flatnonzero(rows == 0).tolist(), len(store)]
     files = [

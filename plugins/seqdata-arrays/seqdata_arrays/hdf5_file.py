@@ -185,13 +185,11 @@ def _index_sequences(layout: Layout, begins: Mapping[str, int | None]) -> FileIn
             raw = text.encode()
             if len(raw) > TEXT_BYTES:
                 raise DecodeError.at(
-                    f"text {name!r} must have at most {TEXT_BYTES} bytes, but has {len(raw)}. Leave "
-                    "it out"
+                    f"text {name!r} must have at most {TEXT_BYTES} bytes, but has {len(raw)}. "
+                    "Leave it out"
                 )
             row[: len(raw)] = np.frombuffer(raw, np.uint8)
-        fields[TEXT + name] = Extents(
-            nowhere, nowhere, "|u1", (TEXT_BYTES,), None, values=packed
-        )
+        fields[TEXT + name] = Extents(nowhere, nowhere, "|u1", (TEXT_BYTES,), None, values=packed)
     return FileIndex(fields, layout.ids)
 
 
@@ -297,7 +295,9 @@ def _index_chunks(name: str, layout: Layout, stored: Mapping[str, _StoredArray])
     chunks = sum(len(array.begins) for array in stored.values())
     rows = max(chunks, -(-len(content) // NOTE_BYTES))
     begins, sizes, masks = (np.zeros(rows, dtype=np.int64) for _ in range(3))
-    ids = [f"{name}/{path}#{at}" for path, array in stored.items() for at in range(len(array.begins))]
+    ids = [
+        f"{name}/{path}#{at}" for path, array in stored.items() for at in range(len(array.begins))
+    ]
     ids += [f"{name}#notes{at}" for at in range(rows - chunks)]
     for field, target in (("begins", begins), ("sizes", sizes), ("masks", masks)):
         parts = [getattr(array, field) for array in stored.values()]

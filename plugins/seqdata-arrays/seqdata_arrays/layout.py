@@ -1,4 +1,4 @@
-"""From a tree of arrays to sequences: which arrays are fields, and where each sequence lies in them.
+"""From a tree of arrays to sequences: which arrays are fields, where each sequence lies.
 
 Reads: names, shapes, dtypes and attributes of arrays, of HDF5 as of Zarr. Makes: a layout.
 """
@@ -99,8 +99,8 @@ class ArrayOptions:
         """Field -> name of its array below a recording; None: all."""
         if self.fields is None:
             return None
-        pairs = self.fields.items() if isinstance(self.fields, Mapping) else zip(*2 * [self.fields])
-        return {str(name): str(path).strip("/") for name, path in pairs}
+        named = self.fields if isinstance(self.fields, Mapping) else {n: n for n in self.fields}
+        return {str(name): str(path).strip("/") for name, path in named.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,10 +297,12 @@ def _find_named(
     for group, found_fields in groups.items() or {"": {}}.items():
         for name, path in names.items():
             if name not in found_fields:
-                inside = [each for each in tree.arrays if each.startswith(f"{group}/" * bool(group))]
+                inside = [
+                    each for each in tree.arrays if each.startswith(f"{group}/" * bool(group))
+                ]
                 _refuse(
-                    f"must have the array {path!r} of field {name!r} in group {group or '/'!r}, but "
-                    f"has {_list(inside)}. Correct `fields`"
+                    f"must have the array {path!r} of field {name!r} in group {group or '/'!r}, "
+                    f"but has {_list(inside)}. Correct `fields`"
                 )
     return groups
 
@@ -456,8 +458,8 @@ def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
             at = int(np.argmax(lengths[axis] != mine))
             which = "" if layout.ids is None else f" of {layout.ids[at]!r}"
             _refuse(
-                f"field {name!r} must have {lengths[axis][at]} timesteps{which} as the others along "
-                f"axis {axis!r}, but has {mine[at]}. Correct `axes`"
+                f"field {name!r} must have {lengths[axis][at]} timesteps{which} as the others "
+                f"along axis {axis!r}, but has {mine[at]}. Correct `axes`"
             )
         axes[name] = axis
     fields = {
@@ -472,8 +474,8 @@ def _check_packed(layout: Layout, options: ArrayOptions) -> None:
         packing = {"scale_factor", "add_offset"} & set(laid.arrays[0].attributes)
         if packing and not options.raw:
             _refuse(
-                f"field {name!r} holds packed numbers ({', '.join(sorted(packing))}), which are not "
-                "unpacked. Pass raw=True to read them as they are stored, or leave it out with "
+                f"field {name!r} holds packed numbers ({', '.join(sorted(packing))}), which are "
+                "not unpacked. Pass raw=True to read them as they are stored, or leave it out with "
                 "`fields`"
             )
 
@@ -490,10 +492,14 @@ def _check_alike(name: str, nodes: Sequence[ArrayNode], *, is_whole: bool) -> No
     first = nodes[0]
     skipped = 0 if is_whole else 1
     for node in nodes:
-        is_same = node.dtype is not None and first.dtype is not None and (
-            node.dtype.newbyteorder("=") == first.dtype.newbyteorder("=")
-            and len(node.shape) == len(first.shape)
-            and node.shape[skipped:] == first.shape[skipped:]
+        is_same = (
+            node.dtype is not None
+            and first.dtype is not None
+            and (
+                node.dtype.newbyteorder("=") == first.dtype.newbyteorder("=")
+                and len(node.shape) == len(first.shape)
+                and node.shape[skipped:] == first.shape[skipped:]
+            )
         )
         if not is_same:
             _refuse(
@@ -507,8 +513,8 @@ def _check_value_bytes(name: str, node: ArrayNode, count: int) -> None:
     size = count * int(np.prod(node.shape)) * (0 if node.dtype is None else node.dtype.itemsize)
     if size > MOST_VALUE_BYTES:
         _refuse(
-            f"field {name!r} must have at most {MOST_VALUE_BYTES} bytes of values per sequence, but "
-            f"has {size}. Leave it out with `fields`"
+            f"field {name!r} must have at most {MOST_VALUE_BYTES} bytes of values per sequence, "
+            f"but has {size}. Leave it out with `fields`"
         )
 
 

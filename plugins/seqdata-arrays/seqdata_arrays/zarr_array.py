@@ -185,8 +185,8 @@ def list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
 
 def describe_type(metadata: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, str]:
     """Return the dtype of an array as stored, None if it does not hold numbers, and its name."""
-    stored = metadata["dtype" if metadata["zarr_format"] == 2 else "data_type"]  # noqa: PLR2004
-    name = stored if isinstance(stored, str) else str(getattr(stored, "get", dict().get)("name", stored))
+    stored = metadata["dtype" if metadata["zarr_format"] == 2 else "data_type"]
+    name = str(stored.get("name") if isinstance(stored, Mapping) else stored)
     if name in _TEXT_TYPES:
         return None, "texts"
     try:
@@ -208,7 +208,7 @@ def make_array(folder: Path, path: str, metadata: Mapping[str, Any]) -> ZarrArra
     dtype, _ = describe_type(metadata)
     if dtype is None:
         _refuse(path, "numbers", "others")
-    if metadata["zarr_format"] == 2:  # noqa: PLR2004
+    if metadata["zarr_format"] == 2:
         return _make_v2(folder, path, metadata, dtype)
     return _make_v3(folder, path, metadata, dtype)
 
@@ -294,7 +294,7 @@ def _parse_fill(path: str, value: Any, dtype: np.dtype[Any]) -> bytes:
         return np.frombuffer(raw, native.newbyteorder(">"))[:1].astype(dtype).tobytes()
     try:
         number = 0 if value is None else float(value) if isinstance(value, str) else value
-        return np.asarray(number).astype(dtype).tobytes()
+        return np.asarray(number).reshape(()).astype(dtype).tobytes()
     except (TypeError, ValueError):
         _refuse(path, f"a fill value of {dtype.name}", repr(value))
 

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +142,10 @@ def _open_folder(
         paths = dict.fromkeys(node.path for laid in layout.fields.values() for node in laid.arrays)
         arrays = [make_array(folder / path, path, metadata[path][0]) for path in paths]
     except DataError as error:
-        raise error if "dataset" in error.details else error.with_place(
-            f"It is {place}", **place.details
+        raise (
+            error
+            if "dataset" in error.details
+            else error.with_place(f"It is {place}", **place.details)
         ) from error
     except _MALFORMED as error:
         raise _make_metadata_error(place, error) from error
@@ -217,7 +220,9 @@ def _read_values(folder: Path) -> Any:
     import zarr
 
     try:
-        return np.asarray(zarr.open_array(str(folder), mode="r")[...])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types that are not in the specification yet
+            return np.asarray(zarr.open_array(str(folder), mode="r")[...])
     except Exception as error:  # the library's errors are of many kinds
         raise DecodeError.at(
             f"array {folder.name!r} cannot be read ({type(error).__name__}: {error}). Restore it"

@@ -55,3 +55,11 @@ def write_zarr(path, rows, *, zarr_format=3, chunk=16, columns=None, **options):
     return path
 
 
+def write(path, arrays, attributes=()):
+    """Write arrays by path, and attributes: (path, name, value)."""
+    with h5py.File(path, "w") as file:
+        for name, value in arrays.items():
+            file[name] = value
+        for name, key, value in attributes:
+            file[name].attrs[key] = value
+    return path

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import warnings
 
 import numcodecs
 import numpy as np
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqdata_arrays import Zarr
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec
 
 from seqdata import Bucketed, Loader, Windows, open_store
 from seqdata.cli.app import app
@@ -112,7 +113,9 @@ def test_long_arrays_are_cut_by_lengths(tmp_path, version):
     for name, values in (("x", np.arange(20.0).reshape(10, 2)), ("n", np.array([3, 0, 7]))):
         root.create_array(name, shape=values.shape, dtype=values.dtype)[...] = values
     names = np.array(["a", "b", "c"], dtype="<U1")
-    root.create_array("who", shape=(3,), dtype=names.dtype)[...] = names
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # texts of v3 are not in the specification yet
+        root.create_array("who", shape=(3,), dtype=names.dtype)[...] = names
     store = open_store(tmp_path / "x.zarr", backend=Zarr(lengths="n", ids="who", fields=["x"]))
     assert (store.keys(range(3)), store.lengths.tolist()) == (["a", "b", "c"], [3, 0, 7])
     assert store[2]["x"].tolist() == np.arange(20.0).reshape(10, 2)[3:].tolist()
@@ -150,7 +153,11 @@ def test_workers_read_what_one_process_reads(tmp_path, rows):
     own = [batch["frames"] for batch in Loader(store, policy, seed=3)]
     for batch, due in zip(Loader(store, policy, seed=3, num_workers=2), own, strict=True):
         assert torch.equal(batch["frames"], due)
-    assert next(iter(Loader(store, Windows(8, stride=8, batch_size=2))))["frames"].shape == (2, 8, 3)
+    assert next(iter(Loader(store, Windows(8, stride=8, batch_size=2))))["frames"].shape == (
+        2,
+        8,
+        3,
+    )
 
 
 # Damage
@@ -158,7 +165,7 @@ def test_workers_read_what_one_process_reads(tmp_path, rows):
 
 def chunk_of(path):
     """Return the file of the first chunk of the third recording."""
-    return next(each for each in sorted((path / "rec3/frames").rglob("*")) if each.name == "0")
+    return path / "rec3/frames/c/0/0"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +193,9 @@ def test_a_chunk_that_was_cut_off_before_is_refused(tmp_path, rows):
 
 
 def test_a_damaged_index_of_a_shard_is_refused(tmp_path):
-    path = write_zarr(tmp_path / "x.zarr", [{"id": "a", "x": np.arange(200)}], chunk=10, shards=(50,))
+    path = write_zarr(
+        tmp_path / "x.zarr", [{"id": "a", "x": np.arange(200)}], chunk=10, shards=(50,)
+    )
     shard = next(each for each in (path / "a/x/c").iterdir() if each.name == "0")
     content = bytearray(shard.read_bytes())
     content[-20] ^= 1
@@ -212,8 +221,10 @@ def test_data_that_changed_is_not_reopened(tmp_path, rows):
         (lambda found: found.pop("codecs"), "must have valid metadata.*KeyError"),
         (lambda found: found["codecs"].insert(0, {"name": "transpose", "configuration": {
             "order": [0]}}), None),
-        (lambda found: found["codecs"].__setitem__(0, {"name": "vlen-utf8"}), "chunks of plain bytes"),
-        (lambda found: found["chunk_grid"].update(name="odd"), "a regular grid of chunks, but has odd"),
+        (lambda found: found["codecs"].__setitem__(0, {"name": "vlen-utf8"}),
+         "chunks of plain bytes"),
+        (lambda found: found["chunk_grid"].update(name="odd"),
+         "a regular grid of chunks, but has odd"),
         (lambda found: found.update(fill_value=[]), "a fill value of int64, but has"),
     ],
 )  # fmt: skip
