@@ -132,7 +132,7 @@ class ChunkStore:
                 for file, first in zip(files, first_chunks, strict=True)
             ]
         )
-        self._check_alike()
+        self._fields = self._check_alike()
         self._tables, self._lengths_of = self._make_tables()
         self._values = {
             name: np.concatenate([np.asarray(file.values[name]) for file in files])
@@ -159,10 +159,7 @@ class ChunkStore:
     @property
     def fields(self) -> Mapping[str, Field]:
         """Name -> field."""
-        found = {name: table.field for name, table in self._tables.items()}
-        for name, values in self._values.items():
-            found[name] = Field(values.dtype.name, values.shape[1:], None)
-        return found | {name: Field("str", (), None) for name in self._texts}
+        return self._fields
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -437,8 +434,8 @@ class ChunkStore:
         if axis not in self._lengths_of:
             raise make_unknown_name_error(self.location, "axis", axis, self._lengths_of)
         for name in names:
-            if name not in self.fields:
-                raise make_unknown_name_error(self.location, "field", name, self.fields)
+            if name not in self._fields:
+                raise make_unknown_name_error(self.location, "field", name, self._fields)
         self._check_numbers(spans[:, 0])
         lengths = self._lengths_of[axis][spans[:, 0]]
         inside = (spans[:, 1] >= 0) & (spans[:, 1] <= spans[:, 2]) & (spans[:, 2] <= lengths)
@@ -473,8 +470,8 @@ class ChunkStore:
             lengths_of[field.axis or ""] = spans[:, 2] - spans[:, 1]
         return tables, lengths_of
 
-    def _check_alike(self) -> None:
-        """Raise if a file has other fields than the first."""
+    def _check_alike(self) -> Mapping[str, Field]:
+        """Return the fields; raise if a file has others than the first."""
         first = self._files[0]
         due = _describe_all(first)
         for shard, file in enumerate(self._files):
@@ -488,6 +485,7 @@ class ChunkStore:
                     f"{_say(found.get(name))}. {_TWO_STORES}, or name the fields with `fields` and "
                     "`axes`",
                 )
+        return due
 
     def _make_ids(self, keys: str) -> list[str]:
         """Return the ids of all sequences."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class ChunkedArray:
     chunks: tuple[int, ...]
     fill: bytes
     decode: Codec
-    order: str = "C"
+    order: Literal["C", "F"] = "C"
     is_padded: bool = True
 
     @cached_property
@@ -116,7 +116,8 @@ class ChunkedArray:
         found = memoryview(content).nbytes
         if found != size:
             raise ValueError(f"it becomes {found} bytes, not {size}")
-        return np.frombuffer(content, self.dtype).reshape(shape, order=self.order)
+        values: NDArray[Any] = np.frombuffer(content, self.dtype)
+        return values.reshape(shape, order=self.order)
 
 
 def pack_array(values: NDArray[Any]) -> list[Any]:

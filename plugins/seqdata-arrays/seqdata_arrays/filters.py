@@ -17,13 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    from isal import isal_zlib as fast_zlib
-except ImportError:  # not for this processor
-    fast_zlib = zlib  # type: ignore[assignment,unused-ignore]
-
 GZIP, SHUFFLE = 1, 2
 _FAST = {GZIP, SHUFFLE}
+
+
+def _find_zlib() -> Any:
+    """Return the fastest module that inflates."""
+    try:
+        return importlib.import_module("isal.isal_zlib")
+    except ImportError:  # not for this processor
+        return zlib
+
+
+fast_zlib = _find_zlib()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,7 +221,7 @@ def _make_v2(
     chunked = ChunkedArray(
         path, dtype, tuple(metadata["shape"]), tuple(metadata["chunks"]),
         _parse_fill(path, metadata.get("fill_value"), dtype), ZarrCodecs(tuple(codecs)),
-        metadata.get("order", "C"),
+        "F" if metadata.get("order") == "F" else "C",
     )  # fmt: skip
     return ZarrArray(
         folder, chunked, "", metadata.get("dimension_separator", "."),
@@ -246,7 +246,7 @@ def _make_v3(
         at_end = options.get("index_location", "end") == "end"
         shards = ShardIndexes(per_shard, at_end, has_checksum="crc32c" in names)
         codecs, chunks = list(options["codecs"]), inner
-    order = "C"
+    order: Literal["C", "F"] = "C"
     if codecs[0]["name"] == "transpose":
         turned = list(codecs.pop(0)["configuration"]["order"])
         if turned != list(range(len(chunks)))[::-1]:
