@@ -1,7 +1,7 @@
-"""Fitted statistics in a Trainer's checkpoints: kept with the model, used without its data.
+"""Fitted statistics in a Trainer's checkpoints: saved with the model, used without its data.
 
-Statistics of the transform that trains go into the DataModule's state. An evaluation or prediction
-that starts from that checkpoint and has no transform of its own uses them.
+Statistics of the training transform are saved in the DataModule's state. An evaluation or
+prediction that starts from that checkpoint and has no transform of its own uses them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KEY = "statistics"
 def find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
     """Return the statistics of the transform of a kind of data; None if there are none.
 
-    They are what the transform has as ``statistics``: that of ``Statistics.transform()`` has them,
-    and a function around it may.
+    They are the attribute ``statistics`` of the transform, which ``Statistics.transform()`` has and
+    a function around it may have.
     """
     transform = _find_transform(options, kind)
     found = getattr(transform, "statistics", None)
@@ -32,19 +32,19 @@ def find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
 
 
 def make_statistics_state(options: DataOptions) -> dict[str, Any]:
-    """Return the part of a state that holds statistics; empty where there are none."""
+    """Return the entry of the DataModule's state for statistics; empty if there are none."""
     statistics = find_statistics(options, "train")
     return {} if statistics is None else {KEY: statistics.state_dict()}
 
 
 def restore_statistics(sources: DataSources, state: Mapping[str, Any]) -> DataOptions:
-    """Return the options with the transform of saved statistics, where they have none.
+    """Return the options of the data, with the transform of saved statistics if it has none.
 
-    Warns if they have other statistics: the model was trained with those that were saved.
+    A warning names statistics of the data that differ from the saved ones.
 
     Args:
-        sources: The data that is used now; its players are made again with the transform.
-        state: What was saved.
+        sources: Sources of the data, whose engines are made again with the transform.
+        state: The saved state.
 
     Raises:
         ResumeError: If the saved statistics are damaged.
@@ -80,7 +80,7 @@ def _find_transform(options: DataOptions, kind: DataKind) -> Any:
         return options.transform
     for location in options.get_locations(kind):
         parts = location.values() if isinstance(location, Mapping) else [location]
-        for part in parts:  # those of a mixture carry the same
+        for part in parts:  # the parts of a mixture carry the same transform
             carried = part.measured_transform if isinstance(part, View) else None
             if carried is not None:
                 return carried.transform

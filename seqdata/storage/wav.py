@@ -1,4 +1,4 @@
-"""WAV: where the samples of a recording lie, and what they are.
+"""WAV files: the position and the format of the samples.
 
 RIFF, its big-endian form RIFX, and RF64 for more than 4 GiB. One reader for files in folders and
 for members of tar shards. Sizes that cannot be true are errors, but those of a stream: a program
@@ -275,7 +275,7 @@ def _is_chunk_name(name: bytes) -> bool:
 
 
 def _check_rest(file: Readable, end: int, riff_end: int) -> None:
-    """Raise if what follows the samples, up to the end that RIFF declares, is not a chunk.
+    """Raise if the bytes after the samples, up to the end that RIFF declares, are not a chunk.
 
     The size of the samples is then too small: others follow, which would be lost.
     """

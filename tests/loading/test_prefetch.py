@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 
+from seqdata.loading import prefetch
 from seqdata.loading.prefetch import (
     _MAX_GATHER_SECONDS,
     HANDOVER_BATCHES,
@@ -174,6 +175,11 @@ def test_closing_ends_an_iteration_that_waits():
 
 def test_an_ahead_that_never_began_is_joined_at_once():
     assert Prefetcher(recipe(), 2).join(timeout=0.0)
+
+
+def test_a_thread_that_is_gone_is_not_waited_for():
+    """As in a process that was forked while the thread ran."""
+    assert prefetch._HandoverQueue(2).take(lambda: False) is None
 
 
 def test_what_the_consumer_let_go_is_kept_by_nobody():

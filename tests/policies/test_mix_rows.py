@@ -161,6 +161,20 @@ def test_a_policy_that_counts_lengths_varies_and_says_so():
     assert len(mix.plan(index, seed=0, epoch=2)) == mix.count_batches(index, seed=0, epoch=2)
 
 
+def test_batches_of_a_seed_and_epoch_are_counted_apart_from_those_of_others():
+    """One index counts them all, as in a run of several epochs; in any order of asking."""
+    rng = np.random.default_rng(0)
+    index = SequenceIndex.from_parts(
+        {name: SequenceIndex.from_lengths(rng.integers(1, 160, size=60)) for name in ("a", "b")}
+    )
+    mix = Mix({"a": 7, "b": 1}, TokenBudget(160), rows=True)
+    counts = {}
+    for seed, epoch in ((0, 0), (0, 2), (2, 0), (2, 2)):
+        counts[seed, epoch] = mix.count_batches(index, seed=seed, epoch=epoch)
+        assert counts[seed, epoch] == len(mix.plan(index, seed=seed, epoch=epoch))
+    assert counts == {(0, 0): 83, (0, 2): 84, (2, 0): 84, (2, 2): 83}
+
+
 def rows(count, seed):
     rng = np.random.default_rng(seed)
     return [{"x": np.ones(rng.integers(1, 9)), "y": number} for number in range(count)]

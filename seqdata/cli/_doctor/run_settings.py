@@ -156,7 +156,7 @@ def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
             "weight",
             "note",
             (
-                "not part of the output: filler rows of several ranks cannot be recognised, "
+                "not part of the output: dummy rows of several ranks cannot be recognised, "
                 "and raise an error"
             ),
             "add 'weight'; in training tail='drop' does, too",
@@ -198,7 +198,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
         yield "batches", "note", f"{summary}; {over} are left out each epoch", "tail='fill'"
     elif over:
         yield (
-            "batches", "ok", f"{summary}; in the last one {size - over} ranks have filler of "
+            "batches", "ok", f"{summary}; in the last one {size - over} ranks have dummy rows of "
                              "weight 0",
             "",
         )  # fmt: skip

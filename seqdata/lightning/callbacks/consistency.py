@@ -59,7 +59,7 @@ class SeenBatch:
 
     Attributes:
         replica: Its data-parallel rank; ranks of one replica must have the same batch.
-        digest: Digest of its batch; empty if it has only filler.
+        digest: Digest of its batch; empty if it has only dummy rows.
     """
 
     replica: int
@@ -67,7 +67,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Return digests of all tensors of a batch of any kind; none for filler."""
+    """Return digests of all tensors of a batch of any kind; none for dummy rows."""
     tensors: list[Tensor] = []
     if isinstance(batch, Mapping):
         return tuple(digest for part in batch.values() for digest in digest_batch(part))

@@ -17,7 +17,7 @@ class DataMonitor(Callback):
     In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
     previous one: ``data/tokens_per_second``; ``data/wait_share``, part of the time spent waiting
     for data; ``data/wait_seconds``, of a step; ``data/padding_share``, part of the batches that is
-    padding or filler; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
+    padding or dummy rows; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
 
     At the end of each epoch, over the epoch and of every rank, gathered once:
     ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.
@@ -65,7 +65,7 @@ class DataMonitor(Callback):
     ) -> None:
         """Count a step, and log if the Trainer logs."""
         del outputs, batch_idx
-        step_stats = self._timer.step(trainer, self._timer.get_facts(trainer, batch))
+        step_stats = self._timer.step(trainer, self._timer.get_batch_info(trainer, batch))
         self._recent_stats, self._epoch_stats = (
             self._recent_stats + step_stats,
             self._epoch_stats + step_stats,

@@ -20,7 +20,11 @@ from torch import Tensor
 
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, get_facts, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import (
+    BatchInfo,
+    get_batch_info,
+    get_train_loader,
+)
 
 _MAX_TEXT = 8_000  # characters of a message, a note or a traceback
 
@@ -72,7 +76,7 @@ class RankFileLogger(Callback):
         self.path: Path | None = None
         self._name, self._every_n_steps = name, every_n_steps
         self._rank = 0
-        self._step_facts: dict[str, Any] = {}
+        self._step_info: dict[str, Any] = {}
         self._missing = 0  # lines that could not be written
         self._is_torn = False  # whether the last line was written in part
 
@@ -84,7 +88,7 @@ class RankFileLogger(Callback):
         """
         del pl_module, stage
         folder = adapter.get_run_folder(trainer)  # collective
-        self._rank, self._step_facts = trainer.global_rank, {}
+        self._rank, self._step_info = trainer.global_rank, {}
         self._missing, self._is_torn = 0, False
         self.path = None
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -105,8 +109,8 @@ class RankFileLogger(Callback):
     ) -> None:
         """Record the position of the run."""
         del pl_module
-        facts = get_facts(batch, get_train_loader(trainer))
-        self._step_facts = _describe_step(trainer, facts, batch_idx)
+        info = get_batch_info(batch, get_train_loader(trainer))
+        self._step_info = _describe_step(trainer, info, batch_idx)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -117,7 +121,7 @@ class RankFileLogger(Callback):
             values = _select_numbers(outputs)
             if "loss" in values:  # Lightning has divided it
                 values["loss"] *= adapter.count_accumulated(trainer)
-            self.record("step", {**self._step_facts, "values": values})
+            self.record("step", {**self._step_info, "values": values})
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -128,7 +132,7 @@ class RankFileLogger(Callback):
         self.record(
             "exception",
             {
-                **self._step_facts,
+                **self._step_info,
                 "stage": trainer.state.stage,
                 "error": type(exception).__name__,
                 "message": str(exception)[:_MAX_TEXT],
@@ -188,12 +192,12 @@ def _append_line(path: Path, line: bytes) -> int:
         os.close(descriptor)
 
 
-def _describe_step(trainer: Trainer, facts: BatchFacts | None, step: int) -> dict[str, Any]:
+def _describe_step(trainer: Trainer, info: BatchInfo | None, step: int) -> dict[str, Any]:
     counters = {"step": step, "update": trainer.global_step}
-    if facts is None:
+    if info is None:
         return {"epoch": trainer.current_epoch, **counters}
-    batch_facts = {"epoch": facts.epoch, "batch": facts.number}
-    return {**batch_facts, **counters, "tokens": facts.tokens, "padded": facts.padded}
+    batch_info = {"epoch": info.epoch, "batch": info.number}
+    return {**batch_info, **counters, "tokens": info.tokens, "padded": info.padded}
 
 
 def _select_numbers(outputs: Any) -> dict[str, float]:

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import get_metadata, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import get_metadata, get_train_loader
 from seqdata.lightning.ranks.collect import GatherGroup
 from seqdata.lightning.scores import LOSS, BatchScores, ScoreCollector
 from seqdata.runs.loss_files import LossBlock, LossHeader, LossWriter, count_fits

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.lightning.callbacks._support.batch_facts import get_lr_scale, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import get_lr_scale, get_train_loader
 
 
 class RescaleLearningRate(Callback):

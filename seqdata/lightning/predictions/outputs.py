@@ -244,7 +244,7 @@ def _check_name(name: Any) -> None:
 
 
 def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
-    """Return an output on the CPU, without filler rows, in a dtype of NumPy."""
+    """Return an output on the CPU, without dummy rows, in a dtype of NumPy."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
         kind = (
             "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__

@@ -28,7 +28,7 @@ class SpillManifest:
 
     Attributes:
         rank: The global rank.
-        fields: Name -> its dtype and shape; empty if the rank had only filler.
+        fields: Name -> its dtype and shape; empty if the rank had only dummy rows.
         rows: Number of rows.
         files: Name -> size in bytes; the first has the spans, the others the fields in order.
         digests: Name -> sha256 of the content.

@@ -48,7 +48,7 @@ WRITE_TIMEOUT = timedelta(days=1)
 class PredictionWriter(Callback):
     """Writes predictions as one store or table: each sequence once, in the order of the data.
 
-    Without filler rows, whatever the number of ranks. The store has the fields ``id``;
+    Without dummy rows, whatever the number of ranks. The store has the fields ``id``;
     ``position``, the number in the predicted store; the predictions, cut to their timesteps; and
     ``spans``, the timesteps that were predicted (start, stop), on an axis of that name. If each
     sequence occurs once, its id names it in the new store. Several data sets, given by name, become

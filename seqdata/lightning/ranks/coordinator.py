@@ -13,10 +13,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from seqdata.errors import PeerFailedError
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.collect import all_gather, gather
-from seqdata.lightning.ranks.lockstep import (
+from seqdata.lightning.ranks.synchronizer import (
     BATCH_TIMEOUT,
     RankCounter,
-    RankLockstep,
+    RankSynchronizer,
     make_preempted_error,
 )
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class _RankGroups:
-    lockstep: RankLockstep
+    synchronizer: RankSynchronizer
     watchdog: RankWatchdog
     watchdog_group: Any  # the watchdog's process group
 
@@ -49,7 +49,7 @@ class RankCoordinator:
             None  # values of the last gather
         )
 
-    def iterate_in_lockstep(
+    def iterate_synchronized(
         self,
         source: Iterator[Item],
         ranks: int,
@@ -67,7 +67,7 @@ class RankCoordinator:
             is_last: Whether an item must be trained before the next one is read; None: none.
 
         Raises:
-            Preempted: If a rank was requested to stop.
+            PreemptedError: If a rank was requested to stop.
             SeqDataError: If any rank failed.
         """
         return _AgreedIterator(self, source, ranks, counter, is_last)
@@ -89,7 +89,7 @@ class RankCoordinator:
         groups = self._groups
         if groups is None:
             return None
-        is_agreed = exception is groups.lockstep.raised_error
+        is_agreed = exception is groups.synchronizer.raised_error
         self._is_failing_alone = not is_agreed
         cause = None if is_agreed else groups.watchdog.find_cause(exception)
         groups.watchdog.leave(None if is_agreed else cause or exception)
@@ -126,7 +126,7 @@ class RankCoordinator:
     def _all_gather(self, value: Value, ranks: int) -> list[Value]:
         groups = self._groups
         if groups is not None and not self._is_failing_alone:
-            return groups.lockstep.all_gather(value)
+            return groups.synchronizer.all_gather(value)
         if groups is not None and not groups.watchdog.wait_all_failed():
             raise PeerFailedError.at(
                 "ranks: an exception ends only this rank; the others do not respond"
@@ -145,34 +145,34 @@ class RankCoordinator:
             return
         if groups.watchdog.close():
             torch.distributed.destroy_process_group(groups.watchdog_group)
-        if groups.lockstep.is_quiet:  # otherwise it would wait for a rank that has not answered
-            torch.distributed.destroy_process_group(groups.lockstep.group)
+        if groups.synchronizer.is_quiet:  # otherwise it would wait for a rank that has not answered
+            torch.distributed.destroy_process_group(groups.synchronizer.group)
 
     def check_stop(self) -> None:
-        """Raise Preempted if the only rank was told to stop."""
+        """Raise PreemptedError if the only rank was requested to stop."""
         if self._stop_reason is not None:
             raise make_preempted_error(self._stop_reason, 0)
 
-    def get_lockstep(self, ranks: int) -> RankLockstep | None:
-        """Return the lockstep with all other ranks; None if there are none."""
+    def get_synchronizer(self, ranks: int) -> RankSynchronizer | None:
+        """Return the synchronizer of all ranks; None if there is only this one."""
         if self._groups is not None:
-            return self._groups.lockstep
+            return self._groups.synchronizer
         if ranks == 1 or not torch.distributed.is_initialized():
             return None
         rank = torch.distributed.get_rank()
         watchdog_group = _make_group(self._timeouts.unresponsive)
         processes = gather(watchdog_group, describe_own_process(rank))
         watchdog = RankWatchdog(watchdog_group, processes, rank, self._timeouts)
-        lockstep = RankLockstep(
+        synchronizer = RankSynchronizer(
             _make_group(BATCH_TIMEOUT), rank, watchdog, lambda: self._stop_reason
         )
         watchdog.start()
-        self._groups = _RankGroups(lockstep, watchdog, watchdog_group)
-        return lockstep
+        self._groups = _RankGroups(synchronizer, watchdog, watchdog_group)
+        return synchronizer
 
 
 class _AgreedIterator(Iterator[Item]):
-    """The items of a source in lockstep; an error, which ranks have agreed on, is repeated."""
+    """Items of a source, synchronized over ranks; each ``next()`` raises an error again."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _AgreedIterator(Iterator[Item]):
     ) -> None:
         self._coordinator = coordinator
         self._source = source
-        self._lockstep_args = ranks, counter, is_last
+        self._synchronizer_args = ranks, counter, is_last
         self._items: Iterator[Item] | None = None
         self._error: BaseException | None = None
 
@@ -205,11 +205,11 @@ class _AgreedIterator(Iterator[Item]):
         return item
 
     def _begin(self) -> Iterator[Item]:
-        ranks, counter, is_last = self._lockstep_args
-        lockstep = self._coordinator.get_lockstep(ranks)
-        if lockstep is None:
+        ranks, counter, is_last = self._synchronizer_args
+        synchronizer = self._coordinator.get_synchronizer(ranks)
+        if synchronizer is None:
             return self._source
-        return lockstep.iterate(self._source, counter, is_last)
+        return synchronizer.iterate(self._source, counter, is_last)
 
 
 class ExceptionNotifier(Callback):

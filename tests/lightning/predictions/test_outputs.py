@@ -1,4 +1,4 @@
-"""What ``predict_step`` returns becomes rows: filler and padding are left out, all else named."""
+"""What ``predict_step`` returns becomes rows: dummy rows and padding left out, all else named."""
 
 import numpy as np
 import pytest
@@ -61,11 +61,11 @@ def test_a_width_by_chance_is_known_from_an_earlier_batch(batch):
     assert extract(four, batch, earlier=earlier).fields["prediction"].per == "sequence"
 
 
-def test_filler_has_no_rows():
+def test_dummy_rows_are_left_out():
     batches = list(Loader(ROWS, Fixed(2, shuffle=False), world=World(1, 2)))
-    filler = [batch for batch in batches if not bool((batch.weight > 0).any())]
-    if filler:
-        assert extract(filler[0]["x"], filler[0]) is None
+    dummy = [batch for batch in batches if not bool((batch.weight > 0).any())]
+    if dummy:
+        assert extract(dummy[0]["x"], dummy[0]) is None
     batch = batches[0]
     real = int((batch.weight > 0).sum())
     assert len(extract(batch["x"].sum(1)[batch.weight > 0], batch).spans) == real

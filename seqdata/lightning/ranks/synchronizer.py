@@ -1,4 +1,4 @@
-"""The lockstep of all ranks: each batch is returned on all ranks, or on none.
+"""Synchronized iteration of all ranks: each batch is returned on all ranks, or on none.
 
 Before each batch the ranks exchange whether they have one, in a small reduction that starts a step
 earlier and costs no waiting. So an error on one rank is raised by all of them at the same batch,
@@ -19,7 +19,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 import torch.distributed
 
-from seqdata.errors import IncompleteEpochError, PeerFailedError, Preempted, SeqDataError
+from seqdata.errors import IncompleteEpochError, PeerFailedError, PreemptedError, SeqDataError
 from seqdata.lightning.ranks.collect import gather, with_rank
 from seqdata.lightning.ranks.watchdog import RankWatchdog
 
@@ -71,7 +71,7 @@ class RankTraceback(Exception):
     """The traceback of an error on another rank, as text: the cause of the same error here."""
 
 
-class RankLockstep:
+class RankSynchronizer:
     """Propagates the end and errors of a rank to all ranks.
 
     Args:
@@ -117,11 +117,11 @@ class RankLockstep:
 
         Raises:
             SeqDataError: The error of the rank that failed, with its rank, on every rank.
-            Preempted: If a rank was told to stop.
+            PreemptedError: If a rank was requested to stop.
             IncompleteEpochError: If some ranks have ended, but not all.
             PeerFailedError: If a rank has ended.
         """
-        return _LockstepIterator(self, source, counter, is_last)
+        return _SynchronizedIterator(self, source, counter, is_last)
 
     def await_ranks(self, pending: PendingItem[Item]) -> bool:
         """Wait for the ranks; return whether all have an item, and False if all have ended.
@@ -225,17 +225,17 @@ class RankLockstep:
         ), None
 
 
-class _LockstepIterator(Iterator[Item]):
+class _SynchronizedIterator(Iterator[Item]):
     """Not a generator: after an error it would end."""
 
     def __init__(
         self,
-        lockstep: RankLockstep,
+        synchronizer: RankSynchronizer,
         source: Iterator[Item],
         counter: RankCounter[Item] | None,
         is_last: Callable[[Item], bool] | None,
     ) -> None:
-        self._lockstep = lockstep
+        self._synchronizer = synchronizer
         self._source = source
         self._counter = counter
         self._is_last = is_last
@@ -244,7 +244,7 @@ class _LockstepIterator(Iterator[Item]):
 
     def __next__(self) -> Item:
         pending = None if self._has_ended else self._pending or self._draw_ahead()
-        if pending is None or not self._lockstep.await_ranks(pending):
+        if pending is None or not self._synchronizer.await_ranks(pending):
             self._has_ended = True
             raise StopIteration
         item = pending.items[0]
@@ -255,12 +255,12 @@ class _LockstepIterator(Iterator[Item]):
         return item
 
     def _draw_ahead(self) -> PendingItem[Item]:
-        return self._lockstep.draw_ahead(self._source, self._counter)
+        return self._synchronizer.draw_ahead(self._source, self._counter)
 
 
-def make_preempted_error(reason: str, rank: int) -> Preempted:
+def make_preempted_error(reason: str, rank: int) -> PreemptedError:
     """Return the error by which all ranks stop."""
-    return Preempted.at(
+    return PreemptedError.at(
         f"preempted: rank {rank} was requested to stop by {reason}, and every rank stops before "
         "the same batch. Resume from the checkpoint that "
         "ModelCheckpoint(save_on_exception=True) saves",
