@@ -51,6 +51,11 @@ class BandCache:
         self._pool = ThreadPoolExecutor(threads, "chunks") if threads > 1 else None
         self.decoded = 0
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether bands can be decoded ahead."""
+        return self._pool is not None
+
     def get(self, numbers: Iterable[int]) -> dict[int, Band]:
         """Return bands by number; those that are not kept are read and decoded.
 
@@ -78,7 +83,7 @@ class BandCache:
         return found
 
     def expect(self, numbers: Iterable[int]) -> None:
-        """Begin to decode bands that are read next, if there are threads for it."""
+        """Begin to decode bands that are read next, if there are threads and room for it."""
         if self._pool is None:
             return
         with self._lock:

@@ -333,6 +333,8 @@ class ChunkStore:
 
     def _read_ahead(self, spans: NDArray[np.int64], names: Iterable[str], axis: str) -> None:
         """Begin to decode what follows, where spans go on where the ones before them ended."""
+        if not self._get_cache().has_threads:
+            return
         ahead: list[NDArray[np.int64]] = []
         for name in names:
             table = self._tables.get(name)
