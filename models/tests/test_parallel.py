@@ -14,7 +14,16 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from seqdata import ConfigError, Fixed, LaneStates, Loader, ResumeError, Windows, World
+from seqdata import (
+    ConfigError,
+    Fixed,
+    LaneStates,
+    Loader,
+    Packed,
+    ResumeError,
+    Windows,
+    World,
+)
 from seqdata_testing.waiting import patient
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -267,6 +276,16 @@ def test_parts_of_rows_are_together_the_whole_batch(groups, parts):
     whole = list(enumerate(batch.lengths.tolist()))
     assert found["x"] == [batch["x"][row, :n].tolist() for row, n in whole]
     assert found["scored"] == [mask[row, :n].tolist() for row, n in whole]
+
+
+@pytest.mark.parametrize(("first", "restarts"), [(7, False), (6, False), (5, True)])
+def test_a_slice_restarts_only_where_a_sequence_begins_with_it(first, restarts):
+    """Otherwise the state before it is that of the sequence that it cuts."""
+    rows = [np.arange(float(first)), np.arange(10.0 - first)]
+    batch = next(iter(Loader(rows, Packed(1, 10, shuffle=False))))
+    (group,) = split_rows(batch, 1)
+    found = [split_time(group, number, 2).restarts.tolist() for number in range(2)]
+    assert found == [[False], [restarts]]
 
 
 def test_without_lanes_rows_of_one_sequence_have_masks_of_their_own_however_they_are_split():

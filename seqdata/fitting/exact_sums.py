@@ -103,7 +103,9 @@ def sum_exactly(
         ValueError: If there are too many rows.
     """
     if len(values) > MAX_ROWS:
-        raise ValueError(f"sum_exactly: `values` must have at most {MAX_ROWS} rows")
+        raise ValueError(
+            f"sum_exactly: `values` must have at most {MAX_ROWS} rows, but has {len(values)}"
+        )
     found = ExactSums.zeros(group_count, values.shape[1])
     if not values.size:
         return found

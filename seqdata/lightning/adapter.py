@@ -593,6 +593,6 @@ def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
         )
     except KeyError as missing:
         raise ResumeError(
-            f"resume: the checkpoint must have {missing}, a counter of the fit loop, but has not. "
+            f"resume: the checkpoint must have {missing}, a counter of the fit loop, but does not. "
             "Resume from a checkpoint that a Trainer of Lightning 2.6 saved"
         ) from missing

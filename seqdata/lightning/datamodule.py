@@ -14,7 +14,7 @@ from lightning.pytorch import LightningDataModule
 from seqdata.arguments import check_arguments
 from seqdata.code_digest import Description
 from seqdata.errors import ConfigError, SeqDataError, must_be
-from seqdata.lightning import adapter, statistics_state
+from seqdata.lightning import adapter
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
@@ -279,7 +279,8 @@ class SequenceDataModule(_Base):
         if self._train_run is not None and adapter.is_fitting(self.trainer):
             self._train_run.load_state_dict(state_dict)
         else:
-            self._options = statistics_state.restore_statistics(self._sources, state_dict)
+            self._sources.restore_statistics(state_dict)
+            self._options = self._sources.options
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, equal on all ranks; a collective operation.

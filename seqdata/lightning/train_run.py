@@ -17,7 +17,7 @@ from seqdata.errors import (
     SeqDataWarning,
     format_step,
 )
-from seqdata.lightning import adapter, lane_checkpoint, statistics_state, trainer_settings
+from seqdata.lightning import adapter, lane_checkpoint, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.feedback_run import FeedbackRun, SupportsFeedback, count_segment_batches
 from seqdata.lightning.ranks.collect import check_consistent
@@ -208,7 +208,7 @@ class TrainRun:
         state = lane_checkpoint.make_lane_state(self.trainer, run_position, self._coordinator)
         if self.feedback is not None:
             state |= self.feedback.make_state(run_position)
-        state |= statistics_state.make_statistics_state(self._sources.options)
+        state |= self._sources.make_statistics_state()
         return {**self.make_state().as_dict(), **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

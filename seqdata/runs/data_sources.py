@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from seqdata.code_digest import Description
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.fitting.statistics import Statistics
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.engine import make_engine
@@ -21,6 +23,10 @@ from seqdata.protocols import Policy, Store
 from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store
 from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
 from seqdata.sharing import World
+from seqdata.storage.views import View
+
+STATISTICS = "statistics"
+"""Key of fitted statistics in the state of a DataModule."""
 
 ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
 _UNLISTED = (
@@ -109,6 +115,44 @@ class DataSources:
         self._options, self._given_description = options, None
         for kind in self.prepared_kinds:
             self._engines[kind] = self.make_engines(kind, self._contexts[kind])
+
+    def make_statistics_state(self) -> dict[str, Any]:
+        """Return the statistics of the training transform as an entry of a state, or no entry."""
+        statistics = _find_statistics(self._options, "train")
+        return {} if statistics is None else {STATISTICS: statistics.state_dict()}
+
+    def restore_statistics(self, state: Mapping[str, Any]) -> None:
+        """Transform the data with the saved statistics, unless it has a transform of its own.
+
+        A warning names statistics of the data that differ from the saved ones.
+
+        Args:
+            state: The saved state.
+
+        Raises:
+            ResumeError: If the saved statistics are damaged.
+        """
+        if STATISTICS not in state:
+            return
+        try:
+            saved = Statistics.from_state_dict(state[STATISTICS])
+        except (ConfigError, AttributeError) as error:
+            raise ResumeError(
+                f"resume: the checkpoint's statistics cannot be read. {error}"
+            ) from error
+        options, kinds = self._options, self.prepared_kinds
+        for kind in kinds:
+            own = _find_statistics(options, kind)
+            if own is not None and own.digest != saved.digest:
+                warnings.warn(
+                    f"datamodule: `transform` of {kind!r} has the statistics {own.digest}, but the "
+                    f"model was trained with {saved.digest}. Leave `transform` out to use those of "
+                    "the checkpoint.",
+                    SeqDataWarning,
+                    stacklevel=2,
+                )
+        if all(_find_transform(options, kind) is None for kind in kinds):
+            self.change_options(replace(options, transform=saved.transform()))
 
     def get_engines(self, kind: DataKind) -> list[BaseEngine]:
         """Return the cached engines; none before ``setup``."""
@@ -256,6 +300,30 @@ class DataSources:
             policy = resolve_policy(self._options.batching)
             return resolve_parts(location, policy, lengths=lengths, names=names)
         return resolve_store(location, lengths=lengths, names=names)
+
+
+def _find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
+    """Return the statistics of the transform of a kind of data; None if there are none.
+
+    They are the attribute ``statistics`` of the transform, which ``Statistics.transform()`` has and
+    a function around it may have.
+    """
+    found = getattr(_find_transform(options, kind), "statistics", None)
+    return found if isinstance(found, Statistics) else None
+
+
+def _find_transform(options: DataOptions, kind: DataKind) -> Any:
+    if kind != "train" and options.eval_transform is not None:
+        return options.eval_transform
+    if options.transform is not None:
+        return options.transform
+    for location in options.get_locations(kind):
+        parts = location.values() if isinstance(location, Mapping) else [location]
+        for part in parts:  # the parts of a mixture carry the same transform
+            carried = part.measured_transform if isinstance(part, View) else None
+            if carried is not None:
+                return carried.transform
+    return None
 
 
 def _make_loader_name(kind: DataKind, name: str | None) -> str:

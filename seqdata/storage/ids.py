@@ -73,7 +73,7 @@ class Ids(Sequence[str]):
         if isinstance(position, int | np.integer) and not isinstance(position, bool):
             if not -count <= position < count:
                 raise IndexError(
-                    f"ids: the position must be in [{-count}, {count}), not {position}"
+                    f"ids: the position must be in [{-count}, {count}), but is {position}"
                 )
             return self._read(np.array([int(position) % count]))[0]
         positions = as_numbers("ids", position, "For ids of one or more sequences pass positions")
@@ -91,7 +91,9 @@ class Ids(Sequence[str]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("ids: an array of them is a copy, but `copy` is False")
+            raise ValueError(
+                "ids: `copy` must be True or None, since an array is a copy, but is False"
+            )
         return np.array(list(self), dtype=dtype)
 
     def find(self, names: Sequence[str]) -> NDArray[np.int64]:

@@ -138,7 +138,7 @@ def _sort_groups(
 
 
 def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return integers from 0 on that are near the given ones and add up to ``total``."""
+    """Return integers of at least 0, near the given counts, that add up to ``total``."""
     counts = np.floor(np.maximum(exact_counts + 1e-9, 0)).astype(np.int64)
     while counts.sum() < total:
         counts[np.argmax(exact_counts - counts)] += 1

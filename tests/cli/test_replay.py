@@ -146,7 +146,7 @@ def test_what_is_neither_tensor_nor_text_is_not_saved(store):
     described(store, collator=as_objects, fields=("x",))
     message = run(NAME, "--epoch", 0, "--batch", 0, "--save", "b.pt", code=2)
     assert (
-        "replay: odd must be tensors, texts or numbers to be saved, but is a object. Call"
+        "replay: odd must be tensors, strings or numbers to be saved, but is a object. Call"
         in message
     )
     assert not Path("b.pt").exists()

@@ -188,7 +188,7 @@ def test_a_checkpoint_without_loops_is_refused(checkpoint, tmp_path):
 
 
 def test_a_checkpoint_of_an_unknown_lightning_is_refused():
-    with pytest.raises(ResumeError, match="has no 'epoch_progress'"):
+    with pytest.raises(ResumeError, match="must have 'epoch_progress', a counter of the fit loop"):
         loop_states({"loops": {"fit_loop": {}}})
 
 

@@ -21,13 +21,13 @@ from seqdata_testing.waiting import until
 from tests.loading.loaders import (
     ZIP,
     describe_step,
-    list_prefetch_threads,
     make_zip_data,
     make_zip_rows,
     play_whole_zip,
     play_zip,
 )
 from tests.properties.counts import examples
+from tests.samples import list_prefetch_threads
 
 
 def without_counts(step):

@@ -211,7 +211,8 @@ def try_mutation(
         target.write_text(before, "utf-8")
 
 
-def main() -> int:
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     given = argparse.ArgumentParser(description="Draw mutants of a room; list those that survive.")
     given.add_argument("room", choices=ROOMS)
     given.add_argument("--count", type=int, default=40)
@@ -224,7 +225,11 @@ def main() -> int:
         "--reaching-only", action="store_true", help="where tests run the line, try no others"
     )
     given.add_argument("--json", type=Path, help="where the verdicts go; it is continued")
-    options = given.parse_args()
+    return given.parse_args()
+
+
+def main() -> int:
+    options = parse_options()
     modules, tests = (word.split() for word in ROOMS[options.room])
     drawn = draw(list_mutations(modules), options.count, options.seed)
     rng = random.Random(options.seed)

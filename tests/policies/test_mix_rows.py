@@ -30,6 +30,7 @@ from seqdata_testing.sharing import check_shares
 from tests.policies.mix_samples import make_index
 from tests.properties.counts import examples
 from tests.properties.noise import noisy
+from tests.samples import add_noise
 
 INDEX = make_index(en=300, de=100, nl=7)
 FIRST = [0, 300, 400, 407]
@@ -180,20 +181,13 @@ def rows(count, seed):
     return [{"x": np.ones(rng.integers(1, 9)), "y": number} for number in range(count)]
 
 
-def noise(sequence, rng):
-    return {**sequence, "r": np.array([rng.integers(1 << 40)])}
-
-
-noise.axes = {"r": None}
-
-
 def described(batch):
     return batch.part, batch.part_epoch, batch.ids.tolist(), batch["r"].flatten().tolist()
 
 
 def test_each_row_names_its_part_and_how_often_it_came():
     data = {"en": rows(30, 1), "de": rows(5, 2)}
-    loader = Loader(data, Mix({"en": 1, "de": 1}, Fixed(4), rows=True), transform=noise)
+    loader = Loader(data, Mix({"en": 1, "de": 1}, Fixed(4), rows=True), transform=add_noise)
     seen, noises = Counter(), set()
     for _ in range(4):
         came = Counter()
@@ -278,14 +272,16 @@ def test_crops_of_a_sequence_that_is_repeated_lie_elsewhere():
 def test_ranks_workers_and_a_resume_change_nothing():
     data = {"en": rows(30, 1), "de": rows(5, 2)}
     mix = Mix({"en": 1, "de": 1}, TokenBudget(20), rows=True)
-    loader = Loader(data, mix, transform=noise, seed=2)
+    loader = Loader(data, mix, transform=add_noise, seed=2)
     whole = [described(batch) for batch in loader]
-    batches = iter(loader2 := Loader(data, mix, transform=noise, seed=2))
+    batches = iter(loader2 := Loader(data, mix, transform=add_noise, seed=2))
     first = [described(next(batches)) for _ in range(3)]
     state = json.loads(json.dumps(loader2.state_dict()))
     ranks = []
     for rank in range(2):
-        other = Loader(data, mix, transform=noise, seed=2, world=World(rank, 2), num_workers=rank)
+        other = Loader(
+            data, mix, transform=add_noise, seed=2, world=World(rank, 2), num_workers=rank
+        )
         other.load_state_dict(state)
         ranks.append([described(batch.real()) for batch in other])
         other.shutdown()

@@ -81,6 +81,17 @@ def test_sequences_are_cut_at_timesteps_and_fractions(parts, expected):
     assert [view.lengths.tolist() for view in found.values()] == expected
 
 
+@pytest.mark.parametrize("along", ["time", "when"])
+def test_any_number_of_parts_follow_each_other(along):
+    """Tenths of 1 for each day of ``a``, whose parts hold every row once and in order."""
+    for count in (1, 2, 3, 5):
+        fractions = {f"part{number}": 0.1 for number in range(count - 1)}
+        parts = split(rows()[:1], {**fractions, "rest": 1 - 0.1 * (count - 1)}, along=along)
+        assert list(parts) == [*fractions, "rest"]
+        found = [contents(part)["a"] for part in parts.values()]
+        assert found == [*([number] for number in range(count - 1)), list(range(count - 1, 10))]
+
+
 def test_shares_of_a_sequence_are_the_same_along_its_timestamps_as_along_time():
     for along in ("time", "when"):
         parts = split(rows(), {"train": 0.8, "val": 0.2}, along=along)

@@ -28,7 +28,7 @@ _CASTING_PRECISIONS = {"16-true", "bf16-true", "64-true", "16", "bf16", "64"}
 
 
 def check_settings(file: RunFile, path: Path, train: Store | None) -> Iterator[DoctorFinding]:
-    """Yield the settings of a run that have unexpected effects.
+    """Yield findings about settings of a run that have unexpected effects.
 
     Args:
         file: The run file.
@@ -207,7 +207,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
 
 
 def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
-    """Return batches and lanes of an epoch; None if that needs code from outside seqdata."""
+    """Return the batches and lanes of an epoch; None if that needs code of others."""
     policy = data.get("batching")
     if not isinstance(policy, Mapping):
         return None
@@ -223,7 +223,7 @@ def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | N
 
 
 def _check_launch(file: RunFile) -> Iterator[FindingRow]:
-    """Yield how many processes took part; those of one replica receive the same batches."""
+    """Yield a finding about processes and replicas; processes of one replica share batches."""
     trainer, replicas = file.trainer, file.geometry.world_size
     processes = trainer.get("processes", replicas)
     replicas_text = (

@@ -90,7 +90,7 @@ class Feedback(Callback):
         if self.feedback_run is None:
             raise ConfigError(
                 "Feedback: the callback must be one of the Trainer's before `setup`, but was added "
-                "later, when the data was planned already. Pass it to the Trainer as `callbacks`, "
+                "later, after the data was planned. Pass it to the Trainer as `callbacks`, "
                 "or return it from `configure_callbacks`"
             )
         return self.feedback_run

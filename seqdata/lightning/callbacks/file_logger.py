@@ -1,4 +1,4 @@
-"""Logs the steps and exceptions of each rank to a file, a line for each.
+"""Callback that logs the steps and exceptions of each rank to a file, one line each.
 
 A line is appended in one write, so that lines of several processes do not mix.
 """
@@ -33,16 +33,16 @@ class RankFileLogger(Callback):
     """Writes a line of JSON for each step of each rank, and for an exception, to one file.
 
     The file is in the Trainer's log folder, which must be set; ``fast_dev_run`` writes none. Every
-    line has ``time`` (seconds since 1970), ``rank`` and ``event``: ``step``, ``exception``, or that
-    of ``record``. Steps have ``epoch``, ``batch`` (its number in the plan), ``step``, ``update``,
+    line has ``time`` (seconds since 1970), ``rank`` and ``event``: ``step``, ``exception``, or an
+    event of ``record``. Steps have ``epoch``, ``batch`` (index in the plan), ``step``, ``update``,
     ``tokens`` and ``padded`` timesteps, and as ``values`` the numbers that ``training_step``
     returns: reading them waits for the device. Exceptions have the position of the run, ``error``,
-    ``message``, ``details``, ``notes`` and ``traceback``. If the file cannot be written, it warns
-    once, and at the end of the lines that are missing; training continues.
+    ``message``, ``details``, ``notes`` and ``traceback``. If the file cannot be written, a warning
+    says so once, another one at the end counts missing lines, and training continues.
 
     Args:
-        name: Name of the file. With ``{rank}`` in it each rank has its own file: for folders that
-            several machines share, in which lines of two machines may overwrite each other.
+        name: Name of the file. With ``{rank}`` in it each rank has a file of its own, for folders
+            that several machines share, where lines of two machines may overwrite each other.
         every_n_steps: Number of steps per line.
 
     Attributes:
@@ -147,7 +147,7 @@ class RankFileLogger(Callback):
 
         Args:
             event: Name of the event.
-            values: Any values; what JSON cannot represent is written as text.
+            values: Any values; those that JSON cannot represent are written as strings.
         """
         if self.path is None:
             return
@@ -201,7 +201,7 @@ def _describe_step(trainer: Trainer, info: BatchInfo | None, step: int) -> dict[
 
 
 def _select_numbers(outputs: Any) -> dict[str, float]:
-    """Return the single numbers of a training step's result; a tensor alone is the loss."""
+    """Return the scalars in the output of a training step; a tensor alone is the loss."""
     values = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     return {
         str(name): float(value)
@@ -211,7 +211,7 @@ def _select_numbers(outputs: Any) -> dict[str, float]:
 
 
 def _to_strict_json(value: Any) -> Any:
-    """Return a value with NaN and infinity as text, which strict JSON does not have."""
+    """Return a value with NaN and infinities, which strict JSON does not have, as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Monitors each rank's memory and load, and reports the batch for which memory ran out.
+"""Callback that monitors memory and load of each rank, and reports the batch that did not fit.
 
-The report names the batch, and the size that would have fitted.
+The report names the batch, and a size that would have fitted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_IDS = 20
 
 
 def get_peak_bytes(device: torch.device) -> int:
-    """Return the peak number of bytes of tensors on a CUDA device, or else of this process."""
+    """Return the peak number of bytes of tensors on a CUDA device, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():
@@ -55,13 +55,13 @@ class RankMemoryMonitor(Callback):
     logs ``memory/rank_0/peak_bytes``, ``…/tokens`` and ``…/padded_timesteps`` of these steps for
     each. Peak memory is that of tensors on a CUDA device since the start, else of the process.
 
-    If memory runs out, the exception gets a note: the batch's epoch, number, shape and ids, the
+    If memory runs out, the exception gets a note: the batch's epoch, index, shape and ids, the
     command that replays it, and the budget that would have fitted.
 
     Args:
         every_n_steps: Number of steps between exchanges.
-        skew: Most that a rank may have in these steps, relative to the others: timesteps, memory,
-            or step time because of waiting for data.
+        skew: Largest ratio of a rank's timesteps, memory, or step time with waiting for data to
+            that of the other ranks.
 
     Attributes:
         ranks: Figures of each rank at the last exchange.
@@ -158,16 +158,12 @@ class RankMemoryMonitor(Callback):
         self._batch_info = None
 
     def _describe_out_of_memory(self, trainer: Trainer) -> str:
-        """Return a text with the batch for which memory ran out, if on the device or not."""
+        """Return the message about the batch for which memory ran out."""
         is_evaluation = not trainer.training
         loader = find_evaluated_loader(trainer) if is_evaluation else get_train_loader(trainer)
-        info = (
-            get_planned_info(loader)
-            if loader is not None
-            else None
-            if is_evaluation
-            else self._batch_info
-        )
+        info = None if is_evaluation else self._batch_info
+        if loader is not None:
+            info = get_planned_info(loader)
         if info is None:
             return f"out of memory on rank {trainer.global_rank}; the batch is unknown"
         description = describe_batch(info, trainer.global_rank)
@@ -219,7 +215,7 @@ def is_out_of_memory(exception: BaseException) -> bool:
 
 
 def describe_batch(info: BatchInfo, rank: int) -> str:
-    """Return a text with the batch and its shape.
+    """Return a message about the batch and its shape.
 
     Args:
         info: Information about the batch.
@@ -233,7 +229,7 @@ def describe_batch(info: BatchInfo, rank: int) -> str:
 
 
 def make_advice(info: BatchInfo, largest: int) -> str:
-    """Return a text with the size that would have fitted.
+    """Return a message about the size that would have fitted.
 
     Args:
         info: Information about the batch that did not fit.

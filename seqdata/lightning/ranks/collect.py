@@ -1,4 +1,4 @@
-"""The gather over all ranks, and the comparison of ranks before a fit.
+"""Gather over all ranks, and comparison of ranks before a fit.
 
 All gathers use ``gather``: over a persistent group (``GatherGroup``), over a temporary group
 (``all_gather``), or while ranks are watched (``RankSynchronizer``). ``check_consistent`` compares
@@ -22,7 +22,7 @@ from seqdata.loading.rank_comparison import RankValues, describe_differences
 from seqdata.sharing import World
 
 GATHER_TIMEOUT = timedelta(seconds=60)
-"""Bound on the time that a rank waits for the others, which normally takes milliseconds."""
+"""Longest wait of a rank for the others, which normally takes milliseconds."""
 
 Value = TypeVar("Value")
 
@@ -37,8 +37,7 @@ def check_consistent(
 ) -> None:
     """Raise the same error on every rank if a rank has an error, or values differ.
 
-    It is a collective operation of the default process group. With a world of one rank nothing is
-    communicated.
+    It is a collective operation of the default process group. One rank communicates nothing.
 
     Args:
         world: This rank and the number of ranks.
@@ -115,9 +114,9 @@ def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOU
 
 
 class GatherGroup:
-    """A gloo process group of all ranks for many gathers; making one takes longer than a gather.
+    """Gloo process group of all ranks for many gathers; making one takes longer than a gather.
 
-    With one rank, or without a default process group, there is none.
+    With one rank, or without a default process group, there is no group.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the ranks of a fit together: they stop, fail and end at the same batch."""
+"""Coordination of the ranks of a fit, which stop, fail and end at the same batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RankCoordinator:
     """Coordinates the ranks of one Trainer.
 
     Args:
-        timeouts: How long ranks wait for each other.
+        timeouts: Bounds on the time that ranks wait for each other.
     """
 
     def __init__(self, timeouts: RankTimeouts | None = None) -> None:
@@ -45,9 +45,7 @@ class RankCoordinator:
         self._groups: _RankGroups | None = None
         self._stop_reason: str | None = None
         self._is_failing_alone = False
-        self._last_gathered: tuple[tuple[int, int], list[Any]] | None = (
-            None  # values of the last gather
-        )
+        self._last_gathered: tuple[tuple[int, int], list[Any]] | None = None
 
     def iterate_synchronized(
         self,
@@ -63,8 +61,9 @@ class RankCoordinator:
         Args:
             source: Items of this rank; with several ranks it is read one item ahead.
             ranks: Number of ranks; all must call ``next()`` equally often.
-            counter: Counts that are summed over ranks; None if there are none.
-            is_last: Whether an item must be trained before the next one is read; None: none.
+            counter: Counter whose counts are summed over ranks; None: no counts.
+            is_last: Function that returns whether an item must be trained before the next one is
+                read; None: no item.
 
         Raises:
             PreemptedError: If a rank was requested to stop.
@@ -73,11 +72,11 @@ class RankCoordinator:
         return _AgreedIterator(self, source, ranks, counter, is_last)
 
     def stop(self, reason: str) -> None:
-        """Make all ranks stop before the same next batch; it only sets a flag."""
+        """Make all ranks stop before the same next batch, by a flag."""
         self._stop_reason = reason
 
     def leave_by_exception(self, exception: BaseException) -> PeerFailedError | None:
-        """Notify the other ranks of an exception that ends this rank's part, without waiting.
+        """Notify the other ranks, without waiting, of an exception that ends this rank's run.
 
         Args:
             exception: The exception.
@@ -96,18 +95,18 @@ class RankCoordinator:
         return cause
 
     def all_gather(self, value: Value, ranks: int, position: tuple[int, int]) -> list[Value]:
-        """Return every rank's value, in the order of ranks; called by all at the same batch.
+        """Return every rank's value, in the order of ranks; all must call it at the same batch.
 
-        If not all ranks call it, their previous values for the same position are returned.
+        If some ranks do not call it, the previous values for the same position are returned.
 
         Args:
             value: The value of this rank; any picklable object.
             ranks: Number of ranks.
-            position: The epoch, and the position in it, of the value.
+            position: Epoch and position of the value.
 
         Raises:
-            PeerFailedError: If a rank has ended, if not all ranks end by an exception of their own
-                as this one does, or if positions differ.
+            PeerFailedError: If a rank has ended, if this rank ends by an exception but not all
+                others do, or if positions differ.
         """
         try:
             gathered = self._all_gather((position, value), ranks)
@@ -138,7 +137,7 @@ class RankCoordinator:
             raise PeerFailedError.at(f"ranks: not all ranks responded: {cause}") from cause
 
     def leave(self) -> None:
-        """End this rank's part, and its threads; the next iteration starts again."""
+        """End the coordination and its threads; the next iteration starts again."""
         groups, self._groups, self._stop_reason = self._groups, None, None
         self._is_failing_alone, self._last_gathered = False, None
         if groups is None or not torch.distributed.is_initialized():
@@ -213,14 +212,14 @@ class _AgreedIterator(Iterator[Item]):
 
 
 class ExceptionNotifier(Callback):
-    """The first callback: reports exceptions, and sets the number of rows of a batch.
+    """First callback of a Trainer: reports exceptions, and sets the number of rows of a batch.
 
-    It reports an exception before another callback handles it, and may wait for other ranks.
+    It reports an exception before another callback handles it and may wait for other ranks.
 
     Args:
-        notify: Called with the exception; returns the error to raise in its place, or None.
-        end_validation: Called when a validation has ended, which may have drawn not all batches;
-            None: nothing.
+        notify: Function of the exception that returns the error to raise in its place, or None.
+        end_validation: Function to call when a validation has ended, perhaps before its last batch;
+            None: no function.
     """
 
     is_rank_local = True  # attached by the DataModule: not compared over ranks
@@ -255,7 +254,7 @@ class ExceptionNotifier(Callback):
     on_test_batch_start = on_validation_batch_start
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End what the validation has started."""
+        """End the workers of the validation."""
         del trainer, pl_module
         if self._end_validation is not None:
             self._end_validation()
@@ -266,8 +265,8 @@ class ExceptionNotifier(Callback):
         """Report the exception.
 
         Raises:
-            PeerFailedError: If the exception was caused by a rank that has ended; raised after all
-                others were notified.
+            PeerFailedError: If a rank that has ended caused the exception; raised after all other
+                callbacks were notified.
         """
         del pl_module
         cause = self._notify(exception)

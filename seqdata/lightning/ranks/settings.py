@@ -1,8 +1,8 @@
-"""Settings of a rank, of its Trainer, callbacks and model, and its environment.
+"""Settings of a rank's Trainer, callbacks and model, and its environment.
 
-Ranks compare them before the first step, sanity check included: with other settings they take
-another number of steps, or wait for each other in an operation that only some of them begin; in
-another environment they compute other results.
+Ranks compare them before the first step, including those of the sanity check: with different
+settings they would take different numbers of steps, or wait in an operation that only some of them
+begin; in different environments they compute different results.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def get_versions() -> RankValues:
 
 
 def get_environment(device: torch.device | None = None) -> RankValues:
-    """Return settings that may differ between ranks, but can change results.
+    """Return settings that may differ between ranks, but can affect results.
 
     Args:
         device: The device of this rank; None if it is unknown.
@@ -72,7 +72,7 @@ def get_environment(device: torch.device | None = None) -> RankValues:
 
 
 def _describe_device(device: torch.device | None) -> str | None:
-    """Return the model of a GPU with its size; for other devices their type."""
+    """Return the model and size of a GPU, or the type of another device."""
     if device is None or device.type != "cuda":
         return None if device is None else device.type
     properties = torch.cuda.get_device_properties(device)
@@ -104,7 +104,7 @@ _PATHS = ("dirpath", "filename", "folder", "location", "name", "output_dir", "ve
 
 
 def describe_settings(trainer: Trainer) -> Description:
-    """Return what must be equal on all ranks of a Trainer, and what should be.
+    """Describe the settings that must be equal on all ranks of a Trainer, and those that should be.
 
     Callbacks of this package and of Lightning may wait for other ranks, so they must be on all
     ranks, with equal arguments; others should be, unless they have ``is_rank_local = True``.

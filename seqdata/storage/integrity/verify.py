@@ -210,7 +210,6 @@ def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> 
 
 
 def _find_requested_blocks(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> range:
-    """Return the requested blocks."""
     if not len(mismatched.content):
         return range(1)
     return range(

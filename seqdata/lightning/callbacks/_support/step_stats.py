@@ -1,7 +1,7 @@
-"""Statistics of some steps of a rank: times, timesteps, memory; how they are measured and compared.
+"""Statistics of steps of a rank: times, timesteps and memory; their measurement and comparison.
 
-A rank that has more work than the others is found by them, and its cause. All ranks wait for the
-slowest, and the largest batch decides what fits in memory.
+The comparison finds a rank that has more work than the others, and the cause. All ranks wait for
+the slowest, and the largest batch decides what fits in memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from seqdata.lightning.callbacks._support.batch_info import (
 )
 
 GIB = 1 << 30
-_MIN_BYTES = 64 << 20
-_MIN_WAIT_SECONDS = 0.001  # seconds of a step
-"""Smaller differences are noise."""
+_MIN_BYTES = 64 << 20  # smaller differences are noise
+_MIN_WAIT_SECONDS = 0.001  # per step; smaller differences are noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class StepStats:
     Attributes:
         steps: Number of steps.
         seconds: Time from the end of one step to the end of the next, without validations.
-        waited: Seconds of these in which the Trainer waited for data.
+        waited: Seconds that the Trainer waited for data, part of ``seconds``.
         tokens: Timesteps that count in the loss.
         real: Timesteps of sequences, without dummy rows.
         padded: Timesteps including padding, which determine time and memory.
@@ -83,11 +82,12 @@ class StepStats:
 def describe_skew(ranks: Sequence[StepStats], max_ratio: float) -> str | None:
     """Return a warning about a rank that has much more than the others; None if there is none.
 
-    Checked in this order, since one often causes the next: timesteps, memory, waiting for data.
+    Timesteps, memory and waiting for data are compared in this order, since one often causes the
+    next.
 
     Args:
         ranks: Statistics of each rank over the same steps.
-        max_ratio: Most that a rank may have, relative to the median of the others.
+        max_ratio: Largest ratio of a rank's value to the median of the others.
     """
     if len(ranks) < 2:
         return None
@@ -150,10 +150,10 @@ def _median_of_others(values: Sequence[float], rank: int) -> float:
 
 
 class StepTimer:
-    """A clock that runs while training runs.
+    """Clock that runs while training runs.
 
     A step ends at the Trainer's hook, where the next one begins: kernels that still run on a device
-    count for later steps, so that sums over many steps are correct without waiting for the device.
+    count for later steps. Sums over many steps are correct without waiting for the device.
 
     Args:
         name: Name of the callback, for messages.
