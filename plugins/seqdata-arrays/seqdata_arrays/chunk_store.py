@@ -222,7 +222,7 @@ class ChunkStore:
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
+    def locate(self, number: int) -> DataLocation:
         """Return the location of a sequence, for an error; the data set's if it is unknown."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.location)
@@ -409,7 +409,7 @@ class ChunkStore:
             inside = (table.arrays == number) & (table.firsts < row + self._rows[number])
             inside &= table.firsts + lengths > row
             if inside.any():
-                place = self.place(int(np.argmax(inside)))
+                place = self.locate(int(np.argmax(inside)))
                 return DataLocation(
                     dataset=place.dataset, shard=place.shard, file=place.file,
                     sequence=place.sequence, key=place.key, field=name, verify=place.verify,

@@ -277,9 +277,9 @@ class StoreWithTexts:
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
+    def locate(self, number: int) -> DataLocation:
         """Return the location of a sequence, for an error."""
-        return self._store.place(number)
+        return self._store.locate(number)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need."""

@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def _make_tree(folder: Path, metadata: Mapping[str, Any]) -> Tree:
         dtype, kind = describe_type(found)
         arrays[path] = ArrayNode(
             path, tuple(found["shape"]), dtype, kind, attributes,
-            lambda path=path: _read_values(folder / path),
+            partial(_read_values, folder / path),
         )  # fmt: skip
     return Tree(arrays, groups)
 
