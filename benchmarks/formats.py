@@ -1,11 +1,12 @@
-"""Formats of the packages tokens and audio: opening, indexing, and batches next to the Arrow store.
+"""Formats of the packages tokens, audio and arrays: opening, indexing, and batches next to peers.
 
-    python benchmarks/formats.py [--quick] [--rounds N]
+    python benchmarks/formats.py [--quick] [--rounds N] [--only arrays]
 
 The same documents (uint16 tokens, median 1,000) as an Arrow store and as ``.bin`` and ``.idx`` of
 Megatron: lanes of 64 x 512 and packed rows of 4,096 from each, in processes of their own, in turns.
 Then how long ``open_store`` takes for 10^9 tokens of both kinds of token files (files with holes:
-no token is read), and for a folder of 10^5 wav files that has no index yet.
+no token is read), and for a folder of 10^5 wav files that has no index yet. First windows of HDF5:
+mapped next to the Arrow store, and gzip chunks next to a DataLoader that keeps its handles.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hdf5_windows
 import numpy as np
 from common import Cost, machine, running, spread
 from rich.console import Console
@@ -109,10 +111,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="an eighth of the tokens and files")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    parser.add_argument("--only", choices=("arrays",), help="windows of HDF5 alone")
     options = parser.parse_args()
     console = Console(width=120, soft_wrap=True)
     console.print(machine())
     share = 8 if options.quick else 1
+    with tempfile.TemporaryDirectory() as folder:
+        steps, draws = hdf5_windows.STEPS // share, 64 // share
+        found = hdf5_windows.measure(Path(folder), steps, options.rounds, draws)
+        hdf5_windows.report(console, found)
+    if options.only:
+        return
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         times = measure_batches(root, (1 << 26) // share, options.rounds)
