@@ -112,10 +112,11 @@ def parse_markers(content: bytes, rate: Fraction) -> tuple[Events, str]:
         kind, text, position, size, *rest = [*(_unescape(part) for part in said.split(",")), ""]
         if not (position.isdigit() and size.isdigit()):
             raise ValueError(f"has a marker {number}={said!r}, which must have position and size")
-        onset = float((int(position) - 1) / rate)
-        rows.append((onset, float(int(size) / rate), f"{kind}/{text}"))
         if kind == "New Segment" and not start and len(rest) > 1:
             start = _parse_start(rest[1])
+        if kind != "New Segment" or position != "1":  # the first is the begin of the recording
+            onset = float((int(position) - 1) / rate)
+            rows.append((onset, float(int(size) / rate), f"{kind}/{text}"))
     return Events.from_rows(rows), start
 
 
