@@ -73,6 +73,7 @@ class Biosignals:
             _check_choice("facts", fact, (*FACTS, _RATE))
         object.__setattr__(self, "facts", tuple(facts))
         _check_channels(self.channels)
+        _check_labels(self.labels, self.annotations)
         if self.unit is not None and self.dtype == STORED:
             raise ConfigError(
                 "Biosignals: `unit` must be None where `dtype` is 'stored', but is "
@@ -285,6 +286,25 @@ def _check_channels(channels: object) -> None:
         raise ConfigError(
             "Biosignals: `channels` must have at least one field, but is empty. Leave it out for "
             "all channels"
+        )
+
+
+def _check_labels(labels: object, annotations: object) -> None:
+    if labels is not None:
+        texts = list(labels) if isinstance(labels, Sequence | Mapping) else []
+        numbers = list(labels.values()) if isinstance(labels, Mapping) else []
+        are_texts = not isinstance(labels, str) and all(isinstance(text, str) for text in texts)
+        are_numbers = all(type(number) is int for number in numbers)
+        if not texts or not are_texts or not are_numbers or len(set(texts)) != len(texts):
+            raise ConfigError(
+                "Biosignals: `labels` must be texts of annotations, each once, or text -> number, "
+                f"but is {labels!r}. Pass e.g. ['Sleep stage W', 'Sleep stage 1']"
+            )
+    is_suffix = isinstance(annotations, str) and annotations.isalnum()
+    if not is_suffix and annotations not in (True, False):
+        raise ConfigError(
+            "Biosignals: `annotations` must be True, False or a suffix such as 'atr', but is "
+            f"{annotations!r}. Leave its dot out"
         )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from seqdata.protocols import Column
 from seqdata_biosignals.recording import Encoding
 
-_CHANNELS = 32  # of a step of transposing, so that what is written stays in the cache
+_CHANNELS = 64  # of a step of transposing, so that what is read stays in the cache
 _FLOAT32_BITS = 16  # of samples that float32 scales with no more than its own rounding
 Runs = tuple[tuple[int, int, int], ...]
 
@@ -125,12 +125,14 @@ class Layout:
 
     @cached_property
     def _scales(self) -> dict[str, tuple[NDArray[Any], NDArray[Any] | None]]:
-        """Gains and offsets by dtype; no offsets where all are 0."""
-        scales = {}
-        for dtype in ("float32", "float64"):
-            offsets = np.array(self.offsets, dtype) if any(self.offsets) else None
-            scales[dtype] = np.array(self.gains, dtype), offsets
-        return scales
+        """Gains and offsets by dtype, of one element where all are equal; None: they are 0."""
+        gains, offsets = (
+            each[:1] if len(set(each)) == 1 else each for each in (self.gains, self.offsets)
+        )
+        return {
+            dtype: (np.array(gains, dtype), np.array(offsets, dtype) if any(offsets) else None)
+            for dtype in ("float32", "float64")
+        }
 
     @cached_property
     def _needs_float64(self) -> bool:
@@ -317,7 +319,7 @@ def unpack_pairs(raw: NDArray[np.uint8], skip: int, count: int) -> NDArray[np.in
 
 def _transpose(blocks: NDArray[Any], within: int, out: NDArray[Any]) -> None:
     """Write blocks, (count, channels, samples), from a sample of the first on, as timesteps."""
-    count, channels, per_block = blocks.shape
+    _, channels, per_block = blocks.shape
     for first in range(0, channels, _CHANNELS):
         those = blocks[:, first : first + _CHANNELS]
         target = out[:, first : first + _CHANNELS]

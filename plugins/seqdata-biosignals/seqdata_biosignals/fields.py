@@ -91,11 +91,14 @@ def make_fields(
         if dtype != STORED:
             _check_scales(recordings, each, unit)
         made = _make_field(recordings, each, dtype, unit)
-        same = [other.axis for other in fields
-                if other.rates == made.rates and np.array_equal(other.lengths, made.lengths)]  # fmt: skip
+        same = [other.axis for other in fields if _have_one_axis(other, made)]
         made.axis = same[0] if same else f"{TIME}_{made.name}" if fields else TIME
         fields.append(made)
     return fields
+
+
+def _have_one_axis(one: SignalField, other: SignalField) -> bool:
+    return one.rates == other.rates and np.array_equal(one.lengths, other.lengths)
 
 
 def _choose_all(recordings: Sequence[Recording]) -> list[_Chosen]:
@@ -264,7 +267,8 @@ def _make_field(
     return SignalField(
         chosen.name, TIME, widest if dtype == STORED else dtype,
         () if chosen.is_scalar else (count,), np.array(lengths, np.int64),
-        [channels[0].rate for channels in chosen.channels], layouts, np.array(which, np.int32), rows,
+        [channels[0].rate for channels in chosen.channels], layouts, np.array(which, np.int32),
+        rows,
     )  # fmt: skip
 
 

@@ -32,11 +32,11 @@ class TestContract(StoreContract):
     """Vectorized: each channel of each span is a range of bytes of its own."""
 
     methods = ("fork",)
-    sequences = [
+    sequences = tuple(
         {"id": f"r{at}.vhdr", "signal": np.random.default_rng(at).integers(
             -30_000, 30_000, (length, 3)).astype(np.int16)}
         for at, length in enumerate((1, 40, 300))
-    ]  # fmt: skip
+    )  # fmt: skip
 
     @pytest.fixture(autouse=True)
     def _writers(self, made):

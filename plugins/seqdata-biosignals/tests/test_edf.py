@@ -1,4 +1,4 @@
-"""EDF, EDF+, BDF: the values of mne, annotations, gaps; what is damaged or unfinished is refused."""
+"""EDF, EDF+, BDF: mne's values, annotations, gaps; what is damaged or unfinished is refused."""
 
 import edfio
 import mne
@@ -43,7 +43,7 @@ class TestContract(StoreContract):
 
 class TestContractOfAllFields(StoreContract):
     methods = ("fork",)
-    sequences = [
+    sequences = tuple(
         each
         | {
             "onset": np.array([0.5, 1.0, 1.75][: at + 1]),
@@ -55,7 +55,7 @@ class TestContractOfAllFields(StoreContract):
             "rate": np.float64(64),
         }
         for at, each in enumerate(sequences((3, 4, 5)))
-    ]
+    )
     for _each in sequences:
         _each["label"][32:48] = 7
     for _each in sequences[1:]:
