@@ -39,6 +39,8 @@ def write_night(path: Path, seed: int) -> None:
 
 
 class Stager(L.LightningModule):
+    """A convolution, averaged over the time of a window."""
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(
@@ -48,14 +50,17 @@ class Stager(L.LightningModule):
         self.right: list[torch.Tensor] = []
 
     def training_step(self, batch, _):
+        """Return the loss of a batch."""
         scores = self.layers(batch["signal"].transpose(1, 2) / 50)
         return torch.nn.functional.cross_entropy(scores, batch["label"][:, 0])
 
     def validation_step(self, batch, _):
+        """Note which windows are right."""
         scores = self.layers(batch["signal"].transpose(1, 2) / 50)
         self.right.append(scores.argmax(1) == batch["label"][:, 0])
 
     def configure_optimizers(self):
+        """Return Adam."""
         return torch.optim.Adam(self.parameters(), 0.01)
 
 

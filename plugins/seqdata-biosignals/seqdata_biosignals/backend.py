@@ -30,7 +30,7 @@ class Biosignals:
     """Recordings of EDF(+), BDF(+), WFDB and BrainVision; one sequence each, its id the path.
 
     Fields: ``signal``, (T, channels) along ``time``: the channels of the highest rate; those of
-    others, ``signal_1hz``, have axes of their own.
+    another rate are a field with its rate in the name (signal_1hz) and an axis of its own.
 
     Args:
         channels: Names of channels, in the order of the field ``signal``; a string: one channel,
@@ -348,9 +348,7 @@ def _make_labels(
     """Return the label of each timestep; one without a duration is of the timestep of its onset."""
     runs: list[NDArray[np.int64]] = []
     edges: list[NDArray[np.int64]] = []
-    for each, length, exact_rate in zip(
-        events, signal.lengths.tolist(), signal.rates, strict=True
-    ):
+    for each, length, exact_rate in zip(events, signal.lengths.tolist(), signal.rates, strict=True):
         rate = float(exact_rate)
         chosen = [at for at, text in enumerate(each.texts) if text in codes]
         starts = np.rint(each.onsets[chosen] * rate).astype(np.int64)

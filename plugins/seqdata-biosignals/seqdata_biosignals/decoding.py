@@ -50,9 +50,7 @@ class Part:
         """Ranges of bytes that a span needs."""
         return sum(run[1] for run in self.runs) if self.is_by_channel else 1
 
-    def find_bytes(
-        self, starts: NDArray[np.int64], stops: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def find_bytes(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first byte of each span and one past the last, int64 (n, ``count``, 2)."""
         edges = np.stack([starts, stops], axis=-1)[:, None, :]
         if self.is_by_channel:
@@ -252,9 +250,7 @@ class SignalColumn:
             if last < end:
                 out[last:end] = value
 
-    def _decode(
-        self, layout: int, start: int, stop: int, first: int, out: NDArray[Any]
-    ) -> None:
+    def _decode(self, layout: int, start: int, stop: int, first: int, out: NDArray[Any]) -> None:
         if start == stop:
             return
         chosen = self.layouts[layout]

@@ -152,7 +152,9 @@ def _order(channels: Sequence[Channel], names: Sequence[str]) -> Sequence[Channe
     return [rest.pop([channel.name for channel in rest].index(name)) for name in names]
 
 
-def _choose(recordings: Sequence[Recording], channels: Names | Mapping[str, Names]) -> list[_Chosen]:
+def _choose(
+    recordings: Sequence[Recording], channels: Names | Mapping[str, Names]
+) -> list[_Chosen]:
     given = channels if isinstance(channels, Mapping) else {SIGNAL: channels}
     wanted = {name: [names] if isinstance(names, str) else list(names)
               for name, names in given.items()}  # fmt: skip

@@ -261,9 +261,7 @@ class BiosignalStore:
                 f"{len(self)}. Was the plan made for other data?"
             )
 
-    def _check_spans(
-        self, spans: NDArray[np.int64], lengths: NDArray[np.int64], axis: str
-    ) -> None:
+    def _check_spans(self, spans: NDArray[np.int64], lengths: NDArray[np.int64], axis: str) -> None:
         due = lengths[spans[:, 0]]
         outside = (spans[:, 1] < 0) | (spans[:, 1] > spans[:, 2]) | (spans[:, 2] > due)
         if outside.any():

@@ -37,7 +37,7 @@ _RECORD = re.compile(
 _RATE = 250  # frames per second of a header that says none
 _GAIN = 200.0  # steps per unit of a signal that says none
 _RESOLUTION = "## time resolution:"
-_SYMBOLS = " NLRaVFJASEj/Q~ | sT*D\"=pB^t+u?![]en@xf()r"  # of the codes 0 to 41
+_SYMBOLS = ' NLRaVFJASEj/Q~ | sT*D"=pB^t+u?![]en@xf()r'  # of the codes 0 to 41
 
 
 def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recording:

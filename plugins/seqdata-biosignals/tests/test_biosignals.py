@@ -10,12 +10,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 from seqdata_biosignals import Biosignals
+from seqdata_biosignals.files import BiosignalFiles
 
 from seqdata import TBPTT, Bucketed, Loader, SequenceDataModule, Windows, open_store, write_store
 from seqdata.backends import FormatBackend
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, DataError, FingerprintMismatch
-from seqdata_biosignals.files import BiosignalFiles
 from seqdata_testing.stores import check_pickling, check_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # pandas 3
@@ -226,7 +226,10 @@ def test_very_many_files_are_opened_for_each_batch_alone(made, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "int16"}, r"`dtype` must be one of 'float32', 'float64', 'stored', but is 'int1"),
+        (
+            {"dtype": "int16"},
+            r"`dtype` must be one of 'float32', 'float64', 'stored', but is 'int1",
+        ),
         ({"gaps": "fill"}, r"`gaps` must be one of 'error', 'split', but is 'fill'"),
         ({"unit": "volt"}, r"`unit` must be 'V', 'mV', 'uV' or None, but is 'volt'"),
         ({"unit": "V", "dtype": "stored"}, r"`unit` must be None where `dtype` is 'stored'"),
@@ -248,8 +251,14 @@ def test_options_that_mean_nothing_are_refused(options, message):
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
-        (Biosignals(channels=["c0", "C1"]), r"r0.edf: must have the channel 'C1', but has 'c0'.*c1"),
-        (Biosignals(channels={"rate": "c0"}, facts="rate"), r"names of their own, but one is 'rate'"),
+        (
+            Biosignals(channels=["c0", "C1"]),
+            r"r0.edf: must have the channel 'C1', but has 'c0'.*c1",
+        ),
+        (
+            Biosignals(channels={"rate": "c0"}, facts="rate"),
+            r"names of their own, but one is 'rate'",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(folder, backend, message):
@@ -265,7 +274,9 @@ def test_channels_that_differ_are_refused_with_the_remedy(made, folder):
     made.edf(folder / "r2.edf", {64: ("c", made.numbers(64, 2)), 2: ("c2", made.numbers(2, 1))})
     with pytest.raises(ConfigError, match=r"r2.edf: must have channels of the same rates together"):
         open_store(folder, backend=open_replaced)
-    message = r"r2.edf: field 'signal': channels of a field must have one rate, but have 2: 'c2'; 64"
+    message = (
+        r"r2.edf: field 'signal': channels of a field must have one rate, but have 2: 'c2'; 64"
+    )
     with pytest.raises(ConfigError, match=message):
         open_store(folder / "r2.edf", backend=Biosignals(channels=["c0", "c2"]))
 

@@ -121,7 +121,10 @@ def cut(folder):
         (edit("r.vhdr", "=INT_16", "=UINT_16"), r"must have binaryformat INT_16 or INT_32 or IEEE"),
         (edit("r.vhdr", "=2\n", "=none\n"), r"must have NumberOfChannels above 0, but has 'none'"),
         (edit("r.vhdr", "Ch2=", "Ch9="), r"must have a line Ch2 of its 2 channels, but has none"),
-        (edit("r.vhdr", "SamplingInterval=2000", "SamplingInterval=0"), r"SamplingInterval above 0"),
+        (
+            edit("r.vhdr", "SamplingInterval=2000", "SamplingInterval=0"),
+            r"SamplingInterval above 0",
+        ),
         (edit("r.vhdr", "E0,,", "E0,,x"), r"'E0' has no physical unit: its header has the reso"),
         (edit("r.vmrk", "[Marker Infos]", "[Other]"), r"r.vmrk: must have a section \[Marker Inf"),
         (edit("r.vmrk", ",1,1,", ",one,1,"), r"r.vmrk: has a marker mk1='New Segment,,one,1,"),

@@ -275,7 +275,11 @@ def test_damaged_files_are_refused_by_name(made, tmp_path, harm, message):
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [
-        (104, b"-3,5    ", r"channel 'c0' has no physical unit: its header has physical_min='-3,5'"),
+        (
+            104,
+            b"-3,5    ",
+            r"channel 'c0' has no physical unit: its header has physical_min='-3,5'",
+        ),
         (104, b"400     ", r"channel 'c0' has no physical unit: its header maps -32768..32767 to"),
     ],
 )
